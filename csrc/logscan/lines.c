@@ -423,6 +423,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         scan->totals.glued++;
         rec = (struct ls_record){.ref = *ref, .stream = stream, .level = next_level, .repeated = 1};
         set_thread(scan, &rec, s, &p);
+        if (p.host && isalnum((unsigned char)s[p.host - 1])) damaged(scan, &rec); /* the word before it was cut */
         body = next_body;
     }
 }

@@ -126,9 +126,15 @@ static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t l
     char before = h > low ? s[h - 1] : ' ';
     bool clean = !glued || before == ' ' || before == '\t' || before == ']';
     if (before == ':' && h - low > 1 && digit(s[h - 2])) clean = false; /* host:1:71host:1:9, an overwritten prefix */
-    if (clean || ls_host_id((struct ls_scan *)scan, s + h, colon - h, false) != LS_NONE) return h;
+    if (!glued && clean) return h;
+    if (ls_host_id((struct ls_scan *)scan, s + h, colon - h, false) != LS_NONE) return h;
+    /* behind a blank inside a line, the start of a word may be the rest of the text before it: pod-worker-0 is a name
+     */
     for (uint32_t k = h + 1; k < colon; k++)
-        if (ls_host_id((struct ls_scan *)scan, s + k, colon - k, false) != LS_NONE) return k;
+        if ((!clean || isalnum((unsigned char)s[k - 1])) &&
+            ls_host_id((struct ls_scan *)scan, s + k, colon - k, false) != LS_NONE)
+            return k;
+    if (clean) return h;
     uint32_t k = h;
     while (k < colon && digit(s[k])) k++;
     return k < colon ? k : h;

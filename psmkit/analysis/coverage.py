@@ -120,7 +120,9 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
-        notes.append(f"{counted(totals.torn, 'torn line')}: the end of {plural(totals.torn, 'it', 'them')} is lost")
+        notes.append(
+            f"{counted(totals.torn, 'torn line')}: a part of {plural(totals.torn, 'its', 'their')} text is lost"
+        )
     return Coverage(
         files=len(files) + len(getattr(job.scan, "foreign", ())),
         bytes=totals.bytes,

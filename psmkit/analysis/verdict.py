@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from psmkit.analysis.facts import lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
-from psmkit.analysis.facts.naming import comm_name, names_of, words
+from psmkit.analysis.facts.naming import comm_name, names_of, spans_of, spans_text, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
@@ -22,7 +22,7 @@ from psmkit.analysis.inference import faults, frontier, own_words, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Named, Run, Severity, Suspect, Verdict
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import RAISED, counted, plural
 
 __all__ = ["judge", "overall"]
 
@@ -58,6 +58,8 @@ def _outlasts(finding: Finding) -> bool:
 
 def _failing(finding: Finding) -> bool:
     effect = CODES[finding.code].effect
+    if effect is Effect.HANGS and finding.stage == RAISED:
+        return True  # the ranks did not wait: a check raised before they ran the collective
     return effect is Effect.FAILS or (effect is Effect.AS_IT_ENDED and _is_death(finding))
 
 
@@ -142,7 +144,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
         if lacking := absent(job, run.index):
             logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
-            return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} {are} missing")
+            return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
         if (printed := program.told(job, run.index)) is not None:
             return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
@@ -162,7 +164,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
                 False, f"the log does not show which lines of the {nranks} ranks belong to the same communicator"
             )
         logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
-        return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} of {nranks} {are} missing")
+        return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} of {nranks} {are} missing")
     ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     given_up = sorted({i.rank for i in members if i.end in aborted})
@@ -170,13 +172,13 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         # Frameworks abort both at a normal exit and after a timeout, with the same lines.
         return _Evidence(
             False,
-            f"{_ranks(given_up)} aborted the communicator, which does not show whether the work before it was complete",
+            f"{spans_text(spans_of(given_up))} aborted the communicator, which does not show whether the work before it was complete",
         )
     opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
     if opening:
         # A damaged line does not show the rank, but it shows the process.
-        who = _ranks(starting) if starting else names_of(job, {i.proc for i in opening})
+        who = spans_text(spans_of(starting)) if starting else names_of(job, {i.proc for i in opening})
         return _Evidence(
             False, f"the log ends while {who} {plural(len(starting or opening), 'initialises', 'initialise')}"
         )
@@ -191,12 +193,12 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:
         missing = sorted(seen - ended)
-        return _Evidence(False, f"the teardown of {_ranks(missing)} is not in the log")
+        return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
     complete = {i.rank for i in members if i.complete is not None}
     started = {i.rank for i in members if i.start is not None or i.complete is not None}
     if len(complete) < len(started):
         verb = plural(len(started - complete), "initialises", "initialise")
-        return _Evidence(False, f"the log ends while {_ranks(sorted(started - complete))} {verb}")
+        return _Evidence(False, f"the log ends while {spans_text(spans_of(sorted(started - complete)))} {verb}")
     if any(i.ops or i.sends or i.recvs for i in members):
         printed = program.told(job, run.index)
         return _Evidence(False, "the log ends while the job is still at work" + (f": {printed}" if printed else ""))
@@ -242,22 +244,6 @@ def _rank(job: Job, instance: CommInstance) -> int:
     """The rank of the process in the job, else its rank in its own communicator, negative if unknown."""
     rank = job.rank_of(instance.proc)
     return rank if rank is not None else instance.rank
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    spans: list[list[int]] = []
-    for r in ranks:
-        if spans and r == spans[-1][1] + 1:
-            spans[-1][1] = r
-        else:
-            spans.append([r, r])
-    return _spans((a, b) for a, b in spans)
-
-
-def _spans(spans: Iterable[tuple[int, int]]) -> str:
-    spans = list(spans)
-    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
-    return ("rank " if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks ") + ", ".join(texts)
 
 
 def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
@@ -391,7 +377,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         ranks_seen=tuple(seen),
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
         culprits=_culprits(job, run, findings, chosen),
-        suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else (),
+        suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
     )
 
 
@@ -412,7 +398,7 @@ def _by_own_words(job: Job, run: RunInfo, said: own_words.OwnWords) -> tuple[str
     reason += f", and {names_of(job, said.ended)} ended {their} after that"
     if lacking := absent(job, run.index):
         logs, are = plural(len(lacking), "log", "logs"), plural(len(lacking), "is", "are")
-        return f"{reason}; the {logs} of {_spans(lacking.spans())} {are} missing", 0.6
+        return f"{reason}; the {logs} of {spans_text(lacking.spans())} {are} missing", 0.6
     return reason, 0.75 if not unnamed(job, run.index) else 0.6
 
 
@@ -426,6 +412,25 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
     first = next((e for e in job.events(*bad, run=run) if e.level != "INFO"), None)
     return faults.body(job, first) if first is not None else None
+
+
+def _silent(job: Job, run: RunInfo, chosen: Finding | None) -> tuple[Suspect, ...]:
+    """The ranks that do not report what their peers report, if nobody is to blame."""
+    ranks = chosen.suspects if chosen is not None and not chosen.culprits else ()
+    procs = [job.proc_of(run.index, rank) for rank in ranks]
+    seen = [job.process(proc) if proc is not None else None for proc in procs]
+    return tuple(
+        Suspect(
+            run=run.index,
+            owes="a report of the timeout",
+            last=f"{job.scan.files[p.last.file].path}:{p.last.line}" if p is not None else "",
+            setting="",
+            rank=rank,
+            host=(p.host or None) if p is not None else None,
+            pid=p.pid if p is not None else None,
+        )
+        for rank, p in zip(ranks, seen, strict=True)
+    )
 
 
 def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:

@@ -82,7 +82,7 @@ class Feed:
 
     def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
         """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk."""
-        view = memoryview(bytearray(chunk))
+        buffer = bytearray(chunk)
         total, done = sum(i.size for i in self.inputs), 0
         queues = [deque(files) for files in self.arrangement.streams if files]
         readers: dict[int, Reader] = {}
@@ -99,7 +99,7 @@ class Feed:
                         reader = readers[file] = Reader(self.inputs[file])
                         held += not reader.can_park
                     before = reader.consumed
-                    n = self._feed(file, reader, view)
+                    n = self._feed(file, reader, buffer)
                     done += reader.consumed - before
                     if not n:
                         held -= not reader.can_park
@@ -117,17 +117,20 @@ class Feed:
             for open_reader in readers.values():
                 open_reader.close()
 
-    def _feed(self, file: int, reader: Reader, view: memoryview) -> int:
+    def _feed(self, file: int, reader: Reader, buffer: bytearray) -> int:
         """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
-        at, fed, chunk = ffi.from_buffer(view), 0, len(view)
+        at, fed, chunk = ffi.from_buffer(buffer), 0, len(buffer)
         most = _PIECE if self.inputs[file].kind == "log" else chunk
-        while fed < chunk:
-            piece = min(most, chunk - fed)
-            n = reader.readinto(view[:piece])
-            lib.ls_feed(self.native, file, at, n)
-            fed += n
-            if n < piece:
-                break
+        # CPython crashes if its collector meets a memoryview with an export in the traceback of a damaged input
+        with memoryview(buffer) as view:
+            while fed < chunk:
+                piece = min(most, chunk - fed)
+                with view[:piece] as part:
+                    n = reader.readinto(part)
+                lib.ls_feed(self.native, file, at, n)
+                fed += n
+                if n < piece:
+                    break
         return fed
 
     def _end(self, file: int, reader: Reader) -> None:

@@ -56,7 +56,8 @@ class Finding:
     communicator's name as in :attr:`Report.communicators`. ``ranks`` are ranks of ``comm`` if it is known,
     else global ranks. ``processes`` are ``host:pid`` texts. ``confidence`` is 0..1. ``stage`` is the protocol stage
     that was reached. ``culprits`` are those among ``ranks`` that caused it; the others are victims. ``named`` are
-    processes to blame without a line of NCCL's; they become culprits of a report if no rank does.
+    processes to blame without a line of NCCL's; they become culprits of a report if no rank does. ``suspects`` are ranks to look at first: no line shows
+    what they did.
     """
 
     code: str
@@ -74,3 +75,4 @@ class Finding:
     known_issue: str | None = None
     culprits: tuple[int, ...] = ()
     named: tuple[Named, ...] = ()
+    suspects: tuple[int, ...] = ()

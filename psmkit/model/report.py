@@ -47,10 +47,11 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A process that owes a step of the protocol, or whose log was cut; only inconclusive runs have one. Unknown parts are None.
+    """A process that owes a step of the protocol, or whose log was cut, in an inconclusive run; in a run that hung with nobody to blame,
+    a rank that does not report the timeout that its peers report. Unknown parts are None.
 
     ``owes`` is the step, ``last`` the last line of its log as ``file:line``, ``setting`` the environment that would decide in
-    another run.
+    another run; both are empty if there is none.
     """
 
     run: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "plural", "protocol_stage"]
+__all__ = ["RAISED", "counted", "plural", "protocol_stage"]
+
+#: The stage of an error that a check raised in place of a hang.
+RAISED = "raised"
 
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
@@ -21,6 +24,7 @@ _KINDS = frozenset(
             "memory",
             "net",
             "plan",
+            RAISED,
         ),
         *(
             "data",

@@ -25,6 +25,7 @@ _FINDING_KEYS = (
     "ranks",
     "culprits",
     "named",
+    "suspects",
     "processes",
     "stage",
     "evidence",

@@ -155,6 +155,6 @@ def _coverage(report: Report, options: Options) -> list[str]:
         out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
     if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
         out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
-    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects):
+    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
         out += [f"- one setting decides between a rank that waits and a log that was cut: `{setting}`"]
     return [*out, ""]

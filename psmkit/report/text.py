@@ -347,6 +347,6 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
         page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
-    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects):
+    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
         page.add("  one setting decides between a rank that waits and a log that was cut:")
         page.add("    ", Span(setting, "code"))

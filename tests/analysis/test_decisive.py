@@ -68,3 +68,14 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     assert report.reason.endswith("no communicator was seen")
     calm = _report(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
     assert calm.reason == "no communicator was seen"
+
+
+@pytest.mark.parametrize(
+    ("inside", "says"), [(12, "on rank 1 (rank 12 of its process group): remote"), (1, "on rank 1: remote")]
+)
+def test_a_rank_of_a_process_group_is_not_mixed_up_with_that_of_the_job(inside: int, says: str, tmp_path: Path) -> None:
+    line = (
+        f"[rank1]:[E909 08:45:30.11 ProcessGroupNCCL.cpp:552] [Rank {inside}] Collective WorkNCCL(SeqNum=1, OpType=BROADCAST) raised the following async "
+        "exception: NCCL error: remote process exited or there was a network error, NCCL version 2.25.1\n"
+    )
+    assert says in _report(tmp_path, line).reason

@@ -94,3 +94,39 @@ def test_a_rank_that_is_gone_heads_the_report_and_not_the_attempts_to_reach_it(t
     assert gone.culprits == (2,)
     assert attempts.confidence < gone.confidence
     assert report.reason == gone.title
+
+
+def test_the_last_attempt_is_that_of_the_last_line(tmp_path: Path) -> None:
+    late = Rank(0)
+    for n in range(12, 35):
+        late.line(
+            f"socketPollConnect: connect returned No route to host, retrying ({n}/34) after sleep for {100 * n} msec"
+        )
+    (found,) = of(find("network", tmp_path, [late]), "PSM203")
+    assert found.title.endswith("(attempt 34 of 34)") and "attempt 34 of 34" in found.explanation
+    assert "(34/34)" in found.evidence[0].text
+
+
+def test_attempts_without_a_number_are_counted(tmp_path: Path) -> None:
+    old = Rank(0)
+    for _ in range(12):
+        old.line("Call to connect returned Connection timed out, retrying")
+    (found,) = of(find("network", tmp_path, [old]), "PSM203")
+    assert found.title.endswith("(12 attempts)")
+
+
+def test_a_title_leaves_out_gids_and_ends_at_a_word(tmp_path: Path) -> None:
+    log = ranks(2)[0]
+    gids = "localGid ::ffff:29.87.88.182 remoteGids ::ffff:172.36.143.59 hca mlx5_0"
+    log.warn(
+        "transport/net_ib.cc:2360",
+        f"NET/IB: Got completion from peer 10.0.0.2<45001> with status=12 opcode=0 len=0 {gids}",
+    )
+    log.chain(6, "transport/net_ib.cc:2370").fail(6)
+    (found,) = serious(find("errors", tmp_path, [log]))
+    assert "::" not in found.title and "Gid" not in found.title and "10.0.0.2<45001>" in found.title
+    assert "remoteGids ::ffff" in found.evidence[0].text
+    long = ranks(2)[0].warn("misc/socket.cc:1", "word " * 60).chain(6, "misc/socket.cc:2").fail(6)
+    (tmp_path / "long").mkdir()
+    (cut,) = serious(find("errors", tmp_path / "long", [long]))
+    assert cut.title.endswith("word\N{HORIZONTAL ELLIPSIS}") and len(cut.title) < 150

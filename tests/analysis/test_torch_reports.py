@@ -93,7 +93,7 @@ def test_the_majority_decides_which_fingerprint_is_wrong(odd: int, tmp_path: Pat
     (report,) = run_rule(find, tmp_path, job=text)
     assert (report.code, report.culprits) == ("PSM301", (odd,))
     whole = psmkit.analyze([str(tmp_path / "job.log")])
-    assert whole.verdict == "hung"
+    assert whole.verdict == "failed"  # the check raised, and nobody waits
     assert [c.global_rank for c in whole.culprits] == [odd]
 
 
@@ -102,6 +102,13 @@ def test_two_fingerprints_decide_nothing(tmp_path: Path) -> None:
     (report,) = run_rule(find, tmp_path, job=pair)
     assert (report.code, report.culprits, report.ranks) == ("PSM301", (), (0, 2))
     assert "[64]" in report.title and "[65]" in report.title
+
+
+def test_a_mismatch_shows_only_what_differs(tmp_path: Path) -> None:
+    (found,) = run_rule(find, tmp_path, job=mismatch(2, fingerprint(), 0, fingerprint(shape="65")))
+    assert found.title == "collective mismatch at ALLREDUCE #7: rank 0 has shape [65] and rank 2 has shape [64]"
+    (other,) = run_rule(find, tmp_path, job=mismatch(2, fingerprint(), 0, fingerprint("BARRIER", shape="65")))
+    assert other.title == "collective mismatch: rank 0 runs BARRIER #7 and rank 2 runs ALLREDUCE #7"
 
 
 def test_three_of_eight_fingerprints_are_no_majority(tmp_path: Path) -> None:

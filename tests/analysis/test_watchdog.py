@@ -11,10 +11,10 @@ from psmkit.analysis.rules.watchdog import find
 from tests.analysis.outside import coded, nccl, run_rule
 
 
-def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64) -> str:
+def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64, out: int | None = None) -> str:
     return (
         f"[rank{rank}]:[E626 06:24:4{rank % 10}.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
-        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
+        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={out or numel}, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
     )
 
 
@@ -67,6 +67,16 @@ def calling(rank: int, times: int) -> str:
     head = nccl(rank, nranks=4).splitlines()[0].partition(" NCCL INFO ")[0]
     call = f"AllReduce: opCount 0 sendbuff 0x7f40 recvbuff 0x7f80 count 64 datatype 7 op 0 root 0 comm {comm} [nranks=4] stream 0x55d0"
     return f"{head} NCCL INFO {call}\n" * times
+
+
+@pytest.mark.parametrize(("times", "suspects"), [(3, []), (2, [2])])
+def test_a_silent_rank_that_called_as_often_as_the_others_is_no_suspect(
+    times: int, suspects: list[int], tmp_path: Path
+) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + "".join(calling(r, times if r == 2 else 3) for r in range(4))
+    text += "".join(timeout(r, op="BROADCAST") + status(r) for r in (0, 1, 3))
+    (report,) = coded(run_rule(find, tmp_path, job=text), "PSM305")
+    assert list(report.suspects) == suspects and not report.culprits
 
 
 @pytest.mark.parametrize(("times", "culprits"), [(3, ()), (2, (2,))])
@@ -164,3 +174,94 @@ def test_a_group_that_never_completed_an_operation_is_said_to(tmp_path: Path) ->
     assert "never completed an operation" in first.explanation
     (later, *_) = run_rule(find, tmp_path, job=timeout(0, 1) + status(0, work=1))
     assert "never completed" not in later.explanation
+
+
+def timed_out(folder: Path, **texts: str) -> psmkit.Report:
+    for name, text in texts.items():
+        (folder / f"{name}.log").write_text(text)
+    return psmkit.analyze([str(folder / f"{name}.log") for name in texts])
+
+
+def test_the_ranks_below_the_highest_one_that_do_not_report_are_suspects(tmp_path: Path) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 4, 6)))
+    assert report.reason.endswith("on ranks 1, 2, 4 and 6; ranks 0, 3 and 5 of at least 7 do not report it")
+    assert [s.rank for s in report.suspects] == [0, 3, 5] and not report.culprits
+    assert "Look first at the output of ranks 0, 3 and 5" in report.findings[0].next_step
+
+
+def test_the_ranks_of_other_files_are_no_suspects(tmp_path: Path) -> None:
+    files = {f"rank{r}": timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 3)}
+    report = timed_out(tmp_path, **files)
+    assert "rank 0 of at least 4 does not report it" in report.reason
+    assert not report.suspects and not report.culprits
+
+
+def test_a_rank_with_another_line_of_its_watchdog_is_not_silent(tmp_path: Path) -> None:
+    text = "".join(timeout(r, op="BROADCAST") + status(r) for r in (0, 2, 3))
+    first = "[rank1]:[E626 06:24:41.1 ProcessGroupNCCL.cpp:2103] [PG ID 0 PG GUID 0(default_pg) Rank 1] First PG on this rank to signal dumping.\n"
+    report = timed_out(tmp_path, job=first + text)
+    assert not report.suspects
+    assert "do not report" not in report.reason and "only ranks 0, 2 and 3 of at least 4 report" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "numel", "out", "says"),
+    [
+        ("_ALLGATHER_BASE", 100, 600, "4 of 6 ranks do not report it"),
+        ("_REDUCE_SCATTER_BASE", 600, 100, "4 of 6 ranks do not report it"),
+        ("_ALLGATHER_BASE", 100, 650, "3 of at least 5 ranks do not report it"),
+        ("_ALLGATHER_BASE", 100, 300, "3 of at least 5 ranks do not report it"),
+        ("ALLTOALL_BASE", 100, 600, "3 of at least 5 ranks do not report it"),
+    ],
+    ids=["gather", "scatter", "no multiple", "smaller than a rank", "another operation"],
+)
+def test_sizes_of_gathers_and_scatters_show_the_size_of_a_group(
+    op: str, numel: int, out: int, says: str, tmp_path: Path
+) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op=op, numel=numel, out=out) + status(r) for r in (1, 4)))
+    assert report.reason.endswith(says)
+    assert not report.suspects
+
+
+def test_a_group_whose_gather_shows_that_all_ranks_report_has_no_rank_that_lags(tmp_path: Path) -> None:
+    def job(size: int) -> str:
+        return "".join(timeout(r, op="_ALLGATHER_BASE", out=64 * size) + status(r, group="5(tp)") for r in range(3))
+
+    assert "no rank lags behind" in timed_out(tmp_path, job=job(3)).reason
+    assert "rank 3 of 4 does not report it" in timed_out(tmp_path, job=job(4)).reason
+
+
+def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
+    assert report.reason.endswith("999999997 of at least 1000000000 ranks do not report it")
+    assert not report.suspects
+
+
+def _stuck(rank: int, seconds: int | None) -> str:
+    head = f"[rank{rank}]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank {rank}] "
+    out = (
+        head
+        + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=1\n"
+    )
+    if seconds is not None:
+        out += (
+            head
+            + f"[PG 0 Rank {rank}] ProcessGroupNCCL's watchdog got stuck for {seconds} seconds without making progress in monitoring enqueued collectives.\n"
+        )
+    return out
+
+
+@pytest.mark.parametrize(
+    ("times", "says"), [((600, 600), " for 600 s"), ((600, None), " progress"), ((600, 480), " progress")]
+)
+def test_a_time_without_progress_is_said_of_the_ranks_that_print_it(
+    times: tuple[int | None, ...], says: str, tmp_path: Path
+) -> None:
+    (found,) = run_rule(find, tmp_path, job="".join(_stuck(rank, time) for rank, time in enumerate(times)))
+    assert found.title.endswith(says)
+
+
+def test_a_request_to_dump_is_said_of_the_ranks_that_got_it(tmp_path: Path) -> None:
+    (found,) = run_rule(find, tmp_path, job=dump_signal(0, 20, by=13))
+    assert "torch asked rank 0 for a dump because a collective timed out on rank 13" in found.explanation
+    assert "Give the output of rank 13" in found.next_step

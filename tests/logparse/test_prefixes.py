@@ -106,3 +106,16 @@ def test_a_version_line_has_no_prefix(scan_text: Scan) -> None:
     result = scan_text("NCCL version 2.18.3+cuda12.1\n")
     (event,) = result.events
     assert (event.name, event.proc, event.thread, event.fields) == ("version", -1, -1, {"version": "2.18.3+cuda12.1"})
+
+
+@pytest.mark.parametrize("cut", ["Conne", "parent 0x55cd375", "Connected "])
+def test_the_rest_of_a_cut_word_is_no_part_of_a_host(cut: str, scan_text: Scan) -> None:
+    text = f"g183:1161264:17 [7] {BODY}g183:1161264:17 [7] NCCL INFO [Service thread] {cut}g183:1161262:19 [5] {BODY}"
+    assert {p.host for p in scan_text(text).processes} == {"g183"}
+
+
+def test_a_host_whose_name_ends_with_another_name_is_a_host(scan_text: Scan) -> None:
+    text = (
+        f"worker-0:1161264:17 [7] {BODY}worker-0:1161264:17 [7] NCCL INFO Connected pod-worker-0:1161262:19 [5] {BODY}"
+    )
+    assert {p.host for p in scan_text(text).processes} == {"worker-0", "pod-worker-0"}

@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Event
 
-__all__ = ["comm_name", "joined", "name_of", "name_of_thread", "names_of", "ranks_text", "words"]
+__all__ = [
+    "comm_name",
+    "joined",
+    "name_of",
+    "name_of_thread",
+    "names_of",
+    "ranks_text",
+    "spans_of",
+    "spans_text",
+    "words",
+]
 
 
 def name_of(job: Job, proc: int) -> str:
@@ -69,3 +79,21 @@ def ranks_text(ranks: Iterable[int], most: int = 8) -> str:
     if len(numbers) > most:
         shown.append(f"{len(numbers) - most} more")
     return "ranks " + joined(shown)
+
+
+def spans_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of neighbours."""
+    spans: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], rank)
+        else:
+            spans.append((rank, rank))
+    return spans
+
+
+def spans_text(spans: Iterable[tuple[int, int]]) -> str:
+    """``rank 3``, ``ranks 0, 1, 4-7`` for the first and last rank of each span."""
+    spans = list(spans)
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
+    return ("rank " if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks ") + ", ".join(texts)

@@ -33,6 +33,7 @@ __all__ = [
     "Cascade",
     "Fault",
     "body",
+    "brief",
     "cascades",
     "failed",
     "follows",
@@ -240,6 +241,22 @@ def body(job: Job, event: Event, most: int = 160) -> str:
     text = " ".join(text.split())
     text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return f"{text}\N{HORIZONTAL ELLIPSIS} (the line is cut)" if cut else text
+
+
+_HEX = frozenset("0123456789abcdefABCDEF:.")
+
+
+def brief(job: Job, event: Event, most: int = 90) -> str:
+    """The text of a line for a title: without GIDs, and cut at a word."""
+    kept: list[str] = []
+    for word in body(job, event, 400).split():
+        if word.count(":") > 1 and _HEX.issuperset(word.strip(",()")):
+            if kept and kept[-1].lower().endswith(("gid", "gids")):
+                kept.pop()
+        else:
+            kept.append(word)
+    text = " ".join(kept)
+    return text if len(text) <= most else (text[:most].rpartition(" ")[0] or text[:most]) + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def place(event: Event) -> str | None:

@@ -31,6 +31,7 @@ def new_finding(
     stage: str | None = None,
     known_issue: str | None = None,
     named: Iterable[Named] = (),
+    suspects: Iterable[int] = (),
 ) -> Finding:
     """Create a finding with the defaults of its code. ``procs`` are process indices; ``ranks`` default to theirs.
 
@@ -71,6 +72,7 @@ def new_finding(
         known_issue=known_issue,
         culprits=tuple(dict.fromkeys(culprits)),
         named=tuple(dict.fromkeys(named)),
+        suspects=tuple(suspects),
     )
 
 

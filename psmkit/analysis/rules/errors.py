@@ -165,7 +165,7 @@ def _finding(
     event, known = cascade.first.event, cascade.first.known
     code = _code(job, cascade)
     where = faults.place(event)
-    said = faults.body(job, event)
+    said = faults.brief(job, event)
     procs = [c.proc for c in group]
     victims = sorted({c.proc for c in after} - {*procs})
     if cascade.first.chain:
@@ -183,7 +183,7 @@ def _finding(
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
-    explanation = f"{whose} reported the first error."
+    explanation = f"The error of {whose} follows from no other error in the log."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     if known is not None and known.meaning and sure:
@@ -414,7 +414,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         job,
         code,
         run=run,
-        title=told or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
+        title=told
+        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{whom}",
         severity=Severity.ERROR,
         confidence=0.8 if told else 0.65,
         explanation=(
@@ -509,7 +510,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} {did} {counted(times, 'time')}{then}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did} {counted(times, 'time')}{then}: {faults.brief(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(

@@ -49,6 +49,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     known = last[0].known if last else None
     told = last[0].text if last else told
     who = ranks_text(ranks) if ranks else "a rank"
+    inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
+    if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
+        who += f" (rank {next(iter(inside))} of its process group)"
     if known is not None:
         own = known.blames == "self" and len(ranks) == 1
         code = last[0].code

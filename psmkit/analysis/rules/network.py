@@ -63,10 +63,10 @@ def _retries(job: Job, run: int) -> list[Finding]:
                 job,
                 "PSM203",
                 run=run,
-                title=f"{names_of(job, procs)} cannot reach {whom}: {why}, at every attempt",
+                title=f"{names_of(job, procs)} cannot reach {whom}: {why} ({_attempt(events)})",
                 confidence=0.6 if unnamed else 0.75,
                 explanation=(
-                    f"The last attempt in the log is number {_tries(events)}, and the process printed nothing after it. "
+                    f"The log shows {_attempt(events)}, and no later line of the thread that tries. "
                     "Connection refused means that no process listens there: it ended or never started. A timeout or no route means that the network between the hosts is broken."
                 ),
                 refs=[e.ref for e in events[:4]],
@@ -76,6 +76,15 @@ def _retries(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _attempt(events: list[Event]) -> str:
+    """Which attempt is the last one in the log, or how many there are if their lines have no number."""
+    last = max(events, key=lambda e: number(e.fields, "retries") or 0)
+    tried, most = number(last.fields, "retries"), number(last.fields, "max")
+    if tried is None:
+        return counted(_tries(events), "attempt")
+    return f"attempt {tried}" + (f" of {most}" if most is not None else "")
 
 
 def _tries(events: list[Event]) -> int:

@@ -16,6 +16,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import RAISED, plural
 
 __all__ = ["find"]
 
@@ -111,9 +112,14 @@ class _Print:
     dtypes: str | None
 
     @property
-    def text(self) -> str:
-        number = f" #{self.seq}" if self.seq is not None else ""
-        return f"{self.op}{number}" + (f" of [{self.shape}] ({self.dtypes})" if self.shape is not None else "")
+    def call(self) -> str:
+        return self.op + (f" #{self.seq}" if self.seq is not None else "")
+
+    def sizes(self, others: Iterable[_Print]) -> str:
+        """The shape and the types, as far as they differ from those of the others."""
+        shape = f"shape [{self.shape}]" if len({o.shape for o in others}) > 1 and self.shape is not None else ""
+        kinds = f"{self.dtypes}" if len({o.dtypes for o in others}) > 1 and self.dtypes is not None else ""
+        return joined(filter(None, (shape, kinds))) or "no shape"
 
 
 def _print(fields: Mapping[str, Value], which: str) -> _Print | None:
@@ -170,7 +176,14 @@ def _mismatch(
     odd = sorted(r for _, ranks in ordered[1:] for r in ranks)
     decided = clear and len(ordered) > 1 and 2 * len(ordered[0][1]) > size
     culprits = [] if not decided else odd if whole else [global_[r] for r in odd if r in global_]
-    parts = [f"{ranks_text(ranks)} {'run' if len(ranks) > 1 else 'runs'} {what.text}" for what, ranks in ordered]
+    same = len(ordered) > 1 and len({(what.op, what.seq) for what, _ in ordered}) == 1
+    parts = [
+        f"{ranks_text(ranks)} {plural(len(ranks), 'has', 'have')} {what.sizes(kinds)}"
+        if same
+        else f"{ranks_text(ranks)} {plural(len(ranks), 'runs', 'run')} {what.call}"
+        for what, ranks in ordered
+    ]
+    at = f" at {ordered[0][0].call}" if same and clear else ""
     if not clear or len(ordered) < 2:
         first = events[0].fields
         parts = [f"{first.get('mine', 'one collective')} against {first.get('theirs', 'another one')}"]
@@ -181,7 +194,7 @@ def _mismatch(
         job,
         "PSM301",
         run=run,
-        title=f"collective mismatch{group}: {joined(parts[:_SHOWN])}",
+        title=f"collective mismatch{at}{group}: {joined(parts[:_SHOWN])}",
         confidence=0.95 if decided else 0.9,
         explanation="torch compared the collectives of the ranks before it ran them, and they differ."
         + (f" {ranks_text(odd).capitalize()} differ{'s' if len(odd) == 1 else ''} from most ranks." if decided else ""),
@@ -189,6 +202,7 @@ def _mismatch(
         ranks=sorted(named) if whole else sorted(global_.values()),
         procs=_procs(job, run, named if whole else global_.values()),
         culprits=culprits,
+        stage=RAISED,
     )
 
 

@@ -58,7 +58,7 @@ def find(job: Job) -> list[Finding]:
                 job,
                 str(code) if cause else "PSM401",
                 run=job.run_of_event(first),
-                title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {said}",
+                title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {faults.brief(job, first)}",
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
                 explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows{'. ' if ranks else ', '}{source}",

@@ -9,14 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from psmkit.analysis.facts import calls, clock, damage, outside
-from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.missing import MissingRanks
+from psmkit.analysis.facts.naming import joined, ranks_text, spans_of, spans_text
 from psmkit.analysis.facts.progress import collectives
 from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.process_groups import (
+    Group,
+    Member,
+    groups_of,
+    reporter,
+    silent_ranks,
+    size_of,
+    size_text,
+)
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding
@@ -25,67 +35,20 @@ __all__ = ["find"]
 
 _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
 _HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
-# Operations that all ranks call with the same number of elements; others may legitimately differ between ranks.
-_EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
 # Some ranks complete these before others: a rank without a report may already be done with one.
 _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
+_MOST_SPANS = 16
+_FEW = 4
+#: More silent ranks than this are no short list of places to look at.
+_MOST_SUSPECTS = 8
+
 _NO_CULPRIT = (
     "Give the output of all ranks. While the job hangs, take stacks of the proxy threads and a RAS answer (ncclras). Check link counters "
     "and Xid messages of all hosts."
 )
-
-
-@dataclass(slots=True)
-class _Member:
-    """What one rank of a process group reports about itself. ``enqueued`` and ``completed`` are its last works, -1 for none."""
-
-    rank: int
-    timeout: Event | None = None
-    status: Event | None = None
-    enqueued: int | None = None
-    completed: int | None = None
-
-    @property
-    def seq(self) -> int | None:
-        """The work that timed out here."""
-        value = self.timeout.fields.get("seq") if self.timeout is not None else None
-        return value if isinstance(value, int) else None
-
-    @property
-    def idle(self) -> bool:
-        """Whether all that it enqueued is complete, as far as its lines say."""
-        return self.enqueued is None or self.completed is None or self.completed >= self.enqueued
-
-    @property
-    def op(self) -> str | None:
-        value = self.timeout.fields.get("op") if self.timeout is not None else None
-        return str(value) if value is not None else None
-
-    @property
-    def size(self) -> int | None:
-        value = self.timeout.fields.get("numel_in") if self.timeout is not None else None
-        return value if isinstance(value, int) and self.op in _EVEN else None
-
-
-@dataclass(slots=True)
-class _Group:
-    """A process group in its watchdogs' lines; ``name`` is None if the lines lack it. Ranks are global if ``world`` is set, else
-    ranks of the group."""
-
-    name: str | None
-    members: dict[int, _Member] = field(default_factory=dict)
-    first: Event | None = None
-    signalled: set[int] = field(default_factory=set)
-
-    def member(self, rank: int) -> _Member:
-        return self.members.setdefault(rank, _Member(rank))
-
-    @property
-    def reporters(self) -> list[_Member]:
-        return [m for m in self.members.values() if m.timeout is not None]
 
 
 @rule(order=60)
@@ -94,85 +57,13 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     names = ("torch.watchdog.timeout", *_STATUS)
     for run, events in outside.runs_of(job, *names).items():
-        for group in _groups(job, events):
+        for group in groups_of(job, events):
             out.extend(_judge(job, run, group))
     out.extend(_heartbeats(job, timed_out={f.run for f in out}))
     return out
 
 
-def _key(event: Event) -> str | None:
-    """The name of the process group, the same for all spellings of it."""
-    group = event.fields.get("group")
-    if group is None:
-        return None
-    text = str(group)
-    if not text[:1].isdigit() and isinstance(event.fields.get("pg"), int):
-        return str(event.fields["pg"])
-    return text.split("(", 1)[0] or text
-
-
-def _who(job: Job, event: Event) -> int | None:
-    rank = outside.global_rank(job, event)
-    if rank is None:
-        own = event.fields.get("rank")
-        return own if isinstance(own, int) else None
-    return rank
-
-
-def _groups(job: Job, events: list[Event]) -> list[_Group]:
-    """Timeouts name no group: each is matched with the status line of the same rank about the same work."""
-    out: dict[str | None, _Group] = {}
-    group_of: dict[tuple[int, int], str | None] = {}
-    for event in events:
-        rank, work = _who(job, event), event.fields.get("work")
-        if event.name == "torch.watchdog.timeout":
-            work = event.fields.get("seq") if "group" in event.fields else None
-        if (
-            event.name in ("torch.watchdog.status", "torch.watchdog.timeout")
-            and rank is not None
-            and isinstance(work, int)
-        ):
-            group_of[(rank, work)] = _key(event)
-    names = set(group_of.values())
-    only = next(iter(names)) if len(names) == 1 else None
-    for event in events:
-        rank = _who(job, event)
-        if rank is None:
-            continue
-        if event.name == "torch.watchdog.timeout":
-            seq = event.fields.get("seq")
-            key = group_of.get((rank, seq), only) if isinstance(seq, int) else only
-            if "group" in event.fields:
-                key = _key(event)
-            group = out.setdefault(key, _Group(key))
-            member = group.member(rank)
-            if member.timeout is None or (member.seq or 0) > (seq if isinstance(seq, int) else 0):
-                member.timeout = event
-            group.first = group.first or event
-            continue
-        key = _key(event)
-        group = out.setdefault(key, _Group(key))
-        member = group.member(rank)
-        enqueued, completed = event.fields.get("enqueued"), event.fields.get("completed")
-        if isinstance(enqueued, int) and (member.enqueued is None or enqueued >= member.enqueued):
-            member.enqueued, member.status = enqueued, event
-            member.completed = completed if isinstance(completed, int) else None
-        source = event.fields.get("from_rank")
-        if event.name == "torch.dump.timeout_signal":
-            group.signalled.add(source if isinstance(source, int) else rank)
-    # In releases without status lines, timeouts occur beside status lines of other ranks: one group holds both.
-    loose = out.get(None)
-    if loose is not None and len(out) == 2:
-        key = next(k for k in out if k is not None)
-        for rank, member in loose.members.items():
-            if member.timeout is not None:
-                out[key].member(rank).timeout = out[key].member(rank).timeout or member.timeout
-        out[key].first = out[key].first or loose.first
-        del out[None]
-    return list(out.values())
-
-
-def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
+def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     reporters = group.reporters
     if not reporters:
         return _signalled(job, run, group)
@@ -197,28 +88,32 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     limit = f" in {seconds // 1000} s" if isinstance(seconds, int) else ""
     # a rank that gave up on another work is listed separately: it does not wait in this one
     stuck = [m for m in waiting if m.rank not in lagging]
-    reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
     refs += [m.status.ref for m in behind[:3] if m.status]
     why = _reason(job, run, group, waiting, behind, absent, bool(differing))
+    silent = MissingRanks(0, ()) if blamed else silent_ranks(job, run, group)
+    suspects = _suspects(job, run, group, silent)
     out.insert(
         0,
         new_finding(
             job,
             "PSM305",
             run=run,
-            title=f"watchdog timeout: {what}{name} did not finish{limit} on {reporting}; {why}",
+            title=f"watchdog timeout: {what}{name} did not finish{limit} on {_short(stuck or waiting)}; {why}",
             confidence=0.95 if behind or differing else 0.9,
-            explanation="The ranks that report a timeout are those that wait: the cause is what they wait for.",
+            explanation=_waits(silent),
             next_step=(
                 f"Find out what {ranks_text(blamed)} did instead: read the last lines, and take the stack (py-spy dump, gdb)."
                 if blamed
+                else f"Look first at the output of {ranks_text(suspects)}, and take the stack of {'it' if len(suspects) == 1 else 'each'} (py-spy dump, gdb)."
+                if suspects
                 else _NO_CULPRIT
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
             procs=_procs(job, run, (m.rank for m in reporters)),
             culprits=sorted(blamed),
+            suspects=suspects,
         ),
     )
     if all(m.completed == -1 for m in waiting):
@@ -229,12 +124,19 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     return out
 
 
+def _short(members: Sequence[Member]) -> str:
+    """Ranks for a title: many of them as ranges."""
+    spans = spans_of(m.rank for m in members)
+    ranges = len(spans) <= _FEW < len(members)
+    return spans_text(spans) if ranges else ranks_text(m.rank for m in members)
+
+
 def _never_entered(
     job: Job,
     run: int | None,
     what: str,
-    waiting: Sequence[_Member],
-    behind: Sequence[_Member],
+    waiting: Sequence[Member],
+    behind: Sequence[Member],
     absent: _Absent,
     why: str,
     refs: Sequence[Ref | None],
@@ -245,7 +147,8 @@ def _never_entered(
     told = next(iter(known.values()), None)
     late = clock.behind(job, ranks, [m.timeout for m in waiting if m.timeout is not None])
     when = f" (last activity {late} before the others)" if late else ""
-    proven = bool(behind) or bool(known and not absent.unsure)
+    # only a count shows what a rank enqueued: it may do so before it ends
+    proven = bool(behind)
     # a rank whose own last work is not complete may hang in that one
     stuck = [m for m in behind if m.timeout is not None or not m.idle]
     entered = f"{ranks_text(ranks)} {'never' if proven else 'most likely never'} entered {what}{when}"
@@ -285,7 +188,7 @@ def _never_entered(
     )
 
 
-def _behind(group: _Group, work: int | None) -> list[_Member]:
+def _behind(group: Group, work: int | None) -> list[Member]:
     """The ranks that enqueued less than the work that timed out."""
     if work is None:
         return []
@@ -300,9 +203,9 @@ def _behind(group: _Group, work: int | None) -> list[_Member]:
 def _reason(
     job: Job,
     run: int | None,
-    group: _Group,
-    waiting: Sequence[_Member],
-    behind: Sequence[_Member],
+    group: Group,
+    waiting: Sequence[Member],
+    behind: Sequence[Member],
     absent: _Absent,
     differing: bool,
 ) -> str:
@@ -318,23 +221,51 @@ def _reason(
         return why
     if absent.causes:
         rank, cause = next(iter(absent.causes.items()))
-        return f"rank {rank} never joined it: {cause.text}"
+        return f"rank {rank} most likely never joined it: {cause.text}"
     if absent.ranks:
         return f"{ranks_text(absent.ranks)} {'reports' if len(absent.ranks) == 1 else 'report'} nothing and most likely never joined it"
     if differing:
         return "the ranks called different operations with this number"
     if _diverge(job, run):
         return "all ranks that report joined it, but their NCCL lines show different calls"
-    total = _size(job, run, group)
-    whole = total is not None and len({m.rank for m in waiting}) >= total
+    total = size_of(job, run, group)
+    seen = {m.rank for m in waiting}
+    whole = total is not None and len(seen) >= total
     if whole or (group.name in (None, "0") and run is not None and _level(job, run)):
         return "no rank lags behind, so the operation hangs in NCCL, the network or a GPU"
-    seen = {m.rank for m in waiting}
-    if total is None and len(seen) > 1 and seen == set(range(len(seen))):
-        return "all ranks that report joined it, and the log does not show whether there are others"
-    of = f" of {total}" if total is not None else ""
-    view = f"only {ranks_text(seen)}{of} {'reports' if len(seen) == 1 else 'report'} the timeout"
-    return f"the log does not show whether the other ranks joined it: {view}"
+    silent = silent_ranks(job, run, group)
+    if total is None and seen == set(range(len(seen))):
+        return "the log does not show whether there are others"
+    of = size_text(job, run, group)
+    if not silent:
+        return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    listed = len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS
+    who = f"{ranks_text(silent)} of {of}" if listed else f"{len(silent)} of {of} ranks"
+    return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
+
+
+def _waits(silent: MissingRanks) -> str:
+    """What the reports say about who waits, and which ranks do not report."""
+    text = "The ranks that report a timeout are those that wait: the cause is what they wait for."
+    spans = list(islice(silent.spans(), _MOST_SPANS + 1))
+    if 0 < len(spans) <= _MOST_SPANS:
+        text += f" {spans_text(spans).capitalize()} {'does' if len(silent) == 1 else 'do'} not report it."
+    return text
+
+
+def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> list[int]:
+    """The silent ranks, if they are the few of a group whose ranks are those of the job, in one output.
+
+    With one file a rank, the files of the silent ranks may not be given. Ray folds equal lines of several processes into one.
+    """
+    reports = [m.timeout for m in group.reporters if m.timeout is not None]
+    folded = group.doubled or any(timeout.count > 1 for timeout in reports)
+    few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
+    if group.name not in (None, "0") or folded or not few or len({t.stream for t in reports}) > 1:
+        return []
+    # a rank whose own calls are in the log as often as those of the others joined in silence
+    called = _called(job, run, group)
+    return [rank for rank in silent if rank not in called]
 
 
 def _level(job: Job, run: int) -> bool:
@@ -369,9 +300,9 @@ def _whole(op: str) -> bool:
     return op.isascii() and op.isupper()
 
 
-def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member], what: str) -> list[Finding]:
+def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], what: str) -> list[Finding]:
     """Ranks that run another operation, or another size, under the same number."""
-    kinds: dict[tuple[str | None, int | None], list[_Member]] = {}
+    kinds: dict[tuple[str | None, int | None], list[Member]] = {}
     for member in waiting:
         if member.seq is not None and member.op is not None and member.op not in _UNORDERED and _whole(member.op):
             kinds.setdefault((member.op, member.size), []).append(member)
@@ -412,22 +343,14 @@ class _Absent:
     unsure: bool = False
 
 
-def _size(job: Job, run: int | None, group: _Group) -> int | None:
-    """The number of ranks of a group, known for the default one: its ranks are those of the job."""
-    if group.name not in (None, "0"):
-        return None
-    known = job.runs[run].nranks if run is not None and run < len(job.runs) else None
-    return known if known is not None else workers(job, run)
-
-
-def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
+def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     """The ranks that something stopped before the others gave up, else those that are silent.
 
     Silence counts only in the default group. If half of the ranks or more are silent, that is no evidence.
     """
     known = causes(job, run)
     stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
-    total = _size(job, run, group)
+    total = size_of(job, run, group)
     count = total if total is not None else max(group.members, default=-1) + 1
     # Ray folds equal lines of several processes into one
     folded = any(m.timeout is not None and m.timeout.count > 1 for m in group.members.values())
@@ -449,7 +372,7 @@ def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
     return _Absent(silent, seen=seen)
 
 
-def _called(job: Job, run: int | None, group: _Group) -> frozenset[int]:
+def _called(job: Job, run: int | None, group: Group) -> frozenset[int]:
     """The ranks whose own logs show that they called as many collectives as the ranks that report: they are silent, and joined."""
     world = job.runs[run].world if run is not None and run < len(job.runs) else None
     if world is None:
@@ -459,7 +382,7 @@ def _called(job: Job, run: int | None, group: _Group) -> frozenset[int]:
     return frozenset(rank for rank, count in called.items() if count >= most > 0)
 
 
-def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
+def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
     """Only requests to dump are present: they name the rank that timed out, and each rank's last works."""
     if not group.signalled:
         return []
@@ -476,7 +399,8 @@ def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
             title=f"watchdog timeout: {who} gave up on a collective"
             + (f"; {ranks_text(m.rank for m in clear)} enqueued less work than the others" if clear else ""),
             confidence=0.85,
-            explanation=f"torch asked the other ranks for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
+            explanation=f"torch asked {ranks_text(states) if states else 'a rank'} for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
+            next_step=None if clear else f"Give the output of {who}: it shows which collective timed out.",
             refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
             ranks=sorted({*states, *group.signalled}),
             procs=_procs(job, run, states),
@@ -490,11 +414,13 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
     for run, events in outside.runs_of(job, *_HEARTBEAT).items():
         ranks: dict[int, Event] = {}
         for event in events:
-            rank = _who(job, event)
+            rank = reporter(job, event)
             if rank is not None:
                 ranks.setdefault(rank, event)
         first = events[0]
-        seconds = next((e.fields["seconds"] for e in events if "seconds" in e.fields), None)
+        stuck = {reporter(job, e): e.fields["seconds"] for e in events if "seconds" in e.fields}
+        # a time is that of the rank whose line shows it
+        seconds = next(iter(stuck.values())) if ranks.keys() <= stuck.keys() and len({*stuck.values()}) == 1 else None
         who = ranks_text(ranks) if ranks else "a rank"
         # A watchdog that times out too was not stuck from the start; its sibling threads got stuck as a consequence.
         culprits = sorted(ranks) if len(ranks) == 1 and run not in timed_out else []

@@ -14,7 +14,7 @@ TABLE = (
         family=Family.ERRORS,
         severity=Severity.ERROR,
         effect=Effect.FAILS,
-        meaning="A rank reported an error. It is the first error across all ranks; the other errors follow from it.",
+        meaning="A process reported an error that follows from no other error in the log.",
         next_step="Read the proof line and the lines of the same process just before it, and fix that error first.",
         general=True,
     ),

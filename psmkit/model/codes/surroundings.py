@@ -98,7 +98,7 @@ TABLE = (
         title="torn or damaged lines",
         family=Family.EVIDENCE,
         severity=Severity.INFO,
-        meaning="Lines were cut, joined or overwritten, and their content is lost.",
+        meaning="Lines were cut, joined or overwritten, and a part of their text is lost.",
         next_step="Let every rank write its own file: NCCL_DEBUG_FILE=nccl.%h.%p.log.",
     ),
     Code(
