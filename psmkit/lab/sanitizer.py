@@ -14,7 +14,7 @@ __all__ = ["MODES", "environment", "shim"]
 MODES = ("warn", "error")
 _SHIM = "libpsm_sanitize_shim.so"
 _SEPARATORS = re.compile(r"[:\s]+")
-_RUNTIMES = ("libasan.", "libtsan.", "libclang_rt.asan", "libclang_rt.tsan")
+_RUNTIMES = ("libasan.", "libclang_rt.asan")
 
 
 def shim() -> Path:
@@ -53,7 +53,7 @@ def environment(
         env["PSM_SANITIZE_LEAKS"] = "1"
     if inside:
         return env | {"PSM_HOSTCUDA_SANITIZE": mode}
-    # The loader takes colons and blanks. A sanitizer of the compiler ends a process in which its runtime is not the first library.
+    # The loader takes colons and blanks. ASan ends a process in which its runtime is not the first library.
     libraries = [*_SEPARATORS.split(env.get("LD_PRELOAD", "")), str(shim())]
     libraries.sort(key=lambda name: 0 if Path(name).name.startswith(_RUNTIMES) else 1 if name == str(shim()) else 2)
     # The emulated CUDA must not check the same calls a second time.

@@ -48,7 +48,7 @@ def test_what_was_preloaded_before_stays(libraries: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["/lib/libasan.so.8 /lib/other.so", "/lib/other.so:/lib/libasan.so.8"])
-def test_the_runtime_of_a_compilers_sanitizer_stays_first(libraries: Path, before: str) -> None:
+def test_the_runtime_of_asan_stays_first(libraries: Path, before: str) -> None:
     env = sanitizer.environment(base={"LD_PRELOAD": before})
     assert env["LD_PRELOAD"] == f"/lib/libasan.so.8:{libraries}/libpsm_sanitize_shim.so:/lib/other.so"
 
