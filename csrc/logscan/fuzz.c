@@ -27,6 +27,7 @@ static const struct {
     {"ProxyCall UDS comm {comm:ptr} rank {rank:int} tpRank {peer:int}({hash:hex}) reqSize {a:int} respSize {b:int} "
      "respFd {fd:int} opId {op:ptr} - DONE",
      "fd.done", 0, 3, 0, NULL},
+    {"UDS: ClientGetFd handle {handle:hex} tpRank {peer:int} returned fd {fd:int}", "fd.returned", 0, 3, 0, NULL},
     {"{kind:word} comm {comm:ptr} rank {rank:int} nranks {nranks:int} cudaDev {dev:int} nvmlDev {nvml:int} busId "
      "{bus:hex} commId {commid:hex} - Init START",
      "comm.start", 0, 3, 2, NULL},
@@ -35,6 +36,9 @@ static const struct {
      "comm.complete", 0, 3, 2, NULL},
     {"comm {comm:ptr} rank {rank:int} nranks {nranks:int} cudaDev {dev:int} busId {bus:hex} - Destroy COMPLETE",
      "comm.end", 0, 3, 2, NULL},
+    {"comm {comm:ptr} rank {rank:int} nRanks {nranks:int} nNodes {nodes:int}", "comm.named", 0, 3, 2, NULL},
+    {"NET/IB : Got completion from peer {peer:addr} with status={status:int} opcode={opcode:int} len={len:int}", "", 0,
+     2, 2, NULL},
     {"{coll:word}: opCount {opcount:hex} sendbuff {s:ptr} recvbuff {r:ptr} count {count:int} datatype {datatype:int} "
      "op {op:int} root {root:int} comm {comm:ptr} [nranks={nranks:int}] stream {st:ptr}",
      "seq.op", 0, 3, 0, NULL},
@@ -87,6 +91,8 @@ static void read_all(const ls_scan *scan)
     ls_pairs(scan, &at);
     ls_ledger(scan, &at);
     ls_tallies(scan, &at);
+    ls_fds(scan, &at);
+    ls_divergents(scan, &at);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -169,6 +175,8 @@ static const char *const tokens[] = {"NCCL INFO ",
                                      "-",
                                      "[rank2]:",
                                      "RCCL INFO ",
+                                     " WARN ",
+                                     "WARN: Function: f Line: 12: NET/OFI ",
                                      "NCCL "};
 
 static size_t mutate(char *buf, size_t n, size_t cap)
@@ -176,7 +184,7 @@ static size_t mutate(char *buf, size_t n, size_t cap)
     for (uint32_t k = 1 + roll(6); k; k--) {
         size_t at = roll((uint32_t)n + 1), len = 1 + roll(200), from = roll((uint32_t)n + 1);
         if (len > n - at) len = n - at;
-        switch (roll(7)) {
+        switch (roll(8)) {
         case 0: /* a byte */
             if (at < n) buf[at] = (char)roll(256);
             break;
@@ -205,6 +213,10 @@ static size_t mutate(char *buf, size_t n, size_t cap)
             if (nl) *nl = ' ';
             break;
         }
+        case 6: /* lines are wrapped at a column */
+            for (size_t i = at, column = 20 + roll(180); i < n && i < at + 10 * column; i += column)
+                if (buf[i] == ' ') buf[i] = '\n';
+            break;
         default: /* a number changes */
             for (size_t i = at; i < at + len; i++)
                 if (buf[i] >= '0' && buf[i] <= '9') buf[i] = (char)('0' + roll(10));

@@ -170,8 +170,8 @@ static void keep_torn(struct ls_scan *scan, const struct ls_record *rec, const c
     t->lines = 1;
     memcpy(t->text, s, n);
     char *end = t->text + LS_WRAP_MAX - texts;
-    if (rec->where_len) t->rec.where = memcpy(end, rec->where, rec->where_len);
-    if (rec->time_len) t->rec.time = memcpy(end + rec->where_len, rec->time, rec->time_len);
+    t->rec.where = rec->where_len ? memcpy(end, rec->where, rec->where_len) : NULL;
+    t->rec.time = rec->time_len ? memcpy(end + rec->where_len, rec->time, rec->time_len) : NULL;
 }
 
 /* No line completes the torn record. A warning says what failed before it is cut; a tracker needs all of its fields. */
@@ -207,6 +207,7 @@ static bool completes(struct ls_scan *scan, const ls_ref *ref, const char *s, ui
         memcpy(t->text + before + blank, s, n);
         uint32_t len = before + blank + n;
         if (ls_match(scan->cat, LS_WHERE_NCCL, t->text, len, false, &m)) {
+            t->n = 0; /* without the blank it may have been torn */
             scan->totals.torn--;
             if (t->rec.proc >= 0) scan->procs.at[t->rec.proc].damaged--;
             ls_on_match(scan, &t->rec, &m);

@@ -301,7 +301,7 @@ int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, 
         const char *p = memmem(s, n, forms[i].word, forms[i].len);
         if (!p) continue;
         uint32_t end = (uint32_t)(p - s) + forms[i].len, tag = end - 5;
-        struct ls_prefix pre;
+        struct ls_prefix pre = {0};
         /* without a name, everything else has to be there */
         if (!ls_parse_prefix(scan, s, 0, tag, (int)forms[i].level, false, &pre) || pre.device < 0) continue;
         if (forms[i].level == LS_WARN && !memchr(s + pre.where, ':', pre.where_len)) continue;

@@ -226,7 +226,7 @@ static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const
     uint32_t n;
     const char *dir = ls_role_text(m, F_DIR, &n);
     int64_t id = ls_role_int(m, F_ID, -1);
-    s->gaps += s->last_opened.line && id != s->opened_id + 1;
+    s->gaps += s->last_opened.line && (uint64_t)id != (uint64_t)s->opened_id + 1; /* a damaged id may be the greatest */
     s->opened_id = id;
     s->last_opened = rec->ref;
     s->opened_dir = dir ? ls_word(scan, dir, n < 32 ? n : 32) : 0;

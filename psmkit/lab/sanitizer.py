@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ __all__ = ["MODES", "environment", "shim"]
 
 MODES = ("warn", "error")
 _SHIM = "libpsm_sanitize_shim.so"
+_SEPARATORS = re.compile(r"[:\s]+")
+_RUNTIMES = ("libasan.", "libclang_rt.asan")
 
 
 def shim() -> Path:
@@ -50,10 +53,12 @@ def environment(
         env["PSM_SANITIZE_LEAKS"] = "1"
     if inside:
         return env | {"PSM_HOSTCUDA_SANITIZE": mode}
-    others = env.get("LD_PRELOAD")
+    # The loader takes colons and blanks. ASan ends a process in which its runtime is not the first library.
+    libraries = [*_SEPARATORS.split(env.get("LD_PRELOAD", "")), str(shim())]
+    libraries.sort(key=lambda name: 0 if Path(name).name.startswith(_RUNTIMES) else 1 if name == str(shim()) else 2)
     # The emulated CUDA must not check the same calls a second time.
     return env | {
         "PSM_SANITIZE": mode,
         "PSM_HOSTCUDA_SANITIZE": "off",
-        "LD_PRELOAD": str(shim()) + (f":{others}" if others else ""),
+        "LD_PRELOAD": ":".join(name for name in libraries if name),
     }

@@ -166,7 +166,9 @@ class Reader:
         except EOFError:
             self.note = f"{self.input.path}: the compressed data ends early; what could be read was used"
         except _damage() as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            # Its text only: this frame would hold the error, whose traceback holds this frame and views of the decompressor's buffers. The
+            # collector of Python 3.11 crashes when it clears such views.
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.note = f"{self.input.path}: {reason}; what could be read was used"
         return b""
 

@@ -47,6 +47,12 @@ def test_what_was_preloaded_before_stays(libraries: Path) -> None:
     assert env["LD_PRELOAD"] == f"{libraries}/libpsm_sanitize_shim.so:/lib/other.so"
 
 
+@pytest.mark.parametrize("before", ["/lib/libasan.so.8 /lib/other.so", "/lib/other.so:/lib/libasan.so.8"])
+def test_the_runtime_of_asan_stays_first(libraries: Path, before: str) -> None:
+    env = sanitizer.environment(base={"LD_PRELOAD": before})
+    assert env["LD_PRELOAD"] == f"/lib/libasan.so.8:{libraries}/libpsm_sanitize_shim.so:/lib/other.so"
+
+
 def test_emulated_cuda_checks_by_itself_when_asked(libraries: Path) -> None:
     assert sanitizer.environment("error", inside=True, base={}) == {"PSM_HOSTCUDA_SANITIZE": "error"}
 

@@ -133,6 +133,17 @@ def test_programs_that_use_no_cuda_are_left_alone(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_programs_with_the_runtime_of_asan_start() -> None:
+    where = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True, timeout=60
+    )
+    env = sanitizer.environment(
+        base={**os.environ, "LD_PRELOAD": where.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    )
+    done = subprocess.run(["ls", "/"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_rtld_next_of_other_libraries_keeps_its_meaning(tmp_path: Path) -> None:
     # dlsym(RTLD_NEXT) looks behind its caller: were the shim the caller, this library would find itself
     other = compiled(tmp_path, "interposer.c", "libinterposer.so")

@@ -26,6 +26,13 @@ def test_message_may_come_in_pieces() -> None:
     assert b.feed(0, b"\n") == [(0, b"go a 0\n")]
 
 
+def test_bytes_are_pairs_of_hex_digits() -> None:
+    for part in (b"0:a", b"0:abc", b"0:AB", b"1:aa"):
+        with pytest.raises(ProtocolError, match="bad part"):
+            Bootstrap(1).feed(0, b"exchange x " + part + b"\n")
+    assert Bootstrap(1).feed(0, b"exchange x 0:\n") == [(0, b"exchanged x 0:\n")]
+
+
 def test_leaving_opens_what_waits_for_nobody_else() -> None:
     b = Bootstrap(2)
     b.feed(0, b"exchange x 0:aa 1:bb\n")

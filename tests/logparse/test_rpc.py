@@ -164,3 +164,8 @@ def test_services_are_tallied(scan_text: Scan) -> None:
 def _init(calls: object) -> Call:
     assert isinstance(calls, list)
     return next(c for c in calls if c.type == 1)
+
+
+def test_a_connection_with_an_absurd_number_counts_as_a_gap(scan_text: Scan) -> None:
+    conn = "n:1:11 [0] NCCL INFO New proxy send connection 99999999999999999999 from local rank 2, transport 0\n"
+    assert [s.gaps for s in scan_text(conn + conn).services] == [1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.catalogue import Catalogue, Message
 from psmkit.logparse import scan
 from psmkit.logparse.types import Event
 from tests.analysis.test_watchdog import status, timeout
@@ -87,3 +88,14 @@ def test_a_torn_warning_stays_torn_if_nothing_completes_it(tmp_path: Path) -> No
         path.write_text(text)
         with closing(scan([str(path)])) as found:
             assert (found.totals.torn, found.processes[0].damaged) == (1, 1)
+
+
+def test_a_line_that_completed_a_torn_record_is_not_completed_again(tmp_path: Path) -> None:
+    # Without a blank the second line continues the longer pattern; with one it completes the shorter one.
+    patterns = ("a peer closed itself", "a peer closeditself twice")
+    messages = Catalogue([Message(f"m{i}", "test", (p,), where="nccl", keep="all") for i, p in enumerate(patterns)])
+    path = tmp_path / "job.log"
+    path.write_text("node0:7:9 [1] NCCL INFO a peer closed\nitself\nf\n")
+    with closing(scan([str(path)], catalogue=messages)) as found:
+        assert [e.name for e in found.events] == ["m0"]
+        assert (found.totals.torn, found.processes[0].damaged) == (0, 0)

@@ -1,11 +1,11 @@
 /* Finds the C library's dlsym. dlsym itself cannot be used, since this process has ours: read the symbol table of the C
- * library instead. */
+ * library instead. The runtime of ASan calls dlsym to find the functions that it replaces, so no function of strings is
+ * called here: until then they lead nowhere. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "shim.h"
 
@@ -13,6 +13,20 @@ struct lookup {
     const char *name;
     void *found;
 };
+
+static bool same(const char *a, const char *b)
+{
+    for (; *a && *a == *b; a++) b++;
+    return *a == *b;
+}
+
+static const char *file_of(const char *path)
+{
+    const char *file = path;
+    for (const char *c = path; *c; c++)
+        if (*c == '/') file = c + 1;
+    return file;
+}
 
 static uint32_t gnu_hash(const char *name)
 {
@@ -35,7 +49,7 @@ static ElfW(Addr) address_of(const struct dl_phdr_info *info, ElfW(Addr) value)
 
 static bool read_tables(const struct dl_phdr_info *info, struct tables *t)
 {
-    memset(t, 0, sizeof *t);
+    *t = (struct tables){0};
     for (int i = 0; i < info->dlpi_phnum; i++) {
         if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
         for (const ElfW(Dyn) *d = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag; d++) {
@@ -59,7 +73,7 @@ static void *search(const struct dl_phdr_info *info, const char *name)
     for (;; i++) {
         uint32_t value = chain[i - first];
         const ElfW(Sym) *s = &t.symbols[i];
-        if ((value | 1) == (h | 1) && s->st_shndx != SHN_UNDEF && strcmp(t.strings + s->st_name, name) == 0)
+        if ((value | 1) == (h | 1) && s->st_shndx != SHN_UNDEF && same(t.strings + s->st_name, name))
             return (void *)(info->dlpi_addr + s->st_value);
         if (value & 1) return NULL;
     }
@@ -69,10 +83,9 @@ static int visit(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size;
     struct lookup *lookup = context;
-    const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    const char *file = slash ? slash + 1 : info->dlpi_name;
+    const char *file = info->dlpi_name ? file_of(info->dlpi_name) : "";
     /* Before glibc 2.34 it is in libdl. */
-    if (!file || (strcmp(file, "libc.so.6") != 0 && strcmp(file, "libdl.so.2") != 0)) return 0;
+    if (!same(file, "libc.so.6") && !same(file, "libdl.so.2")) return 0;
     lookup->found = search(info, lookup->name);
     return lookup->found != NULL;
 }

@@ -267,7 +267,6 @@ def test_each_decision_is_in_the_record_with_its_line(tuner: Built, rules: Path,
         capture_output=True,
         text=True,
         timeout=60,
-        env=tuner.environment(),
         cwd=ROOT,
     ).stdout
     session.close()
