@@ -384,7 +384,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None and not headline:
             known = reason != _NO_COMM
-            reason = f"{reason}; look first at this: {suspect.title}" if known else suspect.title
+            reason = f"{reason}; " * known + f"look first at this: {suspect.title}"
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):

@@ -217,7 +217,7 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         title=f"{names_of(job, procs)} could not create a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
         + (": /dev/shm is full" if full else f": {reason}" if reason is not None else ""),
         severity=Severity.WARNING if done else None,
-        confidence=0.95 if full else 0.85,
+        confidence=0.95 if full or reason is None else 0.85,
         explanation=(
             (
                 f"The log shows {counted(len(sizes), 'segment')} of {_size(made)} in total on this host, and "
