@@ -16,6 +16,8 @@ void ls_comms_free(struct ls_comms *c)
     free(c->instances.at);
     free(c->states.at);
     free(c->index.slot);
+    free(c->named.at);
+    free(c->named_index.slot);
     free(c->groups.at);
     free(c->by_id.slot);
     free(c->by_guess.slot);
@@ -103,7 +105,28 @@ static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nrank
     return n;
 }
 
-static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, uint64_t comm, int64_t rank,
+static struct ls_named *find_named(struct ls_comms *c, int32_t proc, uint64_t comm)
+{
+    for (LS_EACH(&c->named_index, comm_hash(proc, comm), e))
+        if (c->named.at[e].proc == proc && c->named.at[e].comm == comm) return &c->named.at[e];
+    return NULL;
+}
+
+/* The one communicator of this size that lacks this rank, LS_NONE if there are none or several. */
+static uint32_t group_lacking(const struct ls_comms *c, int64_t nranks, int64_t rank)
+{
+    uint32_t found = LS_NONE;
+    for (uint32_t at = 0; at < c->groups.n; at++) {
+        const struct ls_group_state *g = &c->groups.at[at];
+        if (g->out.nranks != nranks || g->ambiguous || g->members.n >= (uint64_t)nranks || has_rank(c, g, rank))
+            continue;
+        if (found != LS_NONE) return LS_NONE;
+        found = at;
+    }
+    return found;
+}
+
+static uint32_t new_instance(struct ls_scan *scan, int32_t proc, uint32_t group, uint64_t comm, int64_t rank,
                              int64_t nranks, int64_t dev, bool has_id, uint64_t commid)
 {
     enum { MOST = 1 << 17, MOST_MEMBERS = 1 << 16 };
@@ -112,13 +135,17 @@ static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, 
         scan->totals.dropped_items++;
         return LS_NONE;
     }
-    uint32_t group = has_id ? group_by_id(c, commid, nranks)
-                            : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks, dev), rank);
-    uint32_t old = find_instance(c, rec->proc, comm), hash = comm_hash(rec->proc, comm);
+    struct ls_named *named = find_named(c, proc, comm);
+    if (named) named->known = true;
+    if (named && rank < 0 && named->nranks == nranks) rank = named->rank;
+    if (group == LS_NONE)
+        group =
+            has_id ? group_by_id(c, commid, nranks) : group_by_guess(c, nranks, ordinal_of(c, proc, nranks, dev), rank);
+    uint32_t old = find_instance(c, proc, comm), hash = comm_hash(proc, comm);
     if (old != LS_NONE) ls_index_del(&c->index, hash, old);
     ls_instance *i = ls_push(&c->instances);
     ls_push(&c->states);
-    *i = (ls_instance){.proc = rec->proc,
+    *i = (ls_instance){.proc = proc,
                        .group = group,
                        .comm = comm,
                        .rank = rank,
@@ -180,7 +207,8 @@ static void on_init(struct ls_scan *scan, const struct ls_record *rec, const str
         bool same = i->rank == rank && i->nranks == nranks && (!has_id || !i->has_commid || i->commid == commid);
         if (!same || (start && i->complete.line)) at = LS_NONE;
     }
-    if (at == LS_NONE) at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), has_id, commid);
+    if (at == LS_NONE)
+        at = new_instance(scan, rec->proc, LS_NONE, comm, rank, nranks, ls_role_int(m, F_DEV, -1), has_id, commid);
     if (at == LS_NONE) return;
     ls_instance *i = &c->instances.at[at];
     if (start && !i->start.line)
@@ -198,7 +226,7 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
     if (at != LS_NONE && !may_be(&c->instances.at[at], rank, nranks)) at = LS_NONE;
     if (at == LS_NONE) {
         if (nranks <= 0) return;
-        at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
+        at = new_instance(scan, rec->proc, LS_NONE, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
         if (at == LS_NONE) return;
     }
     ls_instance *i = &c->instances.at[at];
@@ -208,13 +236,37 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
     ls_index_del(&c->index, comm_hash(rec->proc, comm), at);
 }
 
-/* A line in the life of a communicator names a member that was first seen in a call. */
+/* A line in the life of a communicator names a member: one that was first seen in a call, or one that no other line
+ * may show. */
 static void on_named(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
 {
+    enum { MOST = 1 << 17 };
     struct ls_comms *c = scan->comms;
+    int64_t rank = rank_of(m, F_RANK), nranks = rank_of(m, F_NRANKS);
     uint32_t at = find_instance(c, rec->proc, comm);
-    if (at == LS_NONE || c->instances.at[at].rank >= 0) return;
-    if (may_be(&c->instances.at[at], -1, ls_role_int(m, F_NRANKS, -1))) learn(scan, &c->instances.at[at], m);
+    if (at != LS_NONE) {
+        if (c->instances.at[at].rank < 0 && may_be(&c->instances.at[at], -1, nranks))
+            learn(scan, &c->instances.at[at], m);
+        return;
+    }
+    if (rank < 0 || nranks <= rank || c->named.n >= MOST || find_named(c, rec->proc, comm)) return;
+    *ls_push(&c->named) = (struct ls_named){rec->proc, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false};
+    ls_index_add(&c->named_index, comm_hash(rec->proc, comm), c->named.n - 1);
+    for (uint32_t e = 0; e < c->instances.n; e++) /* one that has ended */
+        c->named.at[c->named.n - 1].known |= c->instances.at[e].proc == rec->proc && c->instances.at[e].comm == comm;
+}
+
+/* The members that lines only name: their creation is not in the log. */
+static void take_named(struct ls_scan *scan)
+{
+    struct ls_comms *c = scan->comms;
+    for (uint32_t at = 0; at < c->named.n; at++) {
+        const struct ls_named n = c->named.at[at];
+        if (n.known) continue;
+        uint32_t e =
+            new_instance(scan, n.proc, group_lacking(c, n.nranks, n.rank), n.comm, n.rank, n.nranks, n.dev, false, 0);
+        if (e != LS_NONE) c->instances.at[e].dev = n.dev;
+    }
 }
 
 void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
@@ -237,7 +289,7 @@ void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const st
     }
     uint32_t at = find_instance(c, rec->proc, comm);
     if (at == LS_NONE) {
-        at = new_instance(scan, rec, comm, -1, rank_of(m, F_SEQ_NRANKS), -1, false, 0);
+        at = new_instance(scan, rec->proc, LS_NONE, comm, -1, rank_of(m, F_SEQ_NRANKS), -1, false, 0);
         if (at == LS_NONE) return;
         c->states.at[at].by_op = true;
         c->groups.at[c->instances.at[at].group].unaligned |= ls_role_int(m, F_OPCOUNT, 0) != 0;
@@ -249,6 +301,7 @@ void ls_comms_finish(struct ls_scan *scan)
 {
     struct ls_comms *c = scan->comms;
     ls_seq_finish(scan);
+    take_named(scan);
     for (uint32_t i = 0; i < c->groups.n; i++) {
         c->groups.at[i].out.members = c->groups.at[i].members.n;
         *ls_push(&c->out_groups) = c->groups.at[i].out;

@@ -38,6 +38,14 @@ struct ls_instance_state {
     bool by_op; /* known only from a call; its creation was not seen */
 };
 
+/* A member that a line names whose creation was not seen (yet). */
+struct ls_named {
+    int32_t proc;
+    uint64_t comm;
+    int64_t rank, nranks, dev;
+    bool known; /* its creation or a call was seen later */
+};
+
 struct ls_waiting {
     ls_ref ref;
     uint64_t bytes;
@@ -56,6 +64,8 @@ struct ls_comms {
     LS_VEC(ls_instance) instances;
     LS_VEC(struct ls_instance_state) states;
     struct ls_index index; /* (process, comm pointer) to the live instance */
+    LS_VEC(struct ls_named) named;
+    struct ls_index named_index; /* (process, comm pointer) */
     LS_VEC(struct ls_group_state) groups;
     struct ls_index by_id, by_guess;
     LS_VEC(uint64_t) colls; /* names */

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from psmkit.analysis.facts import deaths, outside
 from psmkit.analysis.facts.gpus import devices_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
@@ -28,6 +29,8 @@ class _Ends:
     dead: set[object] = field(default_factory=set)
     affected: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
     waits: set[Place] = field(default_factory=set)
 
 
@@ -109,6 +112,9 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
             out.affected.add(proc)
         if job.process(proc).name in ended:
             out.ended.add(proc)
+    out.blamed.update(_equals(job, run, findings))
+    out.aborted.update(e.proc for e in job.events("comm.end.abort", run=run.index) if e.proc >= 0)
+    out.failed.update(_reported_failed(job, run.index))
     stuck = {_place(job, run, c.rank, c.comm) for c in run.culprits if c.rank is not None}
     out.waits = waiting(
         job, run.index, frozenset(p for _, p in stuck if p is not None), hung=run.verdict is Verdict.HUNG
@@ -121,6 +127,31 @@ def _blamed(culprit: Culprit) -> object:
     if culprit.global_rank is not None:
         return culprit.global_rank
     return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
+
+
+def _equals(job: Job, run: Run, findings: Sequence[Finding]) -> Iterator[object]:
+    """All processes of a finding that blames processes: the culprits of a run are only the first of them."""
+    reasons = {c.why for c in run.culprits}
+    for finding in findings:
+        if finding.title not in reasons or finding.run not in (None, run.index) or finding.culprits or finding.ranks:
+            continue
+        if finding.named:
+            yield from ((n.host, n.pid) for n in finding.named if n.host is not None)
+            continue
+        names = set(finding.processes)
+        for proc in job.runs[run.index].procs:
+            if (info := job.process(proc)).name in names:
+                yield info.host, info.pid
+
+
+def _reported_failed(job: Job, run: int) -> Iterator[int]:
+    """The processes that PyTorch takes down, and those whose launcher reports a signal or an exit code other than 0."""
+    for event in job.events("torch.taking_down", run=run):
+        if (proc := outside.proc_of_event(job, event)) is not None:
+            yield proc
+    for death in deaths.collect(job, run):
+        if death.proc is not None and (death.code or death.signal) and not death.sent:
+            yield death.proc
 
 
 def _place(job: Job, run: Run, rank: int, comm: str | None) -> Place:
@@ -139,20 +170,22 @@ def _procs(job: Job, run: Run, finding: Finding) -> set[int]:
 def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:
     """The final state of a process, or of one of its ranks; ``open`` if the log does not show it.
 
-    ``waiting`` needs evidence that it waits, ``victim`` an error of its own or a report that it was ended.
+    ``waiting`` needs evidence that it waits, ``victim`` another process that is named as the cause, or a report that it was
+    ended, ``failed`` a blame, an error that it returned, or the word of PyTorch or of its launcher.
     """
     process, failed = job.process(proc), ends.run.verdict is Verdict.FAILED
-    if torn_down(job, proc) if alone else ours and all(i.end is not None for i in ours):
+    ended = torn_down(job, proc) if alone else bool(ours) and all(i.end is not None for i in ours)
+    if ended and proc not in ends.aborted and proc not in ends.failed:
         return "done"
     if (rank, proc) in ends.dead:
         return "died"
     if not ends.blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
         return "failed" if failed else "stuck"
-    if (rank, proc) in ends.waits or (ends.run.verdict is Verdict.HUNG and proc in ends.affected):
+    if not ended and ((rank, proc) in ends.waits or (ends.run.verdict is Verdict.HUNG and proc in ends.affected)):
         return "waiting"
-    if not failed:
-        return "open"
     errors = faults.of_proc(job, proc)
-    if proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected):
-        return "victim"
-    return "open"
+    if failed and (proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected)):
+        return "victim" if ends.run.culprits or proc in ends.ended else "failed"
+    if proc in ends.failed:
+        return "failed"
+    return "aborted" if ended else "open"

@@ -32,6 +32,7 @@ _EXCHANGES = {
     "fd exchange": "fd exchanges",
     "unpaired send or recv": "unpaired sends and recvs",
 }
+_NO_COMM = "no communicator was seen"
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
@@ -146,8 +147,10 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
             return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
         if (printed := program.told(job, run.index)) is not None:
-            return _Evidence(False, f"{printed}, and no communicator was seen")
-        return _Evidence(False, "no communicator was seen")
+            return _Evidence(False, f"{printed}, and {_NO_COMM}")
+        if ready := sorted(_past_init(job, run)):
+            return _Evidence(False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown")
+        return _Evidence(False, _NO_COMM)
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
     nranks = max(i.nranks for i in members)
@@ -194,6 +197,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if ended:
         missing = sorted(seen - ended)
         return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
+    shown = {i.rank for i in members if i.start is not None or i.complete is not None or i.ops or i.end is not None}
+    if unshown := sorted(seen - shown - _past_init(job, run)):
+        return _Evidence(False, f"the log does not show whether {spans_text(spans_of(unshown))} finished init")
     complete = {i.rank for i in members if i.complete is not None}
     started = {i.rank for i in members if i.start is not None or i.complete is not None}
     if len(complete) < len(started):
@@ -205,6 +211,11 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if (printed := program.told(job, run.index)) is not None:
         return _Evidence(False, f"{printed}, and the teardown is not in the log")
     return _Evidence(False, "all ranks finished init, and the log shows neither work nor teardown")
+
+
+def _past_init(job: Job, run: RunInfo) -> set[int]:
+    """The ranks that print the times of their init, which they do at its end."""
+    return {rank for e in job.events("init.timings", run=run.index) if isinstance(rank := e.fields.get("rank"), int)}
 
 
 def _members(job: Job, run: RunInfo) -> set[int]:
@@ -362,11 +373,13 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         if suspect is not None and not headline:
             # a process that probably failed says more than a log that is missing
             failed = suspect.stage == "error"
-            reason = f"{suspect.title}; {reason}" if failed else f"{reason}; look first at this: {suspect.title}"
+            look = suspect.title if failed else f"look first at this: {suspect.title}"
+            parts = [reason] if reason != _NO_COMM else []
+            reason = "; ".join([look, *parts] if failed else [*parts, look])
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
-            reason = f"{said}; {reason}"
+            reason = f"{said}; {reason}" if reason != _NO_COMM else said
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
         index=run.index,

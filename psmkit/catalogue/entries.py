@@ -138,6 +138,7 @@ class Phrase:
 
     ``says`` is the meaning that a rule asks for; several phrases may share one. ``patterns`` are in lower case and match anywhere in the text;
     ``\\n`` is its end. ``within`` bounds integer fields, both ends included. ``finding`` and ``issue`` are what the words prove or resemble.
+    ``next_step`` is what to do about it.
     ``samples`` are texts with the phrase, ``others`` texts without it.
     """
 
@@ -147,6 +148,7 @@ class Phrase:
     finding: str | None = None
     issue: str | None = None
     meaning: str = ""
+    next_step: str | None = None
     samples: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     file: str = ""
@@ -184,7 +186,7 @@ def _phrase(file: str, entry: Mapping[str, Any]) -> Phrase:
         return CatalogueError(reason, file=file, entry=str(entry.get("says", "")) or None)
 
     for key, value in entry.items():
-        if key not in ("says", "patterns", "within", "finding", "issue", "meaning", "sample", "other"):
+        if key not in ("says", "patterns", "within", "finding", "issue", "meaning", "next_step", "sample", "other"):
             raise fail(f"unknown key {key!r}")
         if key in ("patterns", "sample", "other"):
             if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
@@ -209,6 +211,7 @@ def _phrase(file: str, entry: Mapping[str, Any]) -> Phrase:
         finding=entry.get("finding"),
         issue=entry.get("issue"),
         meaning=entry.get("meaning", ""),
+        next_step=entry.get("next_step"),
         samples=tuple(entry.get("sample", ())),
         others=tuple(entry.get("other", ())),
         file=file,

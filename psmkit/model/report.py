@@ -115,7 +115,7 @@ class RankRow:
     pid: int | None
     device: int | None
     stage: str
-    state: str  # "done", "open", "waiting", "victim", "stuck", "failed", "died", "silent", "missing"
+    state: str  # "done", "open", "waiting", "victim", "stuck", "failed", "died", "silent", "missing", "aborted"
     lines: int
     last: str | None
     communicators: tuple[str, ...] = ()

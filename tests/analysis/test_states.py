@@ -97,3 +97,66 @@ def test_process_with_several_devices_has_a_row_for_each_rank(tmp_path: Path) ->
         (1, 50, 1, "open"),
     ]
     assert "2 of 2 seen" in render(report, "text")
+
+
+_CHAIN = (
+    "n1:{pid}:{pid} [{dev}] NCCL INFO misc/socket.cc:505 -> 2 (Operation now in progress)\n"
+    "n1:{pid}:{pid} [{dev}] NCCL INFO bootstrap.cc:275 -> 2\n"
+    "n1:{pid}:{pid} [{dev}] NCCL INFO group.cc:64 -> 2 [Async thread]\n"
+)
+
+
+def test_processes_with_the_same_chain_and_no_cause_get_the_same_state(tmp_path: Path) -> None:
+    report = _report(tmp_path, "".join(_CHAIN.format(pid=31 + at, dev=at) for at in range(4)))
+    assert _states(report) == dict.fromkeys(range(31, 35), "failed")
+
+
+_END = "n0:{pid}:{pid} [{dev}] NCCL INFO comm 0x7f0{dev} rank {dev} nranks 2 cudaDev {dev} busId {dev}000 - {what} COMPLETE\n"
+_DOWN = "[rank{r}]:[E ProcessGroupNCCL.cpp:583] [Rank {r}] To avoid data inconsistency, we are taking the entire process down.\n"
+
+
+def _ended(what: str) -> str:
+    return (
+        _ready(50, 0, 2)
+        + _ready(51, 1, 2)
+        + _END.format(pid=50, dev=0, what="Destroy")
+        + _END.format(pid=51, dev=1, what=what)
+    )
+
+
+def test_aborted_communicator_is_not_done(tmp_path: Path) -> None:
+    report = _report(tmp_path, _ended("Abort"))
+    assert [(row.state, row.stage) for row in report.ranks] == [("done", "done"), ("aborted", "teardown")]
+    (tmp_path / "job.log").unlink()
+    report = _report(tmp_path, _ended("Destroy"))
+    assert [(row.state, row.stage) for row in report.ranks] == [("done", "done"), ("done", "done")]
+
+
+def test_process_that_torch_takes_down_failed(tmp_path: Path) -> None:
+    assert _states(_report(tmp_path, _ended("Abort") + _DOWN.format(r=1))) == {50: "done", 51: "failed"}
+
+
+def test_process_whose_launcher_reports_a_code_failed(tmp_path: Path) -> None:
+    code = "srun: error: n0: task 1: Exited with exit code {}\n"
+    assert _states(_report(tmp_path, _ended("Abort") + code.format(3)))[51] in ("failed", "died")
+    assert _states(_report(tmp_path, _ended("Abort")))[51] == "aborted"
+
+
+def _stages(report: Report) -> dict[int | None, str]:
+    return {row.pid: row.stage for row in report.ranks}
+
+
+def test_stage_needs_a_line_of_that_stage(tmp_path: Path) -> None:
+    said = {
+        20: "[Service thread] Connection closed by localRank 1",
+        21: "transport/net.cc:1298 -> 6",
+        22: "proxy.cc:874 -> 6 [Progress Thread]",
+        23: "Channel 00/0 : 0[4] -> 8[4] [send] via NET/IB/4/GDRDMA",
+        24: "New proxy send connection 0 from local rank 0, transport 0",
+        25: "NCCL version 2.21.5+cuda12.4",
+        26: "Init timings: rank 5 nranks 8 total 2.46 (kernels 0.18, bootstrap 1.60, allgathers 0.00, topo 0.52, graphs 0.01, connections 0.12, rest 0.02)",
+    }
+    report = _report(tmp_path, "".join(f"n0:{pid}:{pid} [0] NCCL INFO {text}\n" for pid, text in said.items()))
+    assert _stages(report) == {
+        20: "-", 21: "-", 22: "-", 23: "connect", 24: "connect", 25: "started", 26: "ready",
+    }  # fmt: skip

@@ -13,26 +13,46 @@ from psmkit.logparse.types import CommInstance
 
 __all__ = ["STAGES", "collectives", "furthest_stage", "progress_of", "torn_down"]
 
-# The stages of a process, in order.
-STAGES = ("started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
+# The stages of a process, in order; the first if no line proves one.
+STAGES = ("-", "started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
 
-# The stage that a message proves, by the prefix of its name. Messages that a process may print at any time (settings,
-# RAS, memory) are missing here.
+# The stage that a message proves, by the longest of these prefixes of its name. Messages that a process may print at
+# any time (settings that it reads late, RAS, memory, errors, its progress and service threads) are missing here.
 _STAGE_OF_NAME = (
+    ("init.version", "started"),
+    ("init.git_version", "started"),
+    ("init.rccl_build", "started"),
+    ("init.cuda_driver", "started"),
+    ("init.kernel", "started"),
+    ("plugin.", "started"),
+    ("plugin.closing", "-"),
+    ("net.using", "started"),
     ("bootstrap.", "bootstrap"),
+    ("bootstrap.abort", "-"),
+    ("bootstrap.allocator", "-"),
+    ("comm.shape", "init"),
+    ("init.rank", "init"),
     ("topo.", "topology"),
     ("graph.", "topology"),
     ("tuning.", "topology"),
-    ("proxy.", "connect"),
+    ("proxy.call.", "connect"),
+    ("proxy.conn.", "connect"),
+    ("proxy.fd.", "connect"),
     ("transport.", "connect"),
+    ("net.channel.", "connect"),
+    ("net.connect.", "connect"),
+    ("init.connected_", "connect"),
+    ("init.thread_thresholds", "connect"),
+    ("init.channels", "connect"),
     ("p2p.", "connect"),
     ("psm.", "connect"),
     ("shm.", "connect"),
+    ("init.timings", "ready"),
 )
 
 
 def furthest_stage(job: Job, proc: int) -> str:
-    """The furthest of :data:`STAGES` that a process reached."""
+    """The furthest of :data:`STAGES` that the lines of a process prove."""
     return STAGES[_stages(job).get(proc, 0)]
 
 
@@ -59,15 +79,17 @@ def _stages(job: Job) -> dict[int, int]:
         alone = len(job.instances_of.get(instance.proc, [])) == 1
         if instance.end is not None or (alone and printed(job, instance.proc, "proxy.uds.exit")):
             reach(instance.proc, "teardown")
+    aborted = {e.proc for e in job.events("comm.end.abort")}
     for proc in range(len(job.scan.processes)):
-        if torn_down(job, proc):
+        if torn_down(job, proc) and proc not in aborted:
             reach(proc, "done")
     return out
 
 
 def _stage_of(name: str) -> int:
-    """The stage that a message proves; the first one, if none."""
-    return max((STAGES.index(stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=0)
+    """The place in :data:`STAGES` of the stage that a message proves; 0 if it proves none."""
+    found = max(((len(begin), stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=(0, "-"))
+    return STAGES.index(found[1])
 
 
 def progress_of(job: Job, proc: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Ref
@@ -53,6 +54,12 @@ def new_finding(
             f"{code}: bad severity error, expected warning or info: its effect on the verdict is {info.effect}"
         )
     places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
+    evidence = job.quotes.cite(*refs)
+    if info.by_text and severity is not Severity.INFO and next_step in (None, info.next_step):
+        said = lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
+        if said is not None:
+            next_step = said.next_step
+            explanation = f"{explanation} {said.meaning}" if explanation else said.meaning
     numbers = list(dict.fromkeys(ranks))
     if not numbers:
         numbers = sorted({rank for p in places if (rank := job.rank_of(p)) is not None})
@@ -63,7 +70,7 @@ def new_finding(
         confidence=confidence,
         explanation=_sentences(explanation or info.meaning),
         next_step=next_step or info.next_step,
-        evidence=job.quotes.cite(*refs),
+        evidence=evidence,
         run=run,
         comm=comm,
         ranks=tuple(numbers),
@@ -84,11 +91,11 @@ def _sentences(text: str) -> str:
 def _aftermath(job: Job, refs: Sequence[Ref | None], procs: Sequence[int]) -> bool:
     """Whether all evidence of a finding comes after the abort of its only process."""
     places = {p for p in procs if p >= 0}
-    lines = [ref for ref in refs if ref is not None]
-    if len(places) != 1 or not lines:
+    known = [ref for ref in refs if ref is not None]
+    if len(places) != 1 or not known:
         return False
     (proc,) = places
-    return all(aborted_before(job, proc, ref) is not None for ref in lines)
+    return all(aborted_before(job, proc, ref) is not None for ref in known)
 
 
 def with_evidence(finding: Finding, evidence: Iterable[Evidence]) -> Finding:

@@ -162,12 +162,13 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     explanation += after
     if late:
         explanation += " Its communicators were torn down before, so this happened when it exited."
+    step: str | None
     if death.oom:
         step = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
     elif death.signal == signals.SIGKILL:
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
-        step = "Read the printed stack, or the core dump (gdb): the top frames show the library that failed."
+        step = None
     else:
         step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     return new_finding(

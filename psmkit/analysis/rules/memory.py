@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.once import once
@@ -204,16 +205,19 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
     reason = next((str(e.fields["reason"]) for e in failed if "reason" in e.fields), None)
     ranks = len(procs_on(job, run, host))
     each = max([*sizes.values(), *wanted.values()], default=0)
-    full = reason is None or "space" in reason.lower()
+    # "creating" fails for several reasons; some releases do not print which
+    asked = {e.name for e in failed} != {"memory.shm.create_failed"}
+    full = asked if reason is None else "space" in reason.lower()
+    room = _round(max(needed, each * ranks))
     done = proof.done(job, run)
     return new_finding(
         job,
         "PSM503",
         run=run,
         title=f"{names_of(job, procs)} could not create a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
-        + (": /dev/shm is full" if full else f": {reason}"),
+        + (": /dev/shm is full" if full else f": {reason}" if reason is not None else ""),
         severity=Severity.WARNING if done else None,
-        confidence=0.95 if full else 0.85,
+        confidence=0.95 if full or reason is None else 0.85,
         explanation=(
             (
                 f"The log shows {counted(len(sizes), 'segment')} of {_size(made)} in total on this host, and "
@@ -228,7 +232,9 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
                 else "."
             )
         ),
-        next_step=f"Give the container at least --shm-size={_round(max(needed, each * ranks))} and remove /dev/shm/nccl-* of dead processes.",
+        next_step=f"Make /dev/shm at least {room} large (in a container: --shm-size={room}) and remove /dev/shm/nccl-* of dead processes."
+        if full
+        else lines.catalogue(job).by_name[failed[0].name].next_step,
         refs=[e.ref for e in failed[:6]],
         procs=procs,
         culprits=_ranks(job, procs) if not done else [],

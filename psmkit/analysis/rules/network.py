@@ -65,14 +65,10 @@ def _retries(job: Job, run: int) -> list[Finding]:
                 run=run,
                 title=f"{names_of(job, procs)} cannot reach {whom}: {why} ({_attempt(events)})",
                 confidence=0.6 if unnamed else 0.75,
-                explanation=(
-                    f"The log shows {_attempt(events)}, and no later line of the thread that tries. "
-                    "Connection refused means that no process listens there: it ended or never started. A timeout or no route means that the network between the hosts is broken."
-                ),
+                explanation=f"The log shows {_attempt(events)}, and no later line of the thread that tries.",
                 refs=[e.ref for e in events[:4]],
                 procs=procs,
                 culprits=[at.rank] if at is not None and at.rank is not None else (),
-                stage="bootstrap",
             )
         )
     return out

@@ -131,6 +131,7 @@ TABLE = (
         loses_peer=True,
         two_ends=True,
         symptom=True,
+        by_text=True,
         meaning="The bootstrap network could not connect, or a peer closed it.",
         next_step="Check NCCL_SOCKET_IFNAME, routing and firewalls between the two hosts, and check that the peer is still alive.",
     ),

@@ -32,8 +32,9 @@ TABLE = (
         family=Family.MEMORY,
         severity=Severity.ERROR,
         effect=Effect.FAILS,
+        by_text=True,
         meaning="A shared memory segment could not be created or extended.",
-        next_step="Give the container more shared memory (--shm-size, an emptyDir of medium Memory) and remove leftovers of dead processes.",
+        next_step="Compare `df -h /dev/shm` with the size in the message, remove leftovers of dead processes, and make /dev/shm larger (in a container: --shm-size, or an emptyDir of medium Memory).",
     ),
     Code(
         code="PSM504",
@@ -89,6 +90,7 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
+        by_text=True,
         meaning="An allocation failed on the device or the host.",
         next_step="Free memory on that device, or lower NCCL_BUFFSIZE and the number of channels.",
     ),
