@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import psmkit
+from examples.cases.story import tell
 from psmkit.model import Report
 from psmkit.report import render
 from tests.loggen import DIALECTS, Job, Plan
 from tests.loggen.sim import Line
 from tests.losses import stalled
 
+CASES = Path(__file__).parents[2] / "examples" / "cases"
 STALLED = 2
 WORK = Plan(work="both", steps=6, ahead=3)
 NOON = datetime(2026, 11, 21, 12, 0, 0)
@@ -115,16 +117,30 @@ def test_time_that_the_stamps_do_not_prove_leaves_a_suspect(text: Callable[[list
     assert outcome(report) == ("inconclusive", [], [STALLED]), render(report, "text")
 
 
+@pytest.mark.parametrize(("silent", "culprits"), [(1800, [3]), (60, [])])
+def test_descriptor_that_is_never_sent_is_a_hang_where_the_lines_have_stamps(
+    silent: float, culprits: list[int], tmp_path: Path
+) -> None:
+    story = tell(CASES / "nccl-2379").splitlines()
+    report = analyze(tmp_path, told([Line(None, text) for text in story[:-1]], silent, last=story[-1]))
+    assert [c.global_rank for c in report.culprits] == culprits, render(report, "text")
+    assert report.verdict == ("hung" if culprits else "inconclusive")
+
+
 @pytest.mark.parametrize("silent", [20, 1800, 6 * 3600])
-@pytest.mark.parametrize("lost", [False, True])
-def test_healthy_job_that_reaches_its_time_limit_is_never_hung(silent: float, lost: bool, tmp_path: Path) -> None:
-    lines = healthy()
-    if lost:  # a job that prints no calls is silent while it works, and one line of it got lost
-        lines = [line for line in lines if "opCount" not in line.text]
-        at = max(n for n, line in enumerate(lines) if line.rank == STALLED and "matches expected" in line.text)
-        lines = lines[:at] + lines[at + 1 :]
-    report = analyze(tmp_path, told(lines, silent, pauses={40: 240.0}))
+def test_healthy_job_that_reaches_its_time_limit_is_never_hung(silent: float, tmp_path: Path) -> None:
+    report = analyze(tmp_path, told(healthy(), silent, pauses={40: 240.0}))
     assert report.verdict in ("inconclusive", "healthy"), render(report, "text")
+    assert not report.culprits
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_line_that_a_working_job_lost_is_no_hang_after_a_long_silence(calls: bool, tmp_path: Path) -> None:
+    """A job that replays CUDA graphs, or that prints no calls, is silent while it works."""
+    lines = [line for line in healthy() if calls or "opCount" not in line.text]
+    at = next(n for n, line in enumerate(lines) if line.rank == STALLED and "New proxy recv connection" in line.text)
+    report = analyze(tmp_path, told(lines[:at] + lines[at + 1 :], 1800))
+    assert report.verdict == "inconclusive", render(report, "text")
     assert not report.culprits
 
 
