@@ -168,6 +168,7 @@ uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal);
 /* identity.c */
 uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
+void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n);
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p);
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
 /* The single, packed copy of a word that lines use often. */

@@ -116,6 +116,7 @@ static void touch(struct ls_scan *scan, const struct ls_record *rec)
     if (!p->lines++) p->first = rec->ref;
     if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
         p->last = rec->ref;
+    if (rec->time_len) ls_note_stamp(p, rec->ref.seq, rec->time, rec->time_len);
 }
 
 static void damaged(struct ls_scan *scan, const struct ls_record *rec)

@@ -35,9 +35,18 @@ def group(
     taken: set[int] = set()
     for key, head in sorted(heads.items(), key=lambda item: -verdicts[item[0]].badness):
         others = [n for n in by_run[findings[head].run] if n != head and n not in taken]
-        same = {n for n in others if _same(findings[head], findings[n]) and who[n] and who[n] <= who[head]}
+        hung = verdicts[key] is Verdict.HUNG
+        explains = hung and CODES[findings[head].code].explains
+        near = (n for n in others if not explains and who[n] and who[n] <= who[head])
+        same = {n for n in near if _same(findings[head], findings[n])}
         follows = [
-            n for n in others if n not in same and _follows(findings[n], verdicts[key], blames_it=who[n] <= who[head])
+            n
+            for n in others
+            if n not in same
+            and (
+                (explains and _waits(findings[n]))
+                or _follows(findings[n], verdicts[key], blames_it=who[n] <= who[head])
+            )
         ]
         causes.append(Cause(head, tuple(sorted(same)), tuple(follows)))
         taken |= {head, *same, *follows}
@@ -67,6 +76,11 @@ def _same(one: Finding, other: Finding) -> bool:
     if _hangs(one) and _hangs(other):
         return True
     return bool(_lines(one.evidence[:1]) & _lines(other.evidence))
+
+
+def _waits(finding: Finding) -> bool:
+    """Whether a finding shows a standstill that another one can explain."""
+    return finding.severity is Severity.ERROR and _hangs(finding) and not CODES[finding.code].explains
 
 
 def _hangs(finding: Finding) -> bool:

@@ -21,7 +21,7 @@ from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, own_words, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
-from psmkit.model import CODES, Culprit, Effect, Finding, Named, Run, Severity, Suspect, Verdict
+from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import RAISED, counted, plural
 
 __all__ = ["judge", "overall"]
@@ -68,6 +68,12 @@ def _ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, CODES[f.code].general))
 
 
+def _explains(why: Finding, hanging: Iterable[Finding]) -> bool:
+    """Whether a finding that explains an open exchange also explains the others: it does not, if another rank is late."""
+    ends = {r for f in hanging if CODES[f.code].family is Family.CONTROL for r in f.culprits}
+    return all(set(f.culprits) <= {*why.culprits, *ends} for f in hanging)
+
+
 def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
     """The verdict that error findings force, with the finding behind it."""
     errors = _ranked(f for f in findings if f.severity is Severity.ERROR)
@@ -84,6 +90,8 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         sure = (f for f in failing if f.confidence >= failing[0].confidence - _MARGIN)
         vague = CODES[failing[0].code].symptom and not failing[0].culprits
         return Verdict.FAILED, next((f for f in sure if not (vague and CODES[f.code].symptom)), failing[0])
+    if (why := next((f for f in hanging if CODES[f.code].explains), None)) is not None and _explains(why, hanging):
+        return Verdict.HUNG, why
     if hanging:
         # A watchdog only reports that something hung; any other finding says what.
         named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging

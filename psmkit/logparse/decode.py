@@ -28,7 +28,8 @@ EVENT = np.dtype(
 PROCESS = np.dtype(
     [
         ("stream", "u4"), ("tag", "i4"), ("host", "u8"), ("pid", "i4"), ("incarnation", "u4"), ("lines", "u8"), ("births", "u4"),
-        ("aliased", "u4"), ("damaged", "u8"), ("first", REF), ("last", REF),
+        ("aliased", "u4"), ("damaged", "u8"), ("stamp", "i8"), ("pause", "i8"), ("stamp_seq", "u8"), ("stamp_date", "u4"), ("backward", "u4"),
+        ("first", REF), ("last", REF),
     ]
 )  # fmt: skip
 THREAD = np.dtype(

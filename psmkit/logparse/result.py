@@ -27,6 +27,7 @@ from psmkit.logparse.types import (
     ServiceTally,
     ShapeCount,
     SourceFile,
+    Stamps,
     Thread,
     Totals,
     Value,
@@ -195,10 +196,12 @@ class _Collector:
             Process(
                 i, stream, self.decoder.tags[tag] if tag >= 0 else None, self.text(host) or "", pid, incarnation,
                 lines, *ends(first, last), births, bool(aliased), damaged,
+                Stamps(stamp / 1000, pause / 1000, stamp_seq, bool(date), backward == 0) if stamp_seq else None,
             )
-            for i, (stream, tag, host, pid, incarnation, lines, births, aliased, damaged, first, last) in enumerate(
-                records(self.native, "ls_processes", PROCESS)
-            )
+            for i, (
+                stream, tag, host, pid, incarnation, lines, births, aliased, damaged,
+                stamp, pause, stamp_seq, date, backward, first, last,
+            ) in enumerate(records(self.native, "ls_processes", PROCESS))
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:

@@ -22,6 +22,7 @@ __all__ = [
     "ServiceTally",
     "ShapeCount",
     "SourceFile",
+    "Stamps",
     "Thread",
 ]
 
@@ -90,6 +91,20 @@ class Thread:
     last_name: str | None
 
 
+class Stamps(NamedTuple):
+    """The time stamps of a process in seconds, since 1970 if they have a date (``dated``), else since midnight.
+
+    ``last`` is the last one, of the line with the position ``seq`` in reading order; ``pause`` is the longest time between two.
+    ``steady`` is False if one of them is earlier than that before it, or has another form. Time zones do not count.
+    """
+
+    last: float
+    pause: float
+    seq: int
+    dated: bool
+    steady: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity.
@@ -110,6 +125,7 @@ class Process:
     births: int = 0
     aliased: bool = False
     damaged: int = 0
+    stamps: Stamps | None = None
 
     @property
     def name(self) -> str:

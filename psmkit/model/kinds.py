@@ -52,6 +52,7 @@ class Code:
         effect: how an error of this code affects the verdict.
         precedence: among hangs of about equal confidence, the verdict rests on the one with the highest precedence: a code that names
         the exchange says more than one that names only the rank.
+        explains: an error of this code is why an exchange is open: a hang rests on it, and what waits follows from it.
         look_first: whether an inconclusive verdict names a warning of this code; None: if an error would fail or hang the run.
         reported_by_watchdog: a watchdog reports it: it shows that something hangs, but not what.
         caused_by_watchdog: a watchdog or a launcher can cause this death, so it can follow from a hang.
@@ -75,6 +76,7 @@ class Code:
     severity: Severity
     effect: Effect = Effect.NONE
     precedence: int = 0
+    explains: bool = False
     look_first: bool | None = None
     reported_by_watchdog: bool = False
     caused_by_watchdog: bool = False

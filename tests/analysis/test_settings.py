@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from psmkit.analysis.facts.settings import SHARED, shared
-from psmkit.analysis.pipeline import analyse_job
-from psmkit.model import Severity, Verdict
+from psmkit.analysis.pipeline import analyse_job, analyze
+from psmkit.model import Report, Severity, Verdict
+from psmkit.report import render
 from tests.analysis.test_aborts import cuda_failure
 from tests.analysis.test_errors import out_of_memory
 from tests.analysis.texts import Rank, find, job_of, of, ranks, report_of, watchdog
+from tests.loggen import Plan
+from tests.losses import stalled
 
 
 def with_setting(name: str, values: dict[int, str], before: str = "") -> list[Rank]:
@@ -70,6 +73,41 @@ def test_setting_that_differs_is_an_error_only_for_the_exchange_that_is_open(
     logs = [log.work(3) for log in with_setting(name, {0: "1", 1: "1", 2: "0", 3: "1"})]
     found = report_of(tmp_path, logs, watchdog(0, 1, 2, 3))
     assert [f.severity for f in of(found.findings, "PSM601")] == [severity]
+
+
+def hanging(odd: int, tmp_path: Path) -> Report:
+    """The report on a job in which rank 2 answers no request for a descriptor, and all ranks give up; one rank has another size of buffers."""
+    plan = Plan(work="both", environment={"NCCL_BUFFSIZE": "4194304"}, overrides={odd: {"NCCL_BUFFSIZE": "1048576"}})
+    files, job = stalled("2.30", plan, "uds", 2, 1)
+    assert job.processes[2].stopped
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "job.out").write_text(watchdog(0, 1, 2, 3, seq=1))
+    return analyze([tmp_path])
+
+
+@pytest.mark.parametrize(("odd", "explains"), [(2, True), (1, True), (0, False)])
+def test_setting_heads_the_report_only_if_the_ends_of_the_open_exchange_differ_in_it(
+    odd: int, explains: bool, tmp_path: Path
+) -> None:
+    report = hanging(odd, tmp_path)
+    (setting,) = of(report.findings, "PSM601")
+    head = report.causes[0]
+    follows = {report.findings[n].code for n in head.follows}
+    assert report.verdict is Verdict.HUNG
+    assert setting.severity is (Severity.ERROR if explains else Severity.WARNING), render(report, "text")
+    assert (report.findings[head.finding] is setting) == explains
+    assert not explains or "PSM102" in follows
+    assert {c.rank for c in report.culprits} == {odd if explains else 2}
+
+
+def test_setting_of_another_rank_does_not_explain_a_rank_that_is_late(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_ALGO", {0: "Ring", 1: "Tree", 2: "Ring", 3: "Ring"})
+    for log in logs:
+        log.work(2 if log.rank == 2 else 3)
+    report = report_of(tmp_path, logs, watchdog(0, 1, 3))
+    assert {c.rank for c in report.culprits} == {2}, render(report, "text")
+    assert report.findings[report.causes[0].finding].code != "PSM601"
 
 
 def test_every_setting_has_one_entry() -> None:

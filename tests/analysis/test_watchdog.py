@@ -102,6 +102,23 @@ def test_many_silent_ranks_say_nothing(tmp_path: Path) -> None:
     assert found[0].culprits == ()
 
 
+def test_silent_ranks_without_any_line_may_be_cut_away(tmp_path: Path) -> None:
+    excerpt = "".join(timeout(r) for r in (1, 2, 3, 6, 7))
+    found = run_rule(find, tmp_path, job=excerpt)
+    assert [(f.code, f.culprits) for f in found] == [("PSM305", ())]
+    assert "the log does not show whether the other ranks joined it" in found[0].title
+
+
+def test_silent_ranks_that_print_other_lines_are_suspected(tmp_path: Path) -> None:
+    text = "".join(f"[rank{r}]: RuntimeWarning: loss is nan\n" for r in (0, 4, 5))
+    text += "".join(
+        f"[rank{r}]:[W626 06:20:01.1 ProcessGroupNCCL.cpp:90] [PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL preparing to dump debug info.\n"
+        for r in (0, 4, 5)
+    )
+    found = run_rule(find, tmp_path, job=text + "".join(timeout(r) for r in (1, 2, 3, 6, 7)))
+    assert coded(found, "PSM302")[0].culprits == (0, 4, 5)
+
+
 def test_another_operation_under_the_same_number_is_a_mismatch(tmp_path: Path) -> None:
     text = "".join(timeout(r) + status(r) for r in (0, 1)) + timeout(2, op="BROADCAST") + status(2)
     found = run_rule(find, tmp_path, job=text)

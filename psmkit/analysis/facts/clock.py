@@ -13,17 +13,21 @@ from psmkit.logparse.types import Event
 __all__ = ["behind", "seconds"]
 
 _DAY = 86400.0
+_EPOCH = datetime(1970, 1, 1)
 # What a watchdog prints is no activity of the rank's program.
 _NO_ACTIVITY = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.", "torch.failed", "torch.taking", "launch.", "ras.")
 
 
 def seconds(text: str | None) -> tuple[float, bool] | None:
-    """The seconds of a time stamp, and whether it has a date (else they count from midnight); None if it is none."""
+    """The seconds of a time stamp since 1970, and whether it has a date (else they count from midnight); None if it is none.
+
+    Its time zone does not count.
+    """
     parts = (text or "").strip("[]() ,").replace(",", ".").replace("/", "-").split()
     try:
         if len(parts) == 2 or (parts and "-" in parts[0]):
             stamp = datetime.fromisoformat(" ".join(parts))
-            return stamp.replace(tzinfo=None).timestamp(), True
+            return (stamp.replace(tzinfo=None) - _EPOCH).total_seconds(), True
         if parts:
             found = datetime.combine(date(2000, 1, 1), time.fromisoformat(parts[0].rstrip(":")))
             return (found - datetime(2000, 1, 1)).total_seconds(), False

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["WENT_ON", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = ["STOPS", "WENT_ON", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -29,8 +29,8 @@ _GIVES_UP = (
     "torch.fingerprint.mismatch",
     "nccltests.failure",
 )
-# From these on a launcher, or a person, ends the ranks that are left.
-_STOPS = (
+#: From these on a launcher, or a person, ends the ranks that are left.
+STOPS = (
     "launch.elastic.sigterm",
     "launch.elastic.failed",
     "launch.elastic.root_cause",
@@ -104,7 +104,7 @@ def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) ->
 
 @once
 def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
-    return _firsts(job, [*job.events(*_GIVES_UP, *_STOPS), *open_stalls(job)])
+    return _firsts(job, [*job.events(*_GIVES_UP, *STOPS), *open_stalls(job)])
 
 
 @once

@@ -8,7 +8,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
+__all__ = ["global_rank", "printing_ranks", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
 
 _MOST_LINES = 4000
 _STACK_LINES = 400
@@ -72,6 +72,14 @@ def _traceback_heads(job: Job) -> dict[Ref, Ref]:
         elif (head := open_.pop(event.stream, None)) is not None and event.ref.seq - head.seq < _STACK_LINES:
             out[event.ref] = head
     return out
+
+
+@once
+def printing_ranks(job: Job) -> frozenset[int]:
+    """The global ranks of which the input has any line with a launcher's tag, or one of torch's."""
+    tagged = job.scan.events.make(job.scan.events.tagged.nonzero()[0])
+    found = (global_rank(job, event) for event in (*tagged, *job.events("torch.")))
+    return frozenset(rank for rank in found if rank is not None)
 
 
 def tagged_rank(job: Job, pid: int) -> int | None:

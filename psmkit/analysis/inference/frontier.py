@@ -25,6 +25,7 @@ from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.facts.start import MET
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.debts import MEETING, SHAKEN, debts, uneven
+from psmkit.analysis.inference.elapsed import Silence, silence
 from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
 
@@ -37,6 +38,7 @@ class Owes:
 
     ``waiting`` are the processes that stopped at a later place. ``visible``: a process prints such steps, and this one prints
     lines of the same subsystem. ``outlives``: the log of this process shows that it goes on. ``lasting``: time passed.
+    ``silence``: time stamps show both.
     """
 
     run: int
@@ -50,6 +52,7 @@ class Owes:
     visible: bool
     outlives: bool
     lasting: bool
+    silence: Silence | None = None
 
     @property
     def hung(self) -> bool:
@@ -236,6 +239,9 @@ def _owes(
     step, stage, shown, refs = _step(job, group, rear, others, places, unpaired)
     kinds = _SHOWN[shown]
     ours = proof.of(job, run.index)
+    # a job that works without a line about its calls is silent as well, and so is one that replays CUDA graphs
+    telling = group is not None and (places[rear].part < _COMPLETE or debts(job).get(rear) is None)
+    quiet = silence(job, rear) if telling else None
     return Owes(
         run=run.index,
         proc=rear,
@@ -246,8 +252,9 @@ def _owes(
         last=job.process(rear).last,
         refs=refs,
         visible=_prints(job, rear, kinds) and any(_prints(job, p, kinds) for p in others),
-        outlives=outlives(job, rear),
-        lasting=bool(ours.lasting),
+        outlives=quiet is not None or outlives(job, rear),
+        lasting=quiet is not None or bool(ours.lasting),
+        silence=quiet,
     )
 
 

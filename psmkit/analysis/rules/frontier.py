@@ -78,6 +78,14 @@ def _lacking(owes: Owes) -> str:
     return "No evidence shows that the wait lasted."
 
 
+def _lasted(owes: Owes) -> str:
+    """How the log shows that time passed."""
+    if owes.silence is None:
+        return "lines from outside NCCL show that the wait lasted"
+    quiet, pause = owes.silence.seconds / 60, owes.silence.pause
+    return f"time stamps show {quiet:.0f} min without a line of NCCL before the job was ended; the longest pause before was {pause:.0f} s"
+
+
 def _hung(job: Job, owes: Owes) -> Finding:
     who, rank = name_of(job, owes.proc), job.rank_of(owes.proc)
     return new_finding(
@@ -86,8 +94,13 @@ def _hung(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} {_waits(owes)} for it",
         confidence=0.8,
-        explanation=f"Other ranks print this step, other lines follow the last line of {who}, and lines from outside NCCL show that the wait lasted.",
-        refs=[*owes.refs[:3], owes.last, *proof.of(job, owes.run).refs[:3]],
+        explanation=f"Other ranks print this step, other lines follow the last line of {who}, and {_lasted(owes)}.",
+        refs=[
+            *owes.refs[:3],
+            owes.last,
+            *((owes.silence.last, owes.silence.end) if owes.silence is not None else ()),
+            *proof.of(job, owes.run).refs[:3],
+        ],
         procs=[owes.proc, *owes.waiting],
         culprits=[rank] if rank is not None else [],
         stage=owes.stage,

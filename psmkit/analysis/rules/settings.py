@@ -13,10 +13,10 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.facts.progress import furthest_stage, torn_down
 from psmkit.analysis.facts.settings import COLLECTIVE, CONNECTION, MEMORY, SIZES, UNSET, Difference, differences
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.waits import waits_of
+from psmkit.analysis.inference.waits import Wait, waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Family, Finding, Severity
@@ -31,7 +31,10 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for info in job.runs:
         trouble = _trouble(job, info.index)
-        out.extend(_setting(job, info.index, d, trouble) for d in differences(job, info.index))
+        out.extend(
+            _setting(job, info.index, d, trouble - _unexplained(job, info.index, d))
+            for d in differences(job, info.index)
+        )
         out.extend(_versions(job, info.index))
         out.extend(_networks(job, info.index, trouble))
     return out
@@ -58,6 +61,25 @@ def _trouble(job: Job, run: int) -> frozenset[str]:
     if not out:
         out |= {kind for e in _lasting(job, run) for kind in _at(job, e)}
     return frozenset(out)
+
+
+def _unexplained(job: Job, run: int, difference: Difference) -> frozenset[str]:
+    """The exchanges that are open for another reason: a rank is stopped, both ends have the same value, or one never came to the call."""
+    waiting = [w for w in waits_of(job, run) if w.proven and w.kind in _WAITS]
+    if not waiting or any(c.fatal for c in faults.of_run(job, run)):
+        return frozenset()
+    value_of = {proc: value for value, procs in difference.values.items() for proc in procs}
+    silent = proof.silent(job, run)
+    explained = {_WAITS[w.kind] for w in waiting if not silent and _between(w, value_of, difference.odd)}
+    return frozenset(_WAITS[w.kind] for w in waiting) - explained
+
+
+def _between(wait: Wait, value_of: Mapping[int, str], odd: Sequence[int]) -> bool:
+    """Whether the ends of an open exchange can have different values of a setting."""
+    if _WAITS[wait.kind] == COLLECTIVE:
+        return wait.target is None or wait.target in odd  # another rank that is late has another reason
+    ends = [value_of.get(p) if p is not None else None for p in (wait.waiter, wait.target)]
+    return None in ends or ends[0] != ends[1]
 
 
 def _failed(job: Job, cascade: Cascade) -> set[str]:

@@ -14,6 +14,7 @@ TABLE = (
         family=Family.SETTINGS,
         severity=Severity.ERROR,
         effect=Effect.HANGS,
+        explains=True,
         meaning="Ranks run with different values of a setting that both ends of a connection expect to be equal.",
         next_step="Set it to the same value on every rank.",
     ),
