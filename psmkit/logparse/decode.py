@@ -123,7 +123,7 @@ class Decoder:
             name: {field for field, _ in own} | constants.keys()
             for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
         }
-        return Events(self.names, fields, columns, self.events_of)
+        return Events(self.names, fields, columns, self.events_of, self.values_of)
 
     def counts_table(self) -> Counts:
         """How often each process printed each message, of a scan that is finished."""
@@ -156,6 +156,15 @@ class Decoder:
                 for place, event in zip(part.tolist(), self._decode(kind, records[part]), strict=True):
                     found[place] = event
         return [event for event in found if event is not None]
+
+    def values_of(self, message: int, field: str, rows: npt.NDArray[Any]) -> list[Value | None]:
+        """A field of the events with these numbers, all of one message; None where the line lacks it."""
+        names = [name for name, _ in self.catalogue.fields[message]]
+        constant = self.constants[message].get(field)
+        if field not in names:
+            return [constant] * len(rows)
+        found = self._column(message, names.index(field), self.events[rows])
+        return found if constant is None else [constant if value is None else value for value in found]
 
     def _decode(self, message: int, rows: npt.NDArray[Any]) -> Iterator[Event]:
         """The events of one message."""
@@ -196,15 +205,16 @@ class Decoder:
         fields = self.catalogue.fields[message]
         if not fields:
             return [()] * len(rows)
-        first = rows["first_value"].astype(np.intp)
-        columns: list[list[Value | None]] = []
-        for at, (_, kind) in enumerate(fields):
-            raw = self.values[first + at]
-            bit = np.uint64(1 << at)
-            present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
-            if present.all() and not is_text.any() and kind != _FLOAT:
-                columns.append((raw.view(np.int64) if kind == _INT else raw).tolist())
-                continue
-            values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
-            columns.append([self.value(kind, v, text) if there else None for v, there, text in values])
-        return zip(*columns, strict=True)
+        return zip(*(self._column(message, at, rows) for at in range(len(fields))), strict=True)
+
+    def _column(self, message: int, at: int, rows: npt.NDArray[Any]) -> list[Value | None]:
+        """The values of one field of each row, by its place among the fields of the message."""
+        _, kind = self.catalogue.fields[message][at]
+        raw = self.values[rows["first_value"].astype(np.intp) + at]
+        bit = np.uint64(1 << at)
+        present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
+        if present.all() and not is_text.any() and kind != _FLOAT:
+            found: list[Value | None] = (raw.view(np.int64) if kind == _INT else raw).tolist()
+            return found
+        values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
+        return [self.value(kind, v, text) if there else None for v, there, text in values]
