@@ -29,7 +29,9 @@ from psmkit.logparse.types import (
     Value,
 )
 
-__all__ = ["Counts", "Events", "ScanData"]
+__all__ = ["Counts", "Events", "Listed", "ScanData"]
+
+_PART = 1 << 12  # rows that are made together
 
 Column = npt.NDArray[Any]
 _Row = TypeVar("_Row")
@@ -207,6 +209,35 @@ class Counts(_Table[MessageCount]):
     def outside(self) -> list[MessageCount]:
         """The counts of lines of no process."""
         return self.make(np.flatnonzero(self.proc < 0))
+
+
+class Listed(Sequence[_Row], Generic[_Row]):
+    """Records of a scan that become objects on each request."""
+
+    def __init__(self, records: Column, make: Callable[[tuple[Any, ...]], _Row]) -> None:
+        self._records = records
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, at: int) -> _Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[_Row]: ...
+    def __getitem__(self, at: int | slice) -> _Row | list[_Row]:
+        if isinstance(at, slice):
+            return [self._make(row) for row in self._records[at].tolist()]
+        return self._make(self._records[at].item())
+
+    def __iter__(self) -> Iterator[_Row]:
+        for start in range(0, len(self), _PART):
+            yield from self[start : start + _PART]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)

@@ -174,8 +174,8 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
         rows = events.rows([name])
         rows = rows[(events.proc[rows] >= 0) & (events.device[rows] >= 0)]
         plain = (events.device[rows] > 0) | (~events.placed[rows] & (name not in helpers))
-        for proc, device in zip(events.proc[rows[plain]].tolist(), events.device[rows[plain]].tolist(), strict=True):
-            seen[proc].add(device)
+        for pair in np.unique(events.proc[rows[plain]].astype(np.int64) << 32 | events.device[rows[plain]]).tolist():
+            seen[pair >> 32].add(pair & 0xFFFFFFFF)
         if name not in helpers:
             for event in events.make(rows[~plain]):  # its place decides
                 if _selected(event, helpers) is not None:
