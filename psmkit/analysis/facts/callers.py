@@ -24,6 +24,7 @@ def callers(job: Job) -> dict[int, set[int]]:
             out[thread.proc].add(index)
     events = job.scan.events
     rows = events.rows(name for name in events.names if name.startswith(_CALLED))
-    for thread in np.unique(events.thread[rows[events.proc[rows] >= 0]]).tolist():
-        out[job.scan.threads[thread].proc].add(thread)
+    rows = rows[(events.proc[rows] >= 0) & (events.thread[rows] >= 0)]
+    for pair in np.unique(events.proc[rows].astype(np.int64) << 32 | events.thread[rows]).tolist():
+        out[pair >> 32].add(pair & 0xFFFFFFFF)
     return out

@@ -118,16 +118,16 @@ def keys(owner: Column, seq: Column) -> Column:
 
 
 class Others:
-    """The places where each thread printed something that reports no error."""
+    """The places where each thread printed something that reports no error. ``procs`` are the processes of these threads."""
 
-    def __init__(self, threads: Column, seqs: Column) -> None:
+    def __init__(self, threads: Column, seqs: Column, procs: frozenset[int]) -> None:
+        self.procs = procs
         self._keys = np.sort(keys(threads, seqs))
         owners = self._keys >> LINE_BITS
         ends = np.flatnonzero(np.diff(owners, append=-2))
         self._latest: dict[int, int] = dict(
             zip(owners[ends].tolist(), (self._keys[ends] - (owners[ends] << LINE_BITS)).tolist(), strict=True)
         )
-        self.threads = self._latest.keys()
 
     def after(self, thread: int, seq: int) -> bool:
         """Whether a thread printed such a line after a place."""

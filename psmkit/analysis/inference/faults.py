@@ -285,7 +285,8 @@ def _faults(job: Job) -> tuple[Column, Column, list[Kind], Others]:
     plain = (kind_of < 0) & (events.proc >= 0)
     repeated = plain & (events.last != events.first)
     threads = np.concatenate([events.thread[plain], events.thread[repeated]])
-    others = Others(threads, np.concatenate([events.first[plain], events.last[repeated]]))
+    speaking = frozenset(np.unique(events.proc[plain & (events.thread >= 0)]).tolist())
+    others = Others(threads, np.concatenate([events.first[plain], events.last[repeated]]), speaking)
     return rows, kind_of[rows], list(numbers), others
 
 
@@ -369,8 +370,7 @@ def _later(job: Job, other: Others) -> _Later:
         known = message(job, name)
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
-    speaking = frozenset(job.scan.threads[thread].proc for thread in other.threads if thread >= 0)
-    return _Later(other, speaking, aborts, repairs, frozenset(repairable), frozenset(watched))
+    return _Later(other, other.procs, aborts, repairs, frozenset(repairable), frozenset(watched))
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
@@ -406,14 +406,13 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
     A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
     """
     first, last = cascade.begin, cascade.end
-    background = cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))
     for instance in job.instances_of.get(cascade.proc, ()):
         if instance.complete is not None and instance.complete.seq > last:
             begun = instance.start.seq < first if instance.start is not None else not cascade.reached_api
             if begun:
                 return True
         posted = instance.last_op is not None and instance.last_op.seq > last and not cascade.last_words
-        if posted and not (watched and background):
+        if posted and not (watched and cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))):
             return True
     return False
 
