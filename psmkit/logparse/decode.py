@@ -11,10 +11,24 @@ import numpy.typing as npt
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
-from psmkit.logparse.tables import Counts, Events
-from psmkit.logparse.types import Event, MessageCount, Ref, Value
+from psmkit.logparse.tables import Counts, Events, Listed
+from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
 
-__all__ = ["COUNT", "EVENT", "PROCESS", "REF", "THREAD", "Decoder", "ends", "records", "table"]
+__all__ = [
+    "COUNT",
+    "EVENT",
+    "PROCESS",
+    "REF",
+    "SERVICE",
+    "TALLY",
+    "THREAD",
+    "Decoder",
+    "array",
+    "ends",
+    "maybe",
+    "records",
+    "table",
+]
 
 REF = np.dtype([("file", "u4"), ("line", "u4"), ("offset", "u8"), ("seq", "u8")])
 EVENT = np.dtype(
@@ -36,12 +50,29 @@ THREAD = np.dtype(
     [("proc", "i4"), ("tid", "i4"), ("lines", "u8"), ("last_message", "u4"), ("stream", "u4"), ("first", REF), ("last", REF)]
 )  # fmt: skip
 COUNT = np.dtype([("message", "u4"), ("proc", "i4"), ("count", "u8"), ("kept", "u8"), ("first", REF), ("last", REF)])
-for _type, _name in ((PROCESS, "ls_process"), (THREAD, "ls_thread"), (COUNT, "ls_count")):
+SERVICE = np.dtype(
+    [
+        ("proc", "i4"), ("thread", "i4"), ("last_opened", REF), ("opened_dir", "u8"), ("opened_transport", "i8"), ("opened_rank", "i8"),
+        ("last_served", REF), ("served_type", "i8"), ("last_begun", REF), ("begun_operation", "u8"), ("begun_res", "i8"), ("begun", "u8"),
+        ("gaps", "u8"), ("opened_id", "i8"),
+    ]
+)  # fmt: skip
+TALLY = np.dtype(
+    [("service", "u4"), ("served", "u4"), ("dir", "u8"), ("transport", "i8"), ("rank", "i8"), ("type", "i8"), ("count", "u8"), ("first", REF)]
+)  # fmt: skip
+for _type, _name in (
+    (PROCESS, "ls_process"),
+    (THREAD, "ls_thread"),
+    (COUNT, "ls_count"),
+    (SERVICE, "ls_service"),
+    (TALLY, "ls_tally"),
+):
     assert _type.itemsize == ffi.sizeof(_name), f"the layout of {_name} has changed"
 assert EVENT.itemsize == ffi.sizeof("ls_event"), "the layout of ls_event has changed"
 assert REF.itemsize == ffi.sizeof("ls_ref"), "the layout of ls_ref has changed"
 
 _NO_DEVICE = -(1 << 31)
+_NO_MESSAGE = 0xFFFFFFFF
 _LENGTH = (1 << 20) - 1
 _FLOAT, _INT = 5, 2
 _PART = 1 << 12  # events that are decoded together
@@ -54,11 +85,17 @@ def table(scan: Any, getter: str) -> tuple[Any, int]:
     return at, int(n[0])
 
 
-def records(scan: Any, getter: str, layout: np.dtype[Any]) -> list[Any]:
-    """The records of a C array as tuples, much faster than attribute by attribute."""
+def array(scan: Any, getter: str, layout: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The records of a C array. They are those of the scan itself, which must live as long."""
     at, n = table(scan, getter)
-    rows: list[Any] = np.frombuffer(ffi.buffer(at, n * layout.itemsize), dtype=layout).tolist() if n else []
-    return rows
+    return np.frombuffer(ffi.buffer(at, n * layout.itemsize) if n else b"", dtype=layout)
+
+
+def records(scan: Any, getter: str, layout: np.dtype[Any]) -> Iterator[Any]:
+    """The records of a C array as tuples, much faster than attribute by attribute."""
+    found = array(scan, getter, layout)
+    for start in range(0, len(found), _PART):
+        yield from found[start : start + _PART].tolist()
 
 
 def _ref(row: tuple[int, int, int, int]) -> Ref:
@@ -71,6 +108,11 @@ def ends(first: tuple[int, int, int, int], last: tuple[int, int, int, int]) -> t
     """The first and the last line of something; one that occurs once keeps one object."""
     begin = _ref(first)
     return begin, begin if first == last else _ref(last)
+
+
+def maybe(row: tuple[int, int, int, int]) -> Ref | None:
+    """A line, None for one that is missing."""
+    return _ref(row) if row[1] else None
 
 
 class Decoder:
@@ -124,12 +166,11 @@ class Decoder:
             name: {field for field, _ in own} | constants.keys()
             for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
         }
-        return Events(self.names, fields, columns, self.events_of)
+        return Events(self.names, fields, columns, self.events_of, self.values_of)
 
     def counts_table(self) -> Counts:
         """How often each process printed each message, of a scan that is finished."""
-        at, n = table(self._scan, "ls_counts")
-        counts = np.frombuffer(ffi.buffer(at, n * COUNT.itemsize) if n else b"", dtype=COUNT)
+        counts = array(self._scan, "ls_counts", COUNT)
 
         def make(rows: npt.NDArray[Any]) -> list[MessageCount]:
             return [
@@ -138,6 +179,16 @@ class Decoder:
             ]
 
         return Counts(self.names, counts["message"], counts["proc"], counts["count"].astype(np.int64), make)
+
+    def threads_table(self) -> Listed[Thread]:
+        """The threads of a scan that is finished."""
+        names = self.names
+
+        def make(row: tuple[Any, ...]) -> Thread:
+            proc, tid, lines, last, _, first, final = row
+            return Thread(proc, tid, lines, *ends(first, final), names[last] if last != _NO_MESSAGE else None)
+
+        return Listed(array(self._scan, "ls_threads", THREAD), make)
 
     def events_of(self, rows: npt.NDArray[Any] | None = None) -> list[Event]:
         """The events with these numbers in this order, or all of them."""
@@ -157,6 +208,15 @@ class Decoder:
                 for place, event in zip(part.tolist(), self._decode(kind, records[part]), strict=True):
                     found[place] = event
         return [event for event in found if event is not None]
+
+    def values_of(self, message: int, field: str, rows: npt.NDArray[Any]) -> list[Value | None]:
+        """A field of the events with these numbers, all of one message; None where the line lacks it."""
+        names = [name for name, _ in self.catalogue.fields[message]]
+        constant = self.constants[message].get(field)
+        if field not in names:
+            return [constant] * len(rows)
+        found = self._column(message, names.index(field), self.events[rows])
+        return found if constant is None else [constant if value is None else value for value in found]
 
     def _decode(self, message: int, rows: npt.NDArray[Any]) -> Iterator[Event]:
         """The events of one message."""
@@ -197,15 +257,16 @@ class Decoder:
         fields = self.catalogue.fields[message]
         if not fields:
             return [()] * len(rows)
-        first = rows["first_value"].astype(np.intp)
-        columns: list[list[Value | None]] = []
-        for at, (_, kind) in enumerate(fields):
-            raw = self.values[first + at]
-            bit = np.uint64(1 << at)
-            present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
-            if present.all() and not is_text.any() and kind != _FLOAT:
-                columns.append((raw.view(np.int64) if kind == _INT else raw).tolist())
-                continue
-            values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
-            columns.append([self.value(kind, v, text) if there else None for v, there, text in values])
-        return zip(*columns, strict=True)
+        return zip(*(self._column(message, at, rows) for at in range(len(fields))), strict=True)
+
+    def _column(self, message: int, at: int, rows: npt.NDArray[Any]) -> list[Value | None]:
+        """The values of one field of each row, by its place among the fields of the message."""
+        _, kind = self.catalogue.fields[message][at]
+        raw = self.values[rows["first_value"].astype(np.intp) + at]
+        bit = np.uint64(1 << at)
+        present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
+        if present.all() and not is_text.any() and kind != _FLOAT:
+            found: list[Value | None] = (raw.view(np.int64) if kind == _INT else raw).tolist()
+            return found
+        values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
+        return [self.value(kind, v, text) if there else None for v, there, text in values]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import PROCESS, THREAD, Decoder, ends, records, table
+from psmkit.logparse.decode import PROCESS, SERVICE, TALLY, Decoder, ends, maybe, records, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import (
@@ -28,7 +28,6 @@ from psmkit.logparse.types import (
     ShapeCount,
     SourceFile,
     Stamps,
-    Thread,
     Totals,
     Value,
 )
@@ -153,7 +152,6 @@ class _Collector:
     def result(
         self, inputs: Sequence[Input], stream_of: Sequence[int], foreign: Sequence[ForeignInput], notes: Sequence[str]
     ) -> ScanResult:
-        names = self.decoder.names
         calls, instances = self.calls(), self.instances()
         return ScanResult(
             files=[
@@ -167,10 +165,7 @@ class _Collector:
                 for i, item in enumerate(inputs)
             ],
             processes=self.processes(),
-            threads=[
-                Thread(proc, tid, lines, *ends(first, last), names[last_message] if last_message != 0xFFFFFFFF else None)
-                for proc, tid, lines, last_message, _, first, last in records(self.native, "ls_threads", THREAD)
-            ],
+            threads=self.decoder.threads_table(),
             events=self.decoder.events_table(),
             counts=self.decoder.counts_table(),
             calls=calls,
@@ -336,37 +331,58 @@ class _Collector:
         opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
         served: dict[int, dict[int, int]] = defaultdict(dict)
         setups: dict[int, dict[tuple[str, int], Ref]] = defaultdict(dict)
-        for t in self.rows("ls_tallies"):
-            if t.served == 2:
-                setups[t.service][(self.text(t.dir) or "", t.type)] = _ref(t.first)
-            elif t.served:
-                served[t.service][t.type] = t.count
+        texts: dict[int, str] = {}
+
+        def text(packed: int) -> str:
+            if packed not in texts:
+                texts[packed] = self.text(packed) or ""
+            return texts[packed]
+
+        for service, kind, way, transport, rank, type_, count, first in records(self.native, "ls_tallies", TALLY):
+            if kind == 2:
+                setups[service][(text(way), type_)] = Ref(*first)
+            elif kind:
+                served[service][type_] = count
             else:
-                opened[t.service][(self.text(t.dir) or "", t.transport, t.rank)] = t.count
+                opened[service][(text(way), transport, rank)] = count
         # thousands of ranks open the same connections
         openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
         servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
         out = []
-        for i, s in enumerate(self.rows("ls_services")):
-            was_opened, was_served, was_begun = _maybe(s.last_opened), _maybe(s.last_served), _maybe(s.last_begun)
+        for i, row in enumerate(records(self.native, "ls_services", SERVICE)):
+            (
+                proc,
+                thread,
+                last_opened,
+                way,
+                transport,
+                rank,
+                last_served,
+                type_,
+                last_begun,
+                operation,
+                res,
+                begun,
+                gaps,
+                _,
+            ) = row
+            was_opened, was_served, was_begun = maybe(last_opened), maybe(last_served), maybe(last_begun)
             out.append(
                 ServiceTally(
-                    proc=s.proc,
-                    thread=s.thread,
+                    proc=proc,
+                    thread=thread,
                     opened=openings.setdefault(tuple(opened[i].items()), opened.pop(i)),
                     served=servings.setdefault(tuple(served[i].items()), served.pop(i)),
                     last_opened=was_opened,
-                    opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank)
-                    if was_opened
-                    else None,
+                    opened_as=(text(way), transport, rank) if was_opened else None,
                     last_served=was_served,
-                    served_type=s.served_type if was_served else None,
+                    served_type=type_ if was_served else None,
                     last_begun=was_begun,
-                    begun_operation=self.text(s.begun_operation) if was_begun else None,
-                    begun_res=s.begun_res if was_begun else None,
+                    begun_operation=text(operation) if was_begun else None,
+                    begun_res=res if was_begun else None,
                     setups=setups[i],
-                    begun=s.begun,
-                    gaps=s.gaps,
+                    begun=begun,
+                    gaps=gaps,
                 )
             )
         return out

@@ -26,9 +26,12 @@ from psmkit.logparse.types import (
     SourceFile,
     Thread,
     Totals,
+    Value,
 )
 
-__all__ = ["Counts", "Events", "ScanData"]
+__all__ = ["Counts", "Events", "Listed", "ScanData"]
+
+_PART = 1 << 12  # rows that are made together
 
 Column = npt.NDArray[Any]
 _Row = TypeVar("_Row")
@@ -91,6 +94,21 @@ class _Table(Sequence[_Row], Generic[_Row]):
         """The rows with these numbers."""
         return self._make(rows) if len(rows) else []
 
+    def pick(self, rows: Column) -> list[_Row]:
+        """The rows with these numbers. A message of which most rows are wanted is made as a whole, so that others find it made."""
+        places: list[int] = []
+        found: list[_Row] = []
+        kinds = self.message[rows]
+        for number in np.unique(kinds).tolist():
+            name, at = self.kinds[number], np.flatnonzero(kinds == number)
+            if name in self._made or 2 * len(at) > len(self._rows[name]):
+                made = self.of(name)
+                found += [made[place] for place in np.searchsorted(self._rows[name], rows[at]).tolist()]
+            else:
+                found += self._make(rows[at])
+            places += at.tolist()
+        return [found[at] for at in np.argsort(places).tolist()]
+
 
 class Events(_Table[Event]):
     """The events of a scan.
@@ -105,9 +123,11 @@ class Events(_Table[Event]):
         fields: Mapping[str, Collection[str]],
         columns: Mapping[str, Column],
         make: Callable[[Column], list[Event]],
+        values: Callable[[int, str, Column], list[Value | None]],
     ) -> None:
         super().__init__(kinds, columns["message"], make)
         self._fields = fields
+        self._values = values
         self.proc, self.thread, self.device = columns["proc"], columns["thread"], columns["device"]
         self.times, self.first, self.last = columns["times"], columns["first"], columns["last"]
         self.level, self.timed, self.tagged, self.placed = (columns[n] for n in ("level", "timed", "tagged", "placed"))
@@ -119,6 +139,12 @@ class Events(_Table[Event]):
     def with_fields(self, *fields: str) -> list[Event]:
         """The events of messages that can have all of these fields, in the order of the scan; a line may lack some."""
         return self.of(*(name for name in self.names if all(field in self._fields[name] for field in fields)))
+
+    def values(self, name: str, field: str, rows: Column) -> list[Value | None]:
+        """A field of some rows, all of the same message; None where a line lacks it."""
+        if not len(rows) or field not in self._fields[name]:
+            return [None] * len(rows)
+        return self._values(self.kinds.index(name), field, rows)
 
     @classmethod
     def listed(cls, events: Iterable[Event]) -> Events:
@@ -143,7 +169,13 @@ class Events(_Table[Event]):
             "tagged": np.array([e.tag is not None for e in found], dtype=np.bool_),
             "placed": np.array([e.where is not None for e in found], dtype=np.bool_),
         }
-        return cls(kinds, fields, columns, lambda rows: [found[row] for row in rows.tolist()])
+        return cls(
+            kinds,
+            fields,
+            columns,
+            lambda rows: [found[row] for row in rows.tolist()],
+            lambda _, field, rows: [found[row].fields.get(field) for row in rows.tolist()],
+        )
 
 
 class Counts(_Table[MessageCount]):
@@ -177,6 +209,35 @@ class Counts(_Table[MessageCount]):
     def outside(self) -> list[MessageCount]:
         """The counts of lines of no process."""
         return self.make(np.flatnonzero(self.proc < 0))
+
+
+class Listed(Sequence[_Row], Generic[_Row]):
+    """Records of a scan that become objects on each request."""
+
+    def __init__(self, records: Column, make: Callable[[tuple[Any, ...]], _Row]) -> None:
+        self._records = records
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, at: int) -> _Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[_Row]: ...
+    def __getitem__(self, at: int | slice) -> _Row | list[_Row]:
+        if isinstance(at, slice):
+            return [self._make(row) for row in self._records[at].tolist()]
+        return self._make(self._records[at].item())
+
+    def __iter__(self) -> Iterator[_Row]:
+        for start in range(0, len(self), _PART):
+            yield from self[start : start + _PART]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)

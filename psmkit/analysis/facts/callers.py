@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
 __all__ = ["callers"]
+
+#: Lines that a thread prints within a call of the application.
+_CALLED = ("comm.", "coll.", "init.", "group.")
 
 
 @once
@@ -17,6 +22,9 @@ def callers(job: Job) -> dict[int, set[int]]:
     for index, thread in enumerate(job.scan.threads):
         if thread.proc >= 0 and thread.tid == job.process(thread.proc).pid:
             out[thread.proc].add(index)
-    for event in job.events("comm.", "coll.", "init.", "group."):
-        out[event.proc].add(event.thread)
+    events = job.scan.events
+    rows = events.rows(name for name in events.names if name.startswith(_CALLED))
+    rows = rows[(events.proc[rows] >= 0) & (events.thread[rows] >= 0)]
+    for pair in np.unique(events.proc[rows].astype(np.int64) << 32 | events.thread[rows]).tolist():
+        out[pair >> 32].add(pair & 0xFFFFFFFF)
     return out

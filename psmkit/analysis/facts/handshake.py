@@ -60,8 +60,17 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
         tallies[tally.proc].append(tally)
     local: dict[tuple[int | None, str, int], int] = {}
     served = {proc: {rank for t in ours for _, _, rank in t.opened} for proc, ours in tallies.items()}
+    # thousands of ranks open the same connections: they share the mappings of their tallies
+    same: dict[object, tuple[int, Counter[Kind], tuple[int, int], tuple[int, int]]] = {}
     for proc, ours in tallies.items():
-        own = _add(job, out[proc], proc, ours)
+        shake, release = out[proc], release_of(job, proc)
+        key = (release, *((id(t.opened), id(t.served)) for t in ours))
+        if key not in same:
+            same[key] = _owes(release, ours)
+        own, shake.opened, shake.setup, shake.connect = same[key]
+        shake.newest = max(
+            (t.last_opened for t in ours if t.last_opened is not None), key=lambda r: r.seq, default=None
+        )
         local[job.run_of(proc), job.process(proc).host, own] = proc
     imported = counts(job).sums(*_IMPORTS)
     for proc, done in counts(job).sums("proxy.fd.done").items():
@@ -102,29 +111,28 @@ def _server(job: Job, fd: FdExchange) -> int | None:
     return job.proc_of(run, fd.peer) if run is not None and fd.peer is not None else None
 
 
-def _add(job: Job, shake: Handshake, proc: int, tallies: list[ServiceTally]) -> int:
-    release = release_of(job, proc)
+def _owes(
+    release: tuple[int, int] | None, tallies: list[ServiceTally]
+) -> tuple[int, Counter[Kind], tuple[int, int], tuple[int, int]]:
+    """The local rank of a process with these tallies, the connections of its own, and its Setups and Connects (owed, served)."""
     clients: Counter[int] = Counter()
+    served: Counter[int] = Counter()
     for tally in tallies:
         for (_, _, local), number in tally.opened.items():
             clients[local] += number
-        if tally.last_opened is not None and (shake.newest is None or shake.newest.seq < tally.last_opened.seq):
-            shake.newest = tally.last_opened
-    served: Counter[int] = Counter()
-    for tally in tallies:
         served.update(tally.served)
     # A rank opens more connections to its own proxy than any other rank does, unless others exchange many buffers. The Setup of its own
     # connections decides: others send none.
     own = max(clients, key=lambda local: (clients[local] == served[_SETUP], clients[local]), default=-1)
+    opened: Counter[Kind] = Counter()
     owes: Counter[str] = Counter()
     for tally in tallies:
         for (role, transport, local), number in tally.opened.items():
             if local == own:
-                shake.opened[transport, role] += number
+                opened[transport, role] += number
             for message in owed(transport, role, own=local == own, release=release)[1]:
                 owes[message] += number
     # SharedInit takes the place of Setup and Connect on a network connection that is shared
     shared = served[_SHARED_INIT]
-    shake.setup = (max(owes["Setup"] - shared, 0), served[_SETUP])
-    shake.connect = (max(owes["Connect"] - shared, 0), served[_CONNECT])
-    return own
+    setup, connect = (max(owes[step] - shared, 0) for step in ("Setup", "Connect"))
+    return own, opened, (setup, served[_SETUP]), (connect, served[_CONNECT])

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
 from psmkit.logparse.tables import ScanData
@@ -125,7 +127,10 @@ def _outside(scan: ScanData, out: Evidence, pids: Mapping[int, list[Process]]) -
     """The ranks that lines outside NCCL's give to a process id: torchrun's reports of failed workers, and tags such as vLLM's."""
     hosts: dict[int, Event] = {}  # of torchrun's report, by stream
     ranks: dict[int, Event] = {}
-    for event in scan.events:
+    events = scan.events
+    launchers = [at for at, kind in enumerate(events.kinds) if kind.startswith("launch.")]
+    wanted = (events.proc < 0) & (events.tagged | np.isin(events.message, launchers))
+    for event in events.of(*(events.kinds[at] for at in np.unique(events.message[wanted]).tolist())):
         if event.proc >= 0:
             continue
         match event.name:
@@ -169,8 +174,8 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
         rows = events.rows([name])
         rows = rows[(events.proc[rows] >= 0) & (events.device[rows] >= 0)]
         plain = (events.device[rows] > 0) | (~events.placed[rows] & (name not in helpers))
-        for proc, device in zip(events.proc[rows[plain]].tolist(), events.device[rows[plain]].tolist(), strict=True):
-            seen[proc].add(device)
+        for pair in np.unique(events.proc[rows[plain]].astype(np.int64) << 32 | events.device[rows[plain]]).tolist():
+            seen[pair >> 32].add(pair & 0xFFFFFFFF)
         if name not in helpers:
             for event in events.make(rows[~plain]):  # its place decides
                 if _selected(event, helpers) is not None:

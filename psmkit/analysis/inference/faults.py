@@ -10,8 +10,8 @@ import bisect
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,17 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import reports
+from psmkit.analysis.inference.chains import LINE_BITS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
 from psmkit.catalogue import Message, Phrase
+from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
-from psmkit.logparse.types import Event, Ref
+from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
 
 __all__ = [
     "Cascade",
     "Fault",
+    "Reported",
     "body",
     "brief",
     "cascades",
@@ -46,14 +49,8 @@ __all__ = [
     "unknown",
 ]
 
-#: The names of WARN lines that match no entry.
-_UNKNOWN = frozenset({"unmatched.warn"})
-#: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
-_THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
-#: Files of functions that the user calls: an error that returns through them has reached the application.
-_API = frozenset(
-    {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
-)
+Column = npt.NDArray[Any]
+
 #: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: The levels of lines that NCCL prints when it cannot go on.
@@ -64,12 +61,10 @@ _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line that reports an error. ``known`` is its catalogue entry, or None; ``report`` is libpsm's, with cause and rank."""
+    """One line that reports an error. ``report`` is libpsm's, with cause and rank."""
 
     event: Event
-    known: Message | None
-    chain: bool
-    other_end: bool = False  # a failed system call that was caused at the other end of a connection
+    kind: Kind
     report: reports.Report | None = None
 
     @property
@@ -77,25 +72,52 @@ class Fault:
         return self.event.ref
 
     @property
+    def known(self) -> Message | None:
+        """Its catalogue entry, or None."""
+        return self.kind.known
+
+    @property
+    def chain(self) -> bool:
+        """Whether it is a step of a chain of returns."""
+        return self.kind.chain
+
+    @property
     def tolerated(self) -> bool:
         """Whether NCCL printed this failure below the level of a warning: its caller goes on without the operation."""
-        return (
-            self.known is not None and self.known.level in _ALARMS and self.event.level in ("INFO", "TRACE", "VERSION")
-        )
+        return self.kind.tolerated
 
     @property
     def code(self) -> int | None:
         """The ``ncclResult_t`` of a step of a chain."""
-        value = self.event.fields.get("code")
-        return value if self.chain and isinstance(value, int) else None
+        return self.kind.code
 
 
-@dataclass(slots=True)
+class _Lines:
+    """The rows of all lines that report errors, by process and place, with their keys and threads."""
+
+    def __init__(self, job: Job, rows: Column) -> None:
+        self.job, self.events, self.rows = job, job.scan.events, rows
+        self.keys = keys(self.events.proc[rows], self.events.first[rows])
+        self.threads: list[int] = self.events.thread[rows].tolist()
+
+    def fault(self, event: Event, kind: Kind) -> Fault:
+        return Fault(event, kind, reports.of(self.job, event))
+
+
+@dataclass(slots=True, eq=False)
 class Cascade:
-    """The errors of one process that belong together: the first line is the origin in this process."""
+    """The errors of one process that belong together: the first line is the origin in this process.
+
+    Processes that print the same share a ``shape``; ``begin`` and ``end`` are the places of the first and the last line.
+    """
 
     proc: int
-    faults: list[Fault]
+    shape: Shape
+    first: Fault
+    end: int
+    threads: frozenset[int]
+    _lines: _Lines
+    _at: int  # the place of the process among the lines
     survived: bool = False  # its init completed, its communicator went on, or NCCL repaired it
     repaired: bool = False  # NCCL retried or replaced the failed operation, and that completed
     stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
@@ -103,58 +125,61 @@ class Cascade:
     last_words: bool = False  # its thread printed nothing after it
     aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
-    threads: set[int] = field(default_factory=set)
-    severity: str = "unknown"
-    reached_api: bool = (
-        False  # the error was returned to the application or stored as the communicator's asynchronous error
-    )
-
-    def add(self, fault: Fault) -> None:
-        """Append the next line of this process."""
-        self.faults.append(fault)
-        self.threads.add(fault.event.thread)
-        if len(self.faults) == 1:
-            self.severity = self._severity()
-        self.reached_api = self.reached_api or (fault.chain and _api(fault.event))
+    fatal: bool = False  # this ended the job, as far as one process can show
 
     @property
-    def first(self) -> Fault:
-        return self.faults[0]
+    def rows(self) -> Column:
+        """The places of its lines among those of all cascades."""
+        return np.array(self.shape.rows) + self._at
 
     @property
-    def last(self) -> Fault:
-        return self.faults[-1]
+    def faults(self) -> list[Fault]:
+        """All lines, made on request: there are many, and most have the shape of those of another process."""
+        events = self._lines.events.pick(self._lines.rows[self.rows[1:]])
+        return [self.first, *(self._lines.fault(e, k) for e, k in zip(events, self.kinds[1:], strict=True))]
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kind of each line."""
+        return self.shape.kinds
+
+    @property
+    def begin(self) -> int:
+        return self.first.ref.seq
+
+    @property
+    def severity(self) -> str:
+        """The severity of the first line."""
+        return self.shape.severity
+
+    @property
+    def reached_api(self) -> bool:
+        """Whether the error was returned to the application or stored as the communicator's asynchronous error."""
+        return self.shape.reached_api
+
+    @property
+    def returned(self) -> bool:
+        """Whether it has a chain of returns."""
+        return self.shape.chain
 
     @property
     def chain(self) -> list[Fault]:
-        return [f for f in self.faults if f.chain]
-
-    def _severity(self) -> str:
-        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none.
-
-        A failure that NCCL printed at INFO is no more than ``info``, whatever it means at WARN.
-        """
-        if self.first.chain or self.first.known is None or self.first.event.name in _UNKNOWN:
-            return "unknown"
-        if self.first.tolerated and self.first.known.severity in ("error", "warning"):
-            return "info"
-        return self.first.known.severity or "unknown"
+        return [f for f in self.faults if f.chain] if self.returned else []
 
     @property
     def code(self) -> int | None:
         """The code that was returned last."""
-        return next((f.code for f in reversed(self.faults) if f.code is not None), None)
+        return self.shape.code
 
-    @property
-    def fatal(self) -> bool:
-        """Whether this ended the job, as far as one process can show."""
+    def ends_job(self) -> bool:
+        """Whether this ended the job, as far as one process can show: :attr:`fatal`, once all else is known."""
         if (
             self.survived
             or self.aftermath
             or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
         ):
             return False
-        if self.own is False and not self.chain and not self.bare and self.first.report is None:
+        if self.own is False and not self.returned and not self.bare and self.first.report is None:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
         if self.severity == "error" or self.stalled:
@@ -163,7 +188,7 @@ class Cascade:
             return not (self.destroyed and self.severity == "warning")
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
-        return unknown_warn and self.last_words and bool(self.chain) and not self.destroyed
+        return unknown_warn and self.last_words and self.returned and not self.destroyed
 
     @property
     def settled(self) -> bool:
@@ -183,11 +208,11 @@ class Cascade:
         if self.aftermath:
             return False
         if first.chain:
-            if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
+            if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
         known, report = first.known, first.report
-        if known is None or first.event.name in _UNKNOWN:
+        if known is None or first.kind.name in UNKNOWN:
             return None
         if report is not None and (report.cause != OTHER or report.elsewhere):
             return not report.elsewhere
@@ -196,25 +221,12 @@ class Cascade:
         if known.origin is False and not (report is not None and report.begins):
             return False
         # a failed system call may be caused by this process or by the other end
-        if known.name in _CALLS and first.other_end:
+        if known.name in _CALLS and first.kind.other_end:
             return False
         # a refused connection may be the origin (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
             return None
         return True if known.origin is True or known.blames == "self" else None
-
-
-def _step(event: Event) -> bool:
-    """Whether this is a step of a chain of returns, ``file.cc:NNN -> code``."""
-    return event.name in _THREAD_ENDS or event.name.startswith("debug.chain")
-
-
-def _api(event: Event) -> bool:
-    if event.name in _THREAD_ENDS:
-        return True
-    name = str(event.fields.get("file", ""))
-    # hipified sources print the path of the build
-    return name in _API or name.rsplit("src/", 1)[-1] in _API
 
 
 def message(job: Job, name: str) -> Message | None:
@@ -229,12 +241,12 @@ def phrase(job: Job, says: str, text: str) -> Phrase | None:
 
 def unknown(event: Event) -> bool:
     """Whether this is a WARN without a catalogue entry."""
-    return event.name in _UNKNOWN
+    return event.name in UNKNOWN
 
 
 def body(job: Job, event: Event, most: int = 160) -> str:
     """The text of a line without its prefix."""
-    text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
+    text = str(event.fields.get("text", "")) if event.name in UNKNOWN else ""
     if not text:
         text = lines.message_at(job, event.ref)
     cut = event.level == "WARN" and lines.catalogue(job).cut(text.strip())
@@ -272,132 +284,86 @@ def follows(job: Job, event: Event) -> bool:
     return phrase(job, "something came first", body(job, event)) is not None
 
 
-class _Other:
-    """The places where each thread printed something that reports no error."""
-
-    def __init__(self, threads: npt.NDArray[Any], seqs: npt.NDArray[Any]) -> None:
-        order = np.lexsort((seqs, threads))
-        found, starts = np.unique(threads[order], return_index=True)
-        self._seqs = array("q", seqs[order].astype(np.int64).tobytes())
-        ends = [*starts.tolist(), len(order)][1:]
-        self._parts = dict(zip(found.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
-        self.threads: Collection[int] = self._parts.keys()
-
-    def between(self, thread: int, low: int, high: int = 1 << 62) -> bool:
-        """Whether a thread printed such a line between two places."""
-        start, end = self._parts.get(thread, (0, 0))
-        at = bisect.bisect_right(self._seqs, low, start, end)
-        return at < end and self._seqs[at] < high
-
-
-def _faults(job: Job) -> tuple[dict[int, list[Fault]], _Other]:
-    """The errors of each process, and the places where each thread printed something else."""
-    found: dict[int, list[Fault]] = defaultdict(list)
+def _faults(job: Job) -> tuple[Column, Column, list[Kind], Others]:
+    """The rows of events that report errors, by process and place, their kinds, and what each thread printed besides."""
     events = job.scan.events
     alarms = events.of_level(*_ALARMS)
-    entries = {name: message(job, name) for name in events.names}
-    likely = [name for name, known in entries.items() if _may_report(name, known) or alarms[events.rows([name])].any()]
-    # few messages report errors, so the lines of all others stay columns
-    plain = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind not in likely])
-    plain &= events.proc >= 0
+    numbers: dict[Kind, int] = {}
+    kind_of = np.full(len(events), -1, dtype=np.int32)
+    for name in events.names:
+        known, rows = message(job, name), events.rows([name])
+        # few messages report errors
+        if _may_report(name, known) or alarms[rows].any():
+            rows = rows[events.proc[rows] >= 0]
+            kinds = _kinds(job, name, known, rows)
+            found = {kind: numbers.setdefault(kind, len(numbers)) for kind in set(kinds) if kind is not None}
+            kind_of[rows] = [-1 if kind is None else found[kind] for kind in kinds]
+    rows = np.flatnonzero(kind_of >= 0)
+    rows = rows[np.lexsort((events.first[rows], events.proc[rows]))]
+    # lines of the RAS thread and counted repetitions are no evidence about the failed thread
+    plain = (kind_of < 0) & (events.proc >= 0)
     repeated = plain & (events.last != events.first)
-    more: list[tuple[int, int]] = []
-    for event in events.of(*likely):
-        if event.proc < 0:
-            continue
-        known = entries[event.name]
-        chain = _step(event)
-        if chain or _reports(event, known):
-            reason = " ".join(str(v) for v in event.fields.values()) if event.name in _CALLS else ""
-            other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
-            found[event.proc].append(Fault(event, known, chain, other_end, reports.of(job, event)))
-            continue
-        # lines of the RAS thread and counted repetitions are no evidence about the failed thread
-        more += [(event.thread, ref.seq) for ref in (event.ref, event.last) if ref is not None]
-    for faults in found.values():
-        faults.sort(key=lambda f: f.ref.seq)
-    rest = np.array(more, dtype=np.int64).reshape(-1, 2)
-    threads = np.concatenate([events.thread[plain], events.thread[repeated], rest[:, 0]])
-    return found, _Other(threads, np.concatenate([events.first[plain], events.last[repeated], rest[:, 1]]))
+    threads = np.concatenate([events.thread[plain], events.thread[repeated]])
+    speaking = frozenset(np.unique(events.proc[plain & (events.thread >= 0)]).tolist())
+    others = Others(threads, np.concatenate([events.first[plain], events.last[repeated]]), speaking)
+    return rows, kind_of[rows], list(numbers), others
+
+
+def _kinds(job: Job, name: str, known: Message | None, rows: Column) -> Sequence[Kind | None]:
+    """The kind of each row of a message, None for a line that reports no error."""
+    events = job.scan.events
+    levels = [LEVELS[level] for level in events.level[rows].tolist()]
+    made: dict[tuple[object, ...], Kind | None] = {}
+
+    def kind(level: str, other_end: bool, file: Value | None, code: Value | None) -> Kind | None:
+        key = (level, other_end, file, code)
+        if key not in made:
+            chain = is_step(name)
+            shown = code if chain and isinstance(code, int) else None
+            reports_error = chain or _reports(name, level, known)
+            of = Kind(name, level, known, chain, other_end, str(file or ""), shown)
+            made[key] = of if reports_error else None
+        return made[key]
+
+    if name in _CALLS:
+        out = []
+        for event in events.pick(rows):
+            reason = " ".join(str(v) for v in event.fields.values())
+            # RAS serves queries only. If its sockets fail, for example because its port is taken, work continues without it
+            served = not (event.where or "").startswith("ras/")
+            broke = phrase(job, "the other end did it", reason) is not None
+            out.append(kind(event.level, broke, None, None) if served else None)
+        return out
+    files, codes = events.values(name, "file", rows), events.values(name, "code", rows)
+    if not is_step(name):
+        return [kind(level, False, None, None) for level in levels]
+    return [kind(level, False, file, code) for level, file, code in zip(levels, files, codes, strict=True)]
 
 
 def _may_report(name: str, known: Message | None) -> bool:
     """Whether a line of this message can report an error below the level of a warning."""
-    if name in _UNKNOWN or name in _THREAD_ENDS or name.startswith("debug.chain"):
+    if name in UNKNOWN or is_step(name):
         return True
     return known is not None and known.severity == "error" and known.origin is True
 
 
-def _reports(event: Event, known: Message | None) -> bool:
-    if event.name in _CALLS and (event.where or "").startswith("ras/"):
-        # RAS serves queries only. If its sockets fail, for example because its port is taken, work continues without it
-        return False
-    if event.name in _UNKNOWN:
+def _reports(name: str, level: str, known: Message | None) -> bool:
+    if name in UNKNOWN:
         return True
-    if event.name.startswith("ras."):
-        return event.level == "WARN" and known is not None and known.severity == "error"
+    if name.startswith("ras."):
+        return level == "WARN" and known is not None and known.severity == "error"
     if known is None:
-        return event.level in ("WARN", "ABORT")
-    if event.level in ("WARN", "ABORT"):
+        return level in _ALARMS
+    if level in _ALARMS:
         return known.severity in ("error", "warning", "harmless", None)
     return known.severity == "error" and known.origin is True
-
-
-def _build(faults: Sequence[Fault], other: _Other) -> list[Cascade]:
-    done: list[Cascade] = []
-    current: dict[int, Cascade] = {}  # by thread
-    newest: Cascade | None = None
-    for fault in faults:
-        thread = fault.event.thread
-        cascade = current.get(thread)
-        if (
-            cascade is not None
-            and other.between(thread, cascade.last.ref.seq, fault.ref.seq)
-            and (not fault.chain or (cascade.severity in ("harmless", "info") and cascade.code != fault.code))
-        ):
-            cascade = None  # the thread did something else in between, so this is a new error
-        if cascade is not None and not fault.chain and not _leads(cascade, fault):
-            cascade = None
-        if cascade is None and fault.chain and newest is not None and _joins(newest, fault):
-            cascade = newest
-        if cascade is None:
-            cascade = Cascade(fault.event.proc, [])
-            done.append(cascade)
-        cascade.add(fault)
-        current[thread] = newest = cascade
-    return done
-
-
-def _leads(cascade: Cascade, fault: Fault) -> bool:
-    """Whether another warning of the same thread can follow from this cascade."""
-    if cascade.severity in ("harmless", "info"):
-        return False
-    if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
-        return False  # libpsm's response to its caller: it says what failed, whoever is blamed above it
-    if cascade.last.event.name.startswith("plugin.") and fault.event.name.startswith("plugin."):
-        return True  # a plugin warns in each of its functions, and returns through none of NCCL's
-    return bool(cascade.chain) or cascade.severity == "error"
-
-
-def _joins(cascade: Cascade, step: Fault) -> bool:
-    """Whether a step of a chain continues the errors of another thread: an asynchronous job that was joined."""
-    if not cascade.chain or cascade.code != step.code or cascade.severity == "harmless":
-        return False
-    # or the rank's own call to its proxy service, which returns the error
-    return _api(step.event) or (_transport(cascade.chain[-1].event) and _transport(step.event))
-
-
-def _transport(event: Event) -> bool:
-    """Whether a step of a chain is in a transport or in the proxy."""
-    name = str(event.fields.get("file", "")).rsplit("src/", 1)[-1]
-    return name.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Later:
     """What a process printed that decides whether an earlier failure ended its work."""
 
-    other: _Other
+    other: Others
     speaking: frozenset[int]  # processes whose log holds more than failures
     aborts: Mapping[int, int]  # process -> its last line about an abort
     repairs: Mapping[
@@ -407,7 +373,7 @@ class _Later:
     watched: frozenset[int]  # runs in which a watchdog fired
 
 
-def _later(job: Job, other: _Other) -> _Later:
+def _later(job: Job, other: Others) -> _Later:
     aborts: dict[int, int] = {}
     for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
         aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
@@ -423,13 +389,12 @@ def _later(job: Job, other: _Other) -> _Later:
         known = message(job, name)
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
-    speaking = frozenset(job.scan.threads[thread].proc for thread in other.threads if thread >= 0)
-    return _Later(other, speaking, aborts, repairs, frozenset(repairable), frozenset(watched))
+    return _Later(other, other.procs, aborts, repairs, frozenset(repairable), frozenset(watched))
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
-    last = cascade.last.ref.seq
-    cascade.last_words = not any(later.other.between(t, last) for t in cascade.threads)
+    last = cascade.end
+    cascade.last_words = not any(later.other.after(t, last) for t in cascade.threads)
     cascade.bare = cascade.proc not in later.speaking
     watched = job.run_of(cascade.proc) in later.watched
     cascade.repaired = _repaired(cascade, later)
@@ -437,8 +402,9 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
-    aborted = later.aborts.get(cascade.proc, -1) > cascade.first.ref.seq
+    aborted = later.aborts.get(cascade.proc, -1) > cascade.begin
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
+    cascade.fatal = cascade.ends_job()
 
 
 def _repaired(cascade: Cascade, later: _Later) -> bool:
@@ -446,9 +412,11 @@ def _repaired(cascade: Cascade, later: _Later) -> bool:
     if cascade.first.chain:
         return False
     told = later.repairs.get((cascade.proc, cascade.first.event.name), [])
-    told = [e for e in told if (e.last or e.ref).seq > cascade.last.ref.seq]
+    told = [e for e in told if (e.last or e.ref).seq > cascade.end]
+    if not told:
+        return False
     wanted = {f.event.fields["comm"] for f in cascade.faults if "comm" in f.event.fields}
-    return bool(told) and wanted <= {e.fields.get("comm") for e in told}
+    return wanted <= {e.fields.get("comm") for e in told}
 
 
 def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
@@ -456,15 +424,14 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
 
     A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
     """
-    first, last = cascade.first.ref.seq, cascade.last.ref.seq
-    background = cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))
+    first, last = cascade.begin, cascade.end
     for instance in job.instances_of.get(cascade.proc, ()):
         if instance.complete is not None and instance.complete.seq > last:
             begun = instance.start.seq < first if instance.start is not None else not cascade.reached_api
             if begun:
                 return True
         posted = instance.last_op is not None and instance.last_op.seq > last and not cascade.last_words
-        if posted and not (watched and background):
+        if posted and not (watched and cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))):
             return True
     return False
 
@@ -472,14 +439,33 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
 @once
 def cascades(job: Job) -> list[Cascade]:
     """All cascades of a job, process by process in reading order."""
-    found, other = _faults(job)
+    rows, kind_of, kinds, other = _faults(job)
+    lines_ = _Lines(job, rows)
+    found = list(shapes(job.scan.events, rows, kind_of, kinds, other))
+    events = job.scan.events.pick(rows[[at + shape.rows[0] for at, shape in found]])
+    seqs = job.scan.events.first[rows[[at + shape.rows[-1] for at, shape in found]]].tolist()
     out: list[Cascade] = []
-    for proc in sorted(found):
-        out.extend(_build(found[proc], other))
+    for (at, shape), event, end in zip(found, events, seqs, strict=True):
+        threads = frozenset(lines_.threads[at + row] for row in shape.threads.values())
+        out.append(Cascade(event.proc, shape, lines_.fault(event, shape.kinds[0]), end, threads, lines_, at))
     later = _later(job, other)
     for cascade in out:
         _judge(job, cascade, later)
     return out
+
+
+class Reported:
+    """The lines of some cascades: ``event in reported``."""
+
+    def __init__(self, items: Iterable[Cascade]) -> None:
+        chosen = list(items)
+        found = np.sort(np.concatenate([c._lines.keys[c.rows] for c in chosen])) if chosen else np.zeros(0, np.int64)
+        self._keys = array("q", found.tobytes())
+
+    def __contains__(self, event: Event) -> bool:
+        key = (event.proc << LINE_BITS) + event.ref.seq
+        at = bisect.bisect_left(self._keys, key)
+        return at < len(self._keys) and self._keys[at] == key
 
 
 @once

@@ -15,20 +15,26 @@ __all__ = ["by_run", "sightings", "told_by_errors"]
 
 def sightings(job: Job, code: str) -> list[Event]:
     """Events whose catalogue entry names this code as its finding."""
-    return _by_code(job).get(code, [])
+    found = _by_code(job)
+    if code not in found:
+        found[code] = job.scan.events.of(*_names(job).get(code, ()))
+    return found[code]
 
 
 @once
 def _by_code(job: Job) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = defaultdict(list)
-    codes: dict[str, str] = {}
+    return {}  # on request, since most lines with a code are those of chains
+
+
+@once
+def _names(job: Job) -> dict[str, list[str]]:
+    """The messages of each code."""
+    names: dict[str, list[str]] = defaultdict(list)
     for name in job.names:
         entry = faults.message(job, name)
         if entry is not None and entry.finding is not None:
-            codes[name] = entry.finding
-    for event in job.scan.events.of(*codes):
-        found[codes[event.name]].append(event)
-    return dict(found)
+            names[entry.finding].append(name)
+    return dict(names)
 
 
 def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
@@ -41,10 +47,10 @@ def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
 
 def told_by_errors(job: Job, event: Event) -> bool:
     """Whether this line belongs to errors that ended the job; the rule of errors reports those with their origin."""
-    return id(event) in _told(job)
+    return event in _told(job)
 
 
 @once
-def _told(job: Job) -> set[int]:
-    """The events, by identity, of the errors that ended the job."""
-    return {id(fault.event) for cascade in faults.cascades(job) if cascade.fatal for fault in cascade.faults}
+def _told(job: Job) -> faults.Reported:
+    """The lines of the errors that ended the job."""
+    return faults.Reported(cascade for cascade in faults.cascades(job) if cascade.fatal)

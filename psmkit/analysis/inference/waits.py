@@ -49,14 +49,13 @@ class _Index:
     ends: dict[int, int]  # stream -> its last line
     last_read: dict[int, Ref]  # process -> the last response that it read
     clients: dict[int, set[int]]  # process -> local ranks that its service worked for
-    threads: dict[tuple[int, int, int], Thread]  # (process, file, line) -> the thread whose last line this is
     orphans: bool  # some responses have no service
 
 
 @once
 def _index(job: Job) -> _Index:
     scan = job.scan
-    index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
+    index = _Index({}, {}, defaultdict(set), any(call.state == "received" for call in scan.calls))
     for process in scan.processes:
         # a process with lines in two files has one of them as its home, and its last line may be in the other
         stream = scan.files[process.last.file].stream
@@ -67,9 +66,13 @@ def _index(job: Job) -> _Index:
             index.last_read[count.proc] = count.last
     for tally in scan.services:
         index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
-    for thread in scan.threads:
-        index.threads[(thread.proc, thread.last.file, thread.last.line)] = thread
     return index
+
+
+@once
+def _ended_at(job: Job) -> dict[tuple[int, int, int], Thread]:
+    """The thread whose last line is the one of a process at a place (file, line)."""
+    return {(thread.proc, thread.last.file, thread.last.line): thread for thread in job.scan.threads}
 
 
 def _run(job: Job, *procs: int | None) -> int | None:
@@ -252,7 +255,7 @@ def asking_thread(job: Job, fd: FdExchange) -> Thread | None:
     """The thread that sent the request, if the request is the last thing it printed."""
     if fd.asked is None or fd.client is None:
         return None
-    return _index(job).threads.get((fd.client, fd.asked.file, fd.asked.line))
+    return _ended_at(job).get((fd.client, fd.asked.file, fd.asked.line))
 
 
 def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:

@@ -41,7 +41,7 @@ def _own(cascade: faults.Cascade) -> bool:
     if cascade.own is not None:
         return cascade.own
     quiet = cascade.first.known is None or cascade.first.known.blames not in ("peer", "unknown")
-    return quiet and any(f.known is not None and f.known.blames == "self" for f in cascade.faults)
+    return quiet and any(k.known is not None and k.known.blames == "self" for k in cascade.kinds)
 
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:

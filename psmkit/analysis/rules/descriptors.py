@@ -26,8 +26,8 @@ _GROWN = 400
 def find(job: Job) -> list[Finding]:
     """PSM504: only lines with EMFILE or ENFILE prove it, and only where the process did not go on."""
     out = []
-    survived = {f.ref for c in faults.cascades(job) if c.survived or c.destroyed or c.aftermath for f in c.faults}
-    ours = [e for e in sightings(job, "PSM504") if e.ref not in survived]  # another rule notes what was survived
+    survived = faults.Reported(c for c in faults.cascades(job) if c.survived or c.destroyed or c.aftermath)
+    ours = [e for e in sightings(job, "PSM504") if e not in survived]  # another rule notes what was survived
     for run, events in by_run(job, ours).items():
         procs = sorted({e.proc for e in events if e.proc >= 0})
         if not procs:

@@ -69,7 +69,7 @@ def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
     told: dict[int, int] = {}
     for cascade in fatal:
         if cascade.reached_api:
-            end = cascade.last.ref.seq
+            end = cascade.end
             told[cascade.proc] = min(told.get(cascade.proc, end), end)
     return told
 
@@ -312,7 +312,7 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
 def _returned(group: Sequence[Cascade]) -> bool:
     """Whether a line that names no peer is the origin of an error that its own process returned: that process is where to look."""
     known = group[0].first.known
-    return known is not None and known.blames == "unknown" and all(c.chain for c in group)
+    return known is not None and known.blames == "unknown" and all(c.returned for c in group)
 
 
 def _noticed(group: Sequence[Cascade]) -> bool:
@@ -392,7 +392,7 @@ def find(job: Job) -> list[Finding]:
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims have logs: the error is real, but no log shows its cause."""
     at = suspect(job, run)
-    lead = max(after, key=lambda c: (not c.first.chain, len(c.faults), -c.proc))
+    lead = max(after, key=lambda c: (not c.first.chain, len(c.kinds), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known

@@ -11,7 +11,7 @@ from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event, Ref
+from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 from psmkit.model.wording import counted
 
@@ -23,27 +23,27 @@ def find(job: Job) -> list[Finding]:
     """PSM801, one finding for each kind of line in each run."""
     groups: dict[tuple[int | None, str], list[Event]] = defaultdict(list)
     steps: dict[tuple[int | None, str], Event] = {}
-    inside: set[Ref] = set()
+    inside = faults.Reported(faults.cascades(job))
     for cascade in faults.cascades(job):
         run = job.run_of(cascade.proc)
-        inside.update(f.ref for f in cascade.faults)
         if cascade.severity == "harmless" and not cascade.fatal:
-            groups[(run, cascade.first.event.name)].append(cascade.first.event)
-            for step in cascade.chain[:1]:
-                steps.setdefault((run, cascade.first.event.name), step.event)
+            key = (run, cascade.first.event.name)
+            groups[key].append(cascade.first.event)
+            if cascade.returned and key not in steps:
+                steps[key] = cascade.chain[0].event
         elif cascade.first.chain and not cascade.fatal and (cascade.survived or cascade.destroyed):
             groups[(run, cascade.first.event.name)].append(cascade.first.event)
     # a plugin that the user asked for is not optional
-    inside.update(event.ref for plugin in plugins.unused(job) for event in plugin.lines)
+    wanted = {event.ref for plugin in plugins.unused(job) for event in plugin.lines}
     known = {name: faults.message(job, name) for name in job.names}
     harmless = [n for n, m in known.items() if m is not None and m.severity == "harmless" and m.finding == "PSM801"]
     for event in job.scan.events.of(*harmless):
-        if event.ref not in inside:
+        if event not in inside and event.ref not in wanted:
             groups[(job.run_of_event(event), event.name)].append(event)
     out: list[Finding] = []
     small: dict[int | None, list[list[Event]]] = defaultdict(list)
     for (run, name), events in groups.items():
-        if events[0].level == "WARN" or events[0].ref in inside:
+        if events[0].level == "WARN" or events[0] in inside or events[0].ref in wanted:
             out.append(_finding(job, run, events, steps.get((run, name))))
         else:
             small[run].append(events)

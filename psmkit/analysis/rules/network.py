@@ -106,7 +106,7 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
 @once
 def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
     """The events outside cascades that the catalogue marks as bad signs, with their codes, by run."""
-    inside = {f.ref for c in faults.cascades(job) for f in c.faults}
+    inside = faults.Reported(faults.cascades(job))
     wanted: dict[str, str] = {}
     out: dict[int | None, list[tuple[Event, str]]] = defaultdict(list)
     for name in job.names:
@@ -114,7 +114,7 @@ def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
         if known is not None and known.severity in ("warning", "error") and known.finding in _CODES:
             wanted[name] = known.finding
     for event in job.scan.events.of(*wanted):
-        if event.proc >= 0 and event.ref not in inside:
+        if event.proc >= 0 and event not in inside:
             out[job.run_of(event.proc)].append((event, wanted[event.name]))
     return dict(out)
 

@@ -234,11 +234,14 @@ def _failed(job: Job) -> list[Finding]:
 
 def _ended(job: Job, proc: int, events: Sequence[Event]) -> bool:
     """Whether an error came back to the service through its functions before it printed these lines, and nothing went on after it."""
-    places = {e.ref for e in events}
     return any(
-        cascade.chain
+        cascade.returned
         and not cascade.settled
         and not cascade.aftermath
-        and any(f.ref in places and f.event.fields.get("code") == cascade.code for f in cascade.faults)
+        and any(
+            e.fields.get("code") == cascade.code and e in lines
+            for lines in [faults.Reported([cascade])]
+            for e in events
+        )
         for cascade in faults.of_proc(job, proc)
     )

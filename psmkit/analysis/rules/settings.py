@@ -57,7 +57,10 @@ def _trouble(job: Job, run: int) -> frozenset[str]:
     out = {_WAITS[w.kind] for w in waits_of(job, run) if w.proven and w.kind in _WAITS}
     for cascade in faults.of_run(job, run):
         if cascade.fatal:
-            out |= _failed(job, cascade)
+            ended = _failed(cascade)
+            # the text of a line is read for those that add something only: a resource that ran out is no matter of settings
+            if not ended <= out and (ended == {SIZES} or not _used_up(job, cascade)):
+                out |= ended
     if not out:
         out |= {kind for e in _lasting(job, run) for kind in _at(job, e)}
     return frozenset(out)
@@ -82,13 +85,15 @@ def _between(wait: Wait, value_of: Mapping[int, str], odd: Sequence[int]) -> boo
     return None in ends or ends[0] != ends[1]
 
 
-def _failed(job: Job, cascade: Cascade) -> set[str]:
-    """The exchanges that a fatal error ended. A resource that ran out is no matter of settings."""
+def _used_up(job: Job, cascade: Cascade) -> bool:
+    return faults.phrase(job, "out of memory", faults.body(job, cascade.first.event)) is not None
+
+
+def _failed(cascade: Cascade) -> set[str]:
+    """The exchanges that a fatal error ended."""
     first = cascade.first
-    if any(f.known is not None and f.known.finding == "PSM105" for f in cascade.faults):
+    if any(k.known is not None and k.known.finding == "PSM105" for k in cascade.kinds):
         return {SIZES}
-    if faults.phrase(job, "out of memory", faults.body(job, first.event)) is not None:
-        return set()
     family = CODES[first.known.finding].family if first.known is not None and first.known.finding in CODES else None
     connecting = (faults.place(first.event) or "").startswith(_CONNECTING)
     if family is Family.START:

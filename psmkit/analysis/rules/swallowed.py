@@ -50,21 +50,20 @@ def find(job: Job) -> list[Finding]:
 
 
 def _dropped(job: Job, cascade: Cascade) -> bool:
-    steps = cascade.chain
     if (
-        not steps
+        not cascade.returned
         and cascade.severity == "error"
         and not cascade.survived
         and cascade.threads <= _progressing(job, cascade.proc)
     ):
         # the loop of a progress thread calls a transport directly, so not even a return code is printed
         return not _noticed(job, cascade)
-    if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
+    if not cascade.returned or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
         return False
     # a service that closes the connection of the asking rank has notified it
-    if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
+    if any(not k.chain and k.known is not None and k.known.finding == "PSM107" for k in cascade.kinds):
         return False
-    names = [str(f.event.fields.get("file", "")) for f in steps]
+    names = [k.file for k in cascade.kinds if k.chain]
     # sockets silently return an internal error when the communicator aborts: nothing is lost then
     if cascade.first.chain and cascade.code == 3 and all("misc/socket.cc" in name for name in names):
         return False
@@ -96,12 +95,11 @@ def _all_progressing(job: Job) -> dict[int, set[int]]:
 
 def _noticed(job: Job, cascade: Cascade) -> bool:
     """Whether the process aborted, reported the failure or ended after it."""
-    seq = cascade.last.ref.seq
+    seq = cascade.end
     if _ends(job).get(cascade.proc, seq) > seq:
         return True
     return any(
-        other is not cascade and other.reached_api and other.last.ref.seq > seq
-        for other in faults.of_proc(job, cascade.proc)
+        other is not cascade and other.reached_api and other.end > seq for other in faults.of_proc(job, cascade.proc)
     )
 
 
@@ -116,7 +114,7 @@ def _ends(job: Job) -> dict[int, int]:
 
 def _finding(job: Job, cascade: Cascade) -> Finding:
     rank = job.rank_of_thread(cascade.first.event)
-    first, last = cascade.first, cascade.last
+    first, *_, last = [cascade.first, *cascade.faults]
     where = faults.place(last.event) or "a transport"
     cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
     error = f"error {cascade.code}" if cascade.code is not None else "an error"
