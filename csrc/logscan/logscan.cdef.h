@@ -44,7 +44,8 @@ typedef struct {
     uint32_t births;
     uint32_t aliased;
     uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
-    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count. */
+    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count.
+     */
     int64_t stamp;       /* of the last line with one */
     int64_t pause;       /* the longest time between two of them */
     uint64_t stamp_seq;  /* the line of stamp, 0: none */
