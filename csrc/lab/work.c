@@ -455,12 +455,19 @@ static bool move_once(struct run *run, uint64_t iter)
     return true;
 }
 
+/* End the operation of all ranks because of this failure. */
+static void abort_for(struct run *run, const struct psm_error *error)
+{
+    psm_set_last_error(error);
+    psmProxyAbort(run->state, error->text);
+}
+
 static void move_all(struct run *run)
 {
     for (uint64_t iter = 0; iter < run->c->iters; iter++) {
         if (move_once(run, iter)) continue;
         /* The others may be waiting for this rank's part. */
-        psmProxyAbort(run->state, run->result->error.text);
+        abort_for(run, &run->result->error);
         return;
     }
     const struct lab_result *r = run->result;
@@ -578,7 +585,7 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     together(run, "moved");
     /* As an application does after an error: what hangs in this rank's proxy would hang the freeing, too. */
     if (run->state && run->failed && strcmp(result->by, "lab") != 0 && strcmp(result->by, "data") != 0)
-        psmProxyAbort(run->state, result->error.text);
+        abort_for(run, &result->error);
     enter(run, "free");
     free_all(run);
     together(run, "freed");

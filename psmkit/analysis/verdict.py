@@ -157,7 +157,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         if (printed := program.told(job, run.index)) is not None:
             return _Evidence(False, f"{printed}, and {_NO_COMM}")
         if ready := sorted(_past_init(job, run)):
-            return _Evidence(False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown")
+            return _Evidence(
+                False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
+            )
         return _Evidence(False, _NO_COMM)
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances

@@ -17,7 +17,7 @@ __all__ = ["DAMAGED", "FOLLOWS", "OTHER", "about", "cause_of"]
 
 OTHER = "other"
 #: Causes of a failure that follows from another rank, which it names.
-FOLLOWS = frozenset({"peer-died", "peer-closed", "peer-failed", "deadline"})
+FOLLOWS = frozenset({"peer-died", "peer-closed", "peer-failed", "peer-sent", "deadline"})
 #: Causes that say which word of shared memory is damaged. Either rank may have done that.
 DAMAGED = {"damaged-recvTail": "recvTail", "damaged-sendHead": "sendHead"}
 _FOLDER = Path(__file__).parent / "v01"

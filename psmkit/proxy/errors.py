@@ -76,6 +76,7 @@ class Cause(enum.IntEnum):
     DAMAGED_TAIL = int(lib.PSM_CAUSE_DAMAGED_TAIL)
     DAMAGED_HEAD = int(lib.PSM_CAUSE_DAMAGED_HEAD)
     WRONG_DATA = int(lib.PSM_CAUSE_WRONG_DATA)
+    PEER_SENT = int(lib.PSM_CAUSE_PEER_SENT)
 
     @property
     def c_name(self) -> str:

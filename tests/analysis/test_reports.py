@@ -74,6 +74,7 @@ def test_fields_of_a_report_count_and_not_its_words(tmp_path: Path) -> None:
         ("deadline", "PSM_ERR_TIMEOUT", "did not answer ranks 0 and 2 in time"),
         ("peer-closed", "PSM_ERR_PEER_CLOSED", "stopped while ranks 0 and 2 still needed it"),
         ("peer-failed", "PSM_ERR_PEER_CLOSED", "failed first"),
+        ("peer-sent", "PSM_ERR_PROTOCOL", "broke the protocol, according to ranks 0 and 2"),
     ],
 )
 def test_rank_that_is_alive_is_not_called_gone(tmp_path: Path, cause: str, status: str, said: str) -> None:
@@ -83,6 +84,39 @@ def test_rank_that_is_alive_is_not_called_gone(tmp_path: Path, cause: str, statu
     found = report(tmp_path, logs)
     assert culprits(found) == [1] and said in found.reason
     assert not of(found.findings, "PSM403")
+
+
+def test_rank_that_the_lab_saw_at_work_has_lost_a_connection_and_is_no_culprit(tmp_path: Path) -> None:
+    for alive in (True, False):
+        logs = ranks(2)
+        refused(logs[0], 1, "peer-died", 1, "PSM_ERR_PEER_DEAD")
+        ends(logs[0], "peer-died", 1, "PSM_ERR_PEER_DEAD")
+        folder = tmp_path / str(alive)
+        folder.mkdir()
+        if alive:
+            line = (
+                f"psm lab: rank 1, process node0:{logs[1].pid}, is at work in stage move, which it entered 5.870 s ago"
+            )
+            (folder / "lab.log").write_text(line + "\n")
+        found = report(folder, logs)
+        assert culprits(found) == ([] if alive else [1])
+        assert ("still at work" if alive else "disappeared") in found.reason
+
+
+def test_refused_connection_leads_to_the_rank_that_listened(tmp_path: Path) -> None:
+    logs = ranks(3)
+    logs[0].warn(
+        "", "NET/PSM : connecting to 10.0.0.2<45001>, where rank 1 listens failed: Connection refused (ECONNREFUSED)"
+    )
+    refused(logs[0], 1, "peer-died", 1, "PSM_ERR_PEER_DEAD")
+    assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_failed_system_call_of_the_net_plugin_is_of_the_rank_that_prints_it(tmp_path: Path) -> None:
+    logs = ranks(3)
+    logs[0].warn("", "NET/PSM : making a socket failed: Too many open files (EMFILE)")
+    refused(logs[0], 1, "other", -1, "PSM_ERR_SYSTEM")
+    assert culprits(report(tmp_path, logs)) == [0]
 
 
 def test_rank_whose_own_proxy_does_not_answer_is_its_own_culprit(tmp_path: Path) -> None:

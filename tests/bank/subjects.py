@@ -163,6 +163,13 @@ def _lab() -> Iterator[Subject]:
             # Only the sanitizer sees what a rank leaves behind.
             truth = Truth(("healthy", "leaking"), None)
         elif truth.broken:
+            site, _, struck = name.partition("/")
+            if "PSM402" in truth.codes:
+                # Only the lab says that a rank was killed. To its peers a rank is lost.
+                truth = replace(truth, codes=(*truth.codes, "PSM403"))
+            if site.startswith("net.") and struck.startswith(("close", "drop")):
+                # A socket that closes looks the same from both ends, and neither rank prints what it did to it.
+                truth = replace(truth, culprits=None)
             # Where a rank stands still, its peers' waits end at their deadline: their logs show a failure.
             also = ("failed", "inconclusive") if truth.verdicts == ("hung",) else ("inconclusive",)
             truth = replace(truth, verdicts=(*truth.verdicts, *also), named=False)

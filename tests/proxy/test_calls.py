@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from psmkit._native.psm import lib
 from psmkit.proxy import (
     LATER,
     AbortedError,
@@ -25,9 +26,11 @@ from psmkit.proxy import (
     PsmError,
     Settings,
     ShareKind,
+    Status,
     WaitTimeoutError,
     ZeroCopy,
 )
+from psmkit.proxy.errors import record_of
 from psmkit.testing import Ranks
 from tests.proxy import calls
 from tests.proxy.test_handlers import NUMBER, served
@@ -117,6 +120,15 @@ def test_abort_by_another_thread_ends_a_wait_with_its_reason() -> None:
         thread.join()
         assert c.proxy.aborted and isinstance(c.proxy.async_error, AbortedError)
         assert c.proxy.async_error.text == "enough"
+
+
+def test_abort_with_the_text_of_the_last_failure_keeps_its_cause() -> None:
+    for said, cause, names in (("seen", Cause.PEER_SENT, 3), ("something else", Cause.OTHER, None)):
+        with served() as c:
+            lib.psm_set_last_error(record_of(PsmError("seen", Status.PROTOCOL, peer=3, cause=Cause.PEER_SENT, names=3)))
+            c.proxy.abort(said)
+            error = c.proxy.async_error
+            assert isinstance(error, AbortedError) and (error.cause, error.names) == (cause, names)
 
 
 def test_proxy_that_is_closed_beside_a_waiting_thread_ends_its_wait() -> None:

@@ -78,6 +78,8 @@ const char *psm_cause_name(enum psm_cause cause)
         return "damaged-sendHead";
     case PSM_CAUSE_WRONG_DATA:
         return "wrong-data";
+    case PSM_CAUSE_PEER_SENT:
+        return "peer-sent";
     }
     return "other";
 }
@@ -87,7 +89,7 @@ const char *psm_cause_name(enum psm_cause cause)
 enum psm_cause psm_error_cause(const struct psm_error *error)
 {
     uint32_t cause = error ? error->detail & CAUSE_MASK : 0;
-    return cause <= PSM_CAUSE_WRONG_DATA ? (enum psm_cause)cause : PSM_CAUSE_OTHER;
+    return cause <= PSM_CAUSE_PEER_SENT ? (enum psm_cause)cause : PSM_CAUSE_OTHER;
 }
 
 int psm_error_names(const struct psm_error *error)
@@ -127,6 +129,11 @@ psm_status psm_because(psm_status status, enum psm_cause cause, int names)
 {
     last.detail = psm_error_detail(cause, names);
     return status;
+}
+
+psm_status psm_peer_sent(psm_status status)
+{
+    return psm_because(status, PSM_CAUSE_PEER_SENT, last.peer);
 }
 
 /* The arguments may point into the record that is being written: callers often report an error again with more context.

@@ -31,6 +31,9 @@ psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const 
 uint32_t psm_detail_of(psm_status status, int names);
 /* Say the cause of the failure that was just noted: return psm_because(psm_fail(...), PSM_CAUSE_PEER_FAILED, peer). */
 psm_status psm_because(psm_status status, enum psm_cause cause, int names);
+/* The same where the peer of the failure sent or published what breaks the protocol: return
+ * psm_peer_sent(psm_fail(...)). */
+psm_status psm_peer_sent(psm_status status);
 /* Record another thread's failure as this thread's own. Returns its status. */
 psm_status psm_fail_again(const struct psm_error *error);
 /* Fill in what a lower level did not know: rank, peer, opId and stage if they are empty. Returns the status. */

@@ -72,8 +72,9 @@ static psm_status check_peer(const struct psm_peer_info *info)
                         "libpsm on all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
-        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
-                        info->rank, info->size, sizeof *info);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0,
+                                      "rank %d published %u bytes, expected %zu", info->rank, info->size,
+                                      sizeof *info));
     return PSM_OK;
 }
 
@@ -227,9 +228,9 @@ static psm_status compare(const struct psmNetConnector *c, const struct psm_net_
     const struct psm_net_connect *me = &c->info;
     static const char same[] = "; set it alike on all ranks", swapped[] = ": connect infos were mixed up";
     if (peer->magic != me->magic)
-        return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank, peer->magic,
-                        me->magic);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
+                                      "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank,
+                                      peer->magic, me->magic));
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
                         "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",

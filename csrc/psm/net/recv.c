@@ -123,28 +123,29 @@ static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubA
     uint64_t n = local->passed, step = sub->base + n, left = sub->nbytes - n * local->chunk;
     uint64_t bytes = left < local->chunk ? left : local->chunk;
     if (size < (int)sizeof *head || head->magic != PSM_NET_MAGIC || head->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "the message with step %" PRIu64
-                        " from rank %d has %d bytes, magic 0x%08x, version %u; expected %" PRIu64 ", 0x%08x, %d",
-                        step, local->peer, size, head->magic, head->version, sizeof *head + bytes, PSM_NET_MAGIC,
-                        PSM_WIRE_VERSION);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                                      "the message with step %" PRIu64
+                                      " from rank %d has %d bytes, magic 0x%08x, version %u; expected %" PRIu64
+                                      ", 0x%08x, %d",
+                                      step, local->peer, size, head->magic, head->version, sizeof *head + bytes,
+                                      PSM_NET_MAGIC, PSM_WIRE_VERSION));
     if (head->kind == PSM_NET_ENDED) {
         local->theirs = head->status ? (psm_status) - (int)head->status : PSM_ERR_PEER_CLOSED;
         local->theirs_cuda = head->cuda;
         return PSM_IN_PROGRESS;
     }
     if (head->seq != local->seq || head->step != step || head->nbytes != sub->nbytes)
-        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "rank %d sent step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
-                        " bytes in all, expected step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
-                        ": a message was lost or damaged",
-                        local->peer, head->step, head->seq, head->nbytes, step, local->seq, sub->nbytes);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                                      "rank %d sent step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
+                                      " bytes in all, expected step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
+                                      ": a message was lost or damaged",
+                                      local->peer, head->step, head->seq, head->nbytes, step, local->seq, sub->nbytes));
     if (head->bytes != bytes || (uint64_t)size != sizeof *head + bytes)
-        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "step %" PRIu64 " of operation %" PRIu64
-                        ": rank %d sent a message of %d bytes that says %" PRIu64 ", expected %zu and %" PRIu64
-                        " bytes",
-                        step, local->seq, local->peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes);
+        return psm_peer_sent(
+            psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                     "step %" PRIu64 " of operation %" PRIu64 ": rank %d sent a message of %d bytes that says %" PRIu64
+                     ", expected %zu and %" PRIu64 " bytes",
+                     step, local->seq, local->peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes));
     return PSM_OK;
 }
 

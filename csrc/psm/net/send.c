@@ -32,20 +32,21 @@ static psm_status post_credits(struct psmNetLocalInfo *local)
 static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_net_credit *credit, int size)
 {
     if (size != (int)sizeof *credit || credit->magic != PSM_NET_MAGIC || credit->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                        "a credit of rank %d has %d bytes, magic 0x%08x, version %u; expected %zu, 0x%08x, %d",
-                        local->peer, size, credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC,
-                        PSM_WIRE_VERSION);
+        return psm_peer_sent(psm_fail(
+            PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+            "a credit of rank %d has %d bytes, magic 0x%08x, version %u; expected %zu, 0x%08x, %d", local->peer, size,
+            credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC, PSM_WIRE_VERSION));
     if (credit->kind == PSM_NET_ENDED) {
         local->theirs = credit->status ? (psm_status) - (int)credit->status : PSM_ERR_PEER_CLOSED;
         local->theirs_cuda = credit->cuda;
         return PSM_OK;
     }
     if (credit->kind != PSM_NET_CREDIT || credit->recvTail < local->tail || credit->seq < local->offered)
-        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                        "a credit of rank %d, of kind %u, is for operation %" PRIu64 " with recvTail %" PRIu64
-                        "; expected at least %" PRIu64 " and %" PRIu64,
-                        local->peer, credit->kind, credit->seq, credit->recvTail, local->offered, local->tail);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                                      "a credit of rank %d, of kind %u, is for operation %" PRIu64
+                                      " with recvTail %" PRIu64 "; expected at least %" PRIu64 " and %" PRIu64,
+                                      local->peer, credit->kind, credit->seq, credit->recvTail, local->offered,
+                                      local->tail));
     local->offered = credit->seq;
     local->offered_bytes = credit->nbytes;
     local->tail = credit->recvTail;
@@ -78,9 +79,9 @@ static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubAr
 {
     if (local->offered < local->seq) return PSM_OK;
     if (local->offered != local->seq)
-        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                        "rank %d offered operation %" PRIu64 ", expected operation %" PRIu64, local->peer,
-                        local->offered, local->seq);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                                      "rank %d offered operation %" PRIu64 ", expected operation %" PRIu64, local->peer,
+                                      local->offered, local->seq));
     if (local->offered_bytes != sub->nbytes)
         return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
@@ -190,10 +191,10 @@ static psm_status check_credits(const struct psmNetLocalInfo *local, const struc
     uint64_t end = sub->base + sub->nsteps;
     if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return PSM_OK; /* look reports these */
     if (local->credits < local->credits_end || (local->offered >= local->seq && local->tail >= end)) return PSM_OK;
-    return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                    "bad last credit of rank %d: operation %" PRIu64 ", recvTail %" PRIu64
-                    ", expected operation %" PRIu64 ", recvTail %" PRIu64,
-                    local->peer, local->offered, local->tail, local->seq, end);
+    return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                                  "bad last credit of rank %d: operation %" PRIu64 ", recvTail %" PRIu64
+                                  ", expected operation %" PRIu64 ", recvTail %" PRIu64,
+                                  local->peer, local->offered, local->tail, local->seq, end));
 }
 
 static psm_status send_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)

@@ -145,8 +145,9 @@ static psm_status check(const struct psm_peer_info *info)
                         "libpsm on all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
-        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
-                        info->rank, info->size, sizeof *info);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0,
+                                      "rank %d published %u bytes, expected %zu", info->rank, info->size,
+                                      sizeof *info));
     return PSM_OK;
 }
 

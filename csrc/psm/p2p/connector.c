@@ -272,9 +272,9 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
     const struct psm_p2p_connect *me = &c->info;
     static const char same[] = "; set it alike on all ranks";
     if (peer->magic != me->magic)
-        return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank, peer->magic,
-                        me->magic);
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
+                                      "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank,
+                                      peer->magic, me->magic));
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
                         "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",

@@ -255,6 +255,9 @@ psm_status psmProxyAbort(psmProxyState *state, const char *reason)
     if (!state) return psm_fail(PSM_ERR_INVALID, "abort", -1, -1, 0, "psmProxyAbort: state is NULL");
     struct psm_error error = {.status = PSM_ERR_ABORTED, .rank = state->rank, .peer = -1, .stage = "abort"};
     snprintf(error.text, sizeof error.text, "%s", reason && *reason ? reason : "the application aborted the operation");
+    /* Who aborts because of the last failure passes its text: the cause goes with it. */
+    const struct psm_error *why = psm_last_error();
+    if (why->status != PSM_OK && strcmp(why->text, error.text) == 0) error.detail = why->detail;
     psm_state_abort(state, &error);
     return PSM_OK;
 }

@@ -17,7 +17,7 @@ from psmkit.analysis.facts.places import single_node
 from psmkit.analysis.facts.tags import without_tag
 from psmkit.logparse.types import Event
 
-__all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab", "workers"]
+__all__ = ["FAULTS", "KILLED", "Death", "at_work_by_lab", "collect", "manner", "signal_name", "told_by_lab", "workers"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
@@ -89,6 +89,12 @@ class Death:
 def told_by_lab(job: Job, event: Event) -> bool:
     """Whether `psmkit lab run` reports how the process of a record ended: by itself, or with the run."""
     return event.proc in _named_by_lab(job)
+
+
+@once
+def at_work_by_lab(job: Job) -> set[int | None]:
+    """The processes that `psmkit lab run` saw alive when the deadline of the run passed."""
+    return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.waits")} - {None}
 
 
 @once

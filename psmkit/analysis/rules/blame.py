@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.facts.once import once
@@ -179,6 +180,9 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         quiet = no_log(job, run) if at.proc is None else "its own log shows no error"
         last = [job.process(at.proc).last] if at.proc is not None else []
         lines = _lines(against) or [e.ref for e in failed][:5]
+        if at.proc in at_work_by_lab(job):
+            found.append(_cut_off(job, run, at, blamers, [*lines, *last]))
+            continue
         broke = _broke(job, errors) or any(b.lost for b in against)
         if broke and against:
             gone = "disappeared or was cut off" if ours.victims and ours.victims <= ours.unsure else "disappeared"
@@ -215,6 +219,24 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         # the most blamed process comes first; those that lost their peers because of it may be blamed as well
         found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
     return found
+
+
+def _cut_off(job: Job, run: int, at: Target, blamers: list[int], refs: Sequence[Ref]) -> Finding:
+    """A lost connection whose two ends live. Either of them may have closed it, or the network between them."""
+    return new_finding(
+        job,
+        "PSM403",
+        run=run,
+        title=f"{names_of(job, blamers)} lost the connection to {_name(job, at)}, which is still at work",
+        confidence=0.6,
+        explanation="Both processes live, so the connection itself broke: one of them closed it, or the network between them did.",
+        next_step="Look at the last lines of both processes about this connection, and at the network between them.",
+        refs=refs,
+        ranks=sorted({r for r in (at.rank, *(job.rank_of(p) for p in blamers)) if r is not None}),
+        procs=[p for p in (at.proc, *blamers) if p is not None],
+        culprits=[],
+        stage="error",
+    )
 
 
 def _broke(job: Job, events: Iterable[Event]) -> bool:

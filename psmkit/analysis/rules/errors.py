@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
+from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.once import once
@@ -409,7 +410,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
-    told = _named_by_libpsm(job, after, at)
+    told, cut_off = _named_by_libpsm(job, after, at)
     return new_finding(
         job,
         code,
@@ -432,7 +433,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
-        culprits=named or (_ranks(job, lead.proc) if unclear else []),
+        # a connection that broke between two living processes does not say which end closed it
+        culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
         named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, said),
@@ -444,7 +446,8 @@ _DID = {
     "deadline": "did not answer {} in time",
     "peer-closed": "stopped while {} still needed it",
     "peer-failed": "failed first, according to {}",
-    "peer-died": "disappeared: {} lost the connection to it",
+    "peer-sent": "broke the protocol, according to {}",
+    reports.DIED: "disappeared: {} lost the connection to it",
 }
 
 
@@ -455,18 +458,20 @@ def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
     return sorted(named) if ours and named <= {r.by for r in ours} and {r.cause for r in ours} == {"deadline"} else []
 
 
-def _named_by_libpsm(job: Job, after: Sequence[Cascade], at: blame.Target | None) -> str | None:
-    """The title, if libpsm's reports lead to this rank: they say what it did to the others."""
+def _named_by_libpsm(job: Job, after: Sequence[Cascade], at: blame.Target | None) -> tuple[str | None, bool]:
+    """The title, if libpsm's reports lead to this rank: they say what it did to the others. And whether only the connection to it is lost."""
     ours = [
         r for c in after if (r := c.first.report) is not None and at is not None and r.points and r.named == at.rank
     ]
     cause = next((cause for cause in _DID if any(r.cause == cause for r in ours)), None)
     if at is None or cause is None:
-        return None
+        return None, False
     victims = ranks_text(r.by for r in ours if r.by is not None and r.cause == cause)
     name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
+    if cause == reports.DIED and at.proc in at_work_by_lab(job):
+        return f"{victims} lost the connection to {name}, which is still at work", True
     reason = next(r.event.fields.get("reason", "") for r in ours if r.cause == cause)
-    return f"{name} {_DID[cause].format(victims)}: {reason}"
+    return f"{name} {_DID[cause].format(victims)}: {reason}", False
 
 
 def _survived(job: Job, run: int) -> list[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.printed import number
@@ -81,7 +82,11 @@ def _blamed(job: Job, run: int, first: Event, own: Sequence[Event]) -> list[int]
         differ = [(r.by, r.named) for r in said if r.cause == reports.MISMATCH]
         return reports.odd_in(job, run, [(a, b) for a, b in differ if a is not None and b is not None])
     origin = reports.origin(_report(first), said)
-    return [origin] if origin is not None else []
+    if origin is None:
+        return []
+    if _report(first).cause == reports.DIED and job.proc_of(run, origin) in at_work_by_lab(job):
+        return []  # only the connection to it is lost, and either end may have closed that
+    return [origin]
 
 
 def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) -> list[Finding]:

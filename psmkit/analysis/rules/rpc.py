@@ -203,6 +203,8 @@ def _failed(job: Job) -> list[Finding]:
     events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
     failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]
     told = {e.proc for e in sightings(job, "PSM107") if told_by_errors(job, e)}
+    # libpsm prints why: the rule of errors reports that, or the blame leads to the rank that the reason names
+    told |= {e.proc for e in job.events("libpsm.proxy.failed") if told_by_errors(job, e)}
     printed: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         printed[event.proc].append(event)

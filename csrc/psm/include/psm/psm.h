@@ -59,7 +59,7 @@ typedef enum psm_status {
 } psm_status;
 
 /* What kind of failure it is, where more is known than its status: for programs. Which rank it names depends on the
-   kind; with 1 to 4 that rank is the one to look at next. */
+   kind; with 1 to 4 and 9 that rank is the one to look at next. */
 enum psm_cause {
     PSM_CAUSE_OTHER = 0,
     PSM_CAUSE_PEER_DIED = 1,   /* the process of that rank ended, or the network to it was lost */
@@ -70,7 +70,8 @@ enum psm_cause {
     PSM_CAUSE_DAMAGED_TAIL =
         6, /* recvTail of that rank has an impossible value. This rank or that one may have damaged it */
     PSM_CAUSE_DAMAGED_HEAD = 7, /* the same of sendHead */
-    PSM_CAUSE_WRONG_DATA = 8    /* bytes of that rank are not those that it sent */
+    PSM_CAUSE_WRONG_DATA = 8,   /* bytes of that rank are not those that it sent */
+    PSM_CAUSE_PEER_SENT = 9     /* that rank sent or published what breaks the protocol */
 };
 
 /* Details of the last failure on the calling thread. Valid until the next call that fails on this thread. */

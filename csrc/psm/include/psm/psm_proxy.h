@@ -187,6 +187,7 @@ PSM_API psm_status psmProxySetAddresses(psmProxyState *state, const struct psmPr
  */
 PSM_API psm_status psmProxyStop(psmProxyState *state);
 PSM_API psm_status psmProxyDestroy(psmProxyState *state); /* accepts NULL */
+/* Ends the operation of all ranks. Where reason is the text of the thread's last error, its cause goes with it. */
 PSM_API psm_status psmProxyAbort(psmProxyState *state, const char *reason);
 
 PSM_API int psmProxyRank(const psmProxyState *state);
