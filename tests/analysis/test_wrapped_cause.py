@@ -18,4 +18,4 @@ def test_a_wrapped_warning_is_the_cause_and_names_the_peer(tmp_path: Path) -> No
     )
     report = psmkit.analyze([str(path)])
     assert (report.verdict, [f.code for f in report.findings if f.severity == "error"]) == ("failed", ["PSM406"])
-    assert [c.host for c in report.culprits] == ["10.1.0.7"]
+    assert [(c.host, c.either) for c in report.culprits] == [("n2", True), ("10.1.0.7", True)]

@@ -55,6 +55,8 @@ Column = npt.NDArray[Any]
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
+#: The end of a quoted line whose end is lost.
+_CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
@@ -252,23 +254,30 @@ def body(job: Job, event: Event, most: int = 160) -> str:
     cut = event.level == "WARN" and lines.catalogue(job).cut(text.strip())
     text = " ".join(text.split())
     text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    return f"{text}\N{HORIZONTAL ELLIPSIS} (the line is cut)" if cut else text
+    return text + _CUT if cut else text
 
 
 _HEX = frozenset("0123456789abcdefABCDEF:.")
 
 
 def brief(job: Job, event: Event, most: int = 90) -> str:
-    """The text of a line for a title: without GIDs, and cut at a word."""
+    """The text of a line for a title: without GIDs, and cut at a word. Of a line of libpsm, its status and reason."""
+    report = reports.of(job, event)
+    whole = body(job, event, 400)
+    if report is not None and report.status:
+        whole = f"{report.status}: {event.fields.get('reason')}"
     kept: list[str] = []
-    for word in body(job, event, 400).split():
+    for word in whole.removesuffix(_CUT).split():
         if word.count(":") > 1 and _HEX.issuperset(word.strip(",()")):
             if kept and kept[-1].lower().endswith(("gid", "gids")):
                 kept.pop()
         else:
             kept.append(word)
     text = " ".join(kept)
-    return text if len(text) <= most else (text[:most].rpartition(" ")[0] or text[:most]) + "\N{HORIZONTAL ELLIPSIS}"
+    short = text if len(text) <= most else text[:most].rpartition(" ")[0] or text[:most]
+    if whole.endswith(_CUT):
+        return short + _CUT
+    return short if short == text else short + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def place(event: Event) -> str | None:
