@@ -273,12 +273,13 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         cause, other = about(first.fields)
         damaged = DAMAGED.get(cause)
         blamed = [] if damaged else _blamed(job, run, first, own)
+        whose = f" because of {ranks_text(blamed)}" if blamed and rank not in blamed else ""
         out.append(
             new_finding(
                 job,
                 "PSM401",
                 run=run,
-                title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
+                title=f"rank {rank} failed in stage {first.fields.get('stage')}{whose}: {_told(first)}",
                 severity=Severity.WARNING if consequence else Severity.ERROR,
                 # NCCL's return to its caller is the last part of its log's evidence.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
