@@ -58,7 +58,7 @@ def run(name: str) -> tuple[bool, float, str]:
     begun = time.monotonic()
     with load(loaded), log.open("wb") as out:
         done = subprocess.run(["make", *arguments], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False)
-    text = log.read_text(errors="replace")
+    text = log.read_text(errors="replace").replace(f"{ROOT}/", "")
     counts = _COUNTS.findall(text)
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     return done.returncode == 0, time.monotonic() - begun, "; ".join(counts) or f"last line: {last[:120]}"

@@ -178,7 +178,7 @@ def _all() -> list[list[Run]]:
 
 
 def _well(outcome: runner.Outcome) -> bool:
-    """Whether each rank did its work; what a variant leaves behind is told at the end, as a failure."""
+    """Whether each rank did its work; what a variant leaves behind is reported at the end, as a failure."""
     return all(rank.state == "good" or (rank.failure or {}).get("by") == "left" for rank in outcome.ranks)
 
 
