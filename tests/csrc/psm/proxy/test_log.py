@@ -44,7 +44,8 @@ def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None
         rank.ask("stop")
     # 4 calls of Init beside the others.
     text = analyze(tmp_path / "logs")
-    assert "44 proxy calls and 5 fd exchanges complete" in text
+    assert '"proxy_calls": {"matched": 44, "pending": 0, "orphan": 0}' in text, text[:3000]
+    assert '"fd_exchanges": {"matched": 5, "pending": 0, "orphan": 0}' in text, text[:3000]
 
 
 @pytest.mark.parametrize("fault", ["proxy.askfd:duplicate", "uds.reply:drop,nth=1/2", "uds.reply:reorder"])
