@@ -190,9 +190,9 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         elif against:
             what = f"is named in the errors of {names_of(job, blamers)}"
         else:
-            lost = "lost a connection" if broke else "fail because of a peer"
+            lost = "lost a connection" if broke else "failed because of a peer"
             what = f"is the only rank that reports no error: {names_of(job, blamers)} {lost}"
-        whom = "name" if against else "fail because of a peer; the only rank that reports no error is"
+        whom = "named" if against else "failed because of a peer; the only rank that reports no error is"
         found.append(
             new_finding(
                 job,
