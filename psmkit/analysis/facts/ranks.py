@@ -17,6 +17,7 @@ from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_
 from psmkit.catalogue import load
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import Event, Process, Ref, Value
+from psmkit.model.rows import row
 
 __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
@@ -28,7 +29,7 @@ _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param
 MOST_DEVICES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Claim:
     """One piece of evidence for a rank. ``basis`` is the catalogue name of the line, or a kind of evidence in words."""
 

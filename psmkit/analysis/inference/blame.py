@@ -21,6 +21,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
+from psmkit.model.rows import row
 
 __all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "target"]
 
@@ -46,7 +47,7 @@ _MISSED = (
 _LEAST = 10
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Target:
     """The target of a blaming line; a rank without a log has no process."""
 
@@ -54,7 +55,7 @@ class Target:
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Blame:
     """One line by which a process points at another. ``weight``: 3 an error, 2 a lasting silence, 1 a closed connection."""
 

@@ -30,6 +30,7 @@ from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
+from psmkit.model.rows import row
 
 __all__ = [
     "Cascade",
@@ -61,7 +62,7 @@ _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Fault:
     """One line that reports an error. ``report`` is libpsm's, with cause and rank."""
 
