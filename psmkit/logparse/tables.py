@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -37,22 +37,15 @@ Column = npt.NDArray[Any]
 _Row = TypeVar("_Row")
 
 
-class _Table(Sequence[_Row], Generic[_Row]):
-    """Rows in the order of the scan. ``message`` is a column of indices into ``kinds``; ``names`` are those that occur, sorted."""
+class Listed(Sequence[_Row]):
+    """Rows of a scan that become objects on each request. ``make`` makes those with these numbers."""
 
-    def __init__(self, kinds: Sequence[str], message: Column, make: Callable[[Column], list[_Row]]) -> None:
-        self.kinds = kinds
-        self.message = message
+    def __init__(self, length: int, make: Callable[[Column], list[_Row]]) -> None:
+        self._length = length
         self._make = make
-        order = np.argsort(message, kind="stable")
-        found, starts = np.unique(message[order], return_index=True)
-        parts = np.split(order, starts[1:]) if len(order) else []
-        self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
-        self._made: dict[str, list[_Row]] = {}
-        self.names: Sequence[str] = sorted(self._rows)
 
     def __len__(self) -> int:
-        return len(self.message)
+        return self._length
 
     @overload
     def __getitem__(self, at: int) -> _Row: ...
@@ -64,12 +57,31 @@ class _Table(Sequence[_Row], Generic[_Row]):
         return self._make(np.array([range(len(self))[at]]))[0]
 
     def __iter__(self) -> Iterator[_Row]:
-        return iter(self.of(*self.names))
+        for start in range(0, len(self), _PART):
+            yield from self[start : start + _PART]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class _Table(Listed[_Row]):
+    """Rows in the order of the scan. ``message`` is a column of indices into ``kinds``; ``names`` are those that occur, sorted."""
+
+    def __init__(self, kinds: Sequence[str], message: Column, make: Callable[[Column], list[_Row]]) -> None:
+        super().__init__(len(message), make)
+        self.kinds = kinds
+        self.message = message
+        order = np.argsort(message, kind="stable")
+        found, starts = np.unique(message[order], return_index=True)
+        parts = np.split(order, starts[1:]) if len(order) else []
+        self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
+        self._made: dict[str, list[_Row]] = {}
+        self.names: Sequence[str] = sorted(self._rows)
+
+    def __iter__(self) -> Iterator[_Row]:
+        return iter(self.of(*self.names))
 
     def of(self, *names: str) -> list[_Row]:
         """The rows of these messages in the order of the scan. Those of one message are made once; do not change the list."""
@@ -209,35 +221,6 @@ class Counts(_Table[MessageCount]):
     def outside(self) -> list[MessageCount]:
         """The counts of lines of no process."""
         return self.make(np.flatnonzero(self.proc < 0))
-
-
-class Listed(Sequence[_Row], Generic[_Row]):
-    """Records of a scan that become objects on each request."""
-
-    def __init__(self, records: Column, make: Callable[[tuple[Any, ...]], _Row]) -> None:
-        self._records = records
-        self._make = make
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @overload
-    def __getitem__(self, at: int) -> _Row: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[_Row]: ...
-    def __getitem__(self, at: int | slice) -> _Row | list[_Row]:
-        if isinstance(at, slice):
-            return [self._make(row) for row in self._records[at].tolist()]
-        return self._make(self._records[at].item())
-
-    def __iter__(self) -> Iterator[_Row]:
-        for start in range(0, len(self), _PART):
-            yield from self[start : start + _PART]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)
