@@ -139,7 +139,7 @@ class Decoder:
     def events_table(self) -> Events:
         """All events, decoded on request."""
         e = self.events
-        columns = {name: e[name] for name in ("message", "proc", "thread", "device")}
+        columns = {name: e[name] for name in ("message", "stream", "proc", "thread", "device")}
         columns |= {"times": e["count"].astype(np.int64)}
         columns |= {name: e[name]["seq"].astype(np.int64) for name in ("first", "last")}
         columns |= {"level": e["level"], "timed": e["time"] != 0}
@@ -148,7 +148,7 @@ class Decoder:
             name: {field for field, _ in own} | constants.keys()
             for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
         }
-        return Events(self.names, fields, columns, self.events_of, self.values_of)
+        return Events(self.names, fields, columns, self.events_of, self.values_of, self.refs_of)
 
     def counts_table(self) -> Counts:
         """How often each process printed each message, of a scan that is finished."""
@@ -198,6 +198,10 @@ class Decoder:
                 for place, event in zip(part.tolist(), self._decode(kind, records[part]), strict=True):
                     found[place] = event
         return [event for event in found if event is not None]
+
+    def refs_of(self, wanted: npt.NDArray[Any]) -> list[Ref]:
+        """The first lines of the events with these numbers."""
+        return list(_refs(self.events["first"][wanted]))
 
     def values_of(self, message: int, field: str, rows: npt.NDArray[Any]) -> list[Value | None]:
         """A field of the events with these numbers, all of one message; None where the line lacks it."""

@@ -20,6 +20,7 @@ from psmkit.logparse.types import (
     MessageCount,
     PairQueue,
     Process,
+    Ref,
     SeqGroup,
     ServiceTally,
     ShapeCount,
@@ -125,7 +126,7 @@ class _Table(Listed[_Row]):
 class Events(_Table[Event]):
     """The events of a scan.
 
-    Columns: ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``times``, ``first`` and ``last`` (``seq`` of the first and the last
+    Columns: ``stream``, ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``times``, ``first`` and ``last`` (``seq`` of the first and the last
     line), ``level`` (an index into the catalogue's levels), ``timed``, ``tagged`` and ``placed`` (whether the line has a time stamp, a tag, a ``where``).
     """
 
@@ -136,10 +137,14 @@ class Events(_Table[Event]):
         columns: Mapping[str, Column],
         make: Callable[[Column], list[Event]],
         values: Callable[[int, str, Column], list[Value | None]],
+        refs: Callable[[Column], list[Ref]],
     ) -> None:
         super().__init__(kinds, columns["message"], make)
         self._fields = fields
         self._values = values
+        #: The lines of the rows with these numbers.
+        self.refs = refs
+        self.stream = columns["stream"]
         self.proc, self.thread, self.device = columns["proc"], columns["thread"], columns["device"]
         self.times, self.first, self.last = columns["times"], columns["first"], columns["last"]
         self.level, self.timed, self.tagged, self.placed = (columns[n] for n in ("level", "timed", "tagged", "placed"))
@@ -170,6 +175,7 @@ class Events(_Table[Event]):
         none = int(np.iinfo(np.int32).min)
         columns: dict[str, Column] = {
             "message": np.array([number[e.name] for e in found], dtype=np.intp),
+            "stream": np.array([e.stream for e in found], dtype=np.uint32),
             "proc": np.array([e.proc for e in found], dtype=np.int32),
             "thread": np.array([e.thread for e in found], dtype=np.int32),
             "device": np.array([none if e.device is None else e.device for e in found], dtype=np.int32),
@@ -187,6 +193,7 @@ class Events(_Table[Event]):
             columns,
             lambda rows: [found[row] for row in rows.tolist()],
             lambda _, field, rows: [found[row].fields.get(field) for row in rows.tolist()],
+            lambda rows: [found[row].ref for row in rows.tolist()],
         )
 
 

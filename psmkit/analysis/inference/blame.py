@@ -204,8 +204,8 @@ def _by_ip(job: Job, addr: str, run: int) -> int | None:
 def _by_address(job: Job) -> dict[tuple[int | None, str], set[int]]:
     """The processes of a run on each address."""
     out: dict[tuple[int | None, str], set[int]] = defaultdict(set)
-    for event in job.events("bootstrap.using"):
-        out[job.run_of_event(event), str(event.fields.get("addr", "")).split("<", 1)[0]].add(event.proc)
+    for proc, run, addr in job.values("addr", "bootstrap.using"):
+        out[run, str(addr or "").split("<", 1)[0]].add(proc)
     return dict(out)
 
 
