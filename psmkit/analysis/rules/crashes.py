@@ -66,7 +66,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         anonymous = death.events[0].name == "sys.shell.killed" or (
             death.rank is None and death.pid is None and death.local is None
         )
-        late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
+        # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
+        first = death.events[0].name == "launch.deepspeed.exit"
+        late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
         if (
             late
             or death.sent
@@ -104,6 +106,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             )
         )
         return out
+    if len(origins) > 1 and all(d.listed for d in origins):
+        return [*out, _listed(job, run, origins)]
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
     cut = bool(followers) and all(d.by_peer for d in followers)
@@ -115,6 +119,23 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
+
+
+def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
+    """Workers that torchrun lists as failed after the first one, which the log does not show."""
+    ranks = [d.rank for d in deaths if d.rank is not None]
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{ranks_text(ranks)} {manner(deaths[0])}, and the log does not show which rank failed first",
+        confidence=0.8,
+        explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`.",
+        next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank.",
+        refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
+        ranks=ranks,
+        stage="error",
+    )
 
 
 def _has_procs(job: Job, run: int | None) -> bool:
