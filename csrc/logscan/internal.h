@@ -160,6 +160,8 @@ int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *l
 /* As ls_find_tag, of a line of NCCL 2.0 to 2.2. */
 int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, int *level, uint32_t *body);
 int64_t ls_find_ofi(const char *s, uint32_t n, int *level, uint32_t *body);
+/* The device in a prefix whose host and pid are lost or unreadable; INT32_MIN if there is none. */
+int32_t ls_bare_device(const char *s, uint32_t tag, int level);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);
 void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out);

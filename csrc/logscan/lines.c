@@ -412,6 +412,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         struct ls_prefix p = {0};
         ls_parse_noise(s, 0, (uint32_t)tag, &p);
         rec.tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+        rec.device = ls_bare_device(s, (uint32_t)tag, level);
     }
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
     if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;

@@ -68,7 +68,7 @@ def test_warning_without_host_and_pid_still_fails_the_run(tmp_path: Path) -> Non
     line = "[{}] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     report = analyze(tmp_path, line.format(3))
     assert (report.verdict, [f.code for f in report.findings if f.severity == "error"]) == ("failed", ["PSM503"])
-    assert not report.culprits
+    assert [(c.rank, c.device) for c in report.culprits] == [(None, 3)]
     harmless = analyze(tmp_path, "[3] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n")
     assert serious(harmless) == []
     over = analyze(

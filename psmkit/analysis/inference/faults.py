@@ -54,6 +54,8 @@ Column = npt.NDArray[Any]
 
 #: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+#: A network plugin fails to create its end of a connection. While it starts, NCCL takes another network.
+_ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
 #: The end of a quoted line whose end is lost.
@@ -127,6 +129,7 @@ class Cascade:
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
     aftermath: bool = False  # its process had been aborted before
+    chosen: bool = False  # a network failed that NCCL had chosen: its connections have no replacement
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     fatal: bool = False  # this ended the job, as far as one process can show
 
@@ -189,6 +192,8 @@ class Cascade:
             return not (self.destroyed and not self.reached_api)
         if self.reached_api:
             return not (self.destroyed and self.severity == "warning")
+        if self.last_words and (self.chosen or (self.shape.connecting and self.first.chain)):
+            return not self.destroyed  # whoever connects a rank passes on each error of its transport
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and self.returned and not self.destroyed
@@ -380,6 +385,7 @@ class _Later:
 
     other: Others
     speaking: frozenset[int]  # processes whose log holds more than failures
+    connecting: frozenset[int]  # threads that connect their rank over a network
     aborts: Mapping[int, int]  # process -> its last line about an abort
     repairs: Mapping[
         tuple[int, str], list[Event]
@@ -404,7 +410,8 @@ def _later(job: Job, other: Others) -> _Later:
         known = message(job, name)
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
-    return _Later(other, other.procs, aborts, repairs, frozenset(repairable), frozenset(watched))
+    connecting = frozenset(e.thread for e in job.events("net.channel."))
+    return _Later(other, other.procs, connecting, aborts, repairs, frozenset(repairable), frozenset(watched))
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
@@ -419,6 +426,7 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
     aborted = later.aborts.get(cascade.proc, -1) > cascade.begin
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
+    cascade.chosen = cascade.first.event.name in _ENDPOINTS and bool(cascade.threads & later.connecting)
     cascade.fatal = cascade.ends_job()
 
 

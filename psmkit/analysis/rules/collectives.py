@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import calls, damage
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.naming import comm_name, ranks_text, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.frontier import outlives
@@ -18,6 +19,7 @@ from psmkit.analysis.inference.waits import lagging
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import RAISED
 
 __all__ = ["differing", "find"]
 
@@ -370,6 +372,14 @@ def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
     return all(job.scan.files[f].complete_end for f in files)
 
 
+#: NCCL 2.4 to 2.7 ended the communicator, so nobody waited.
+_ENDED = "coll.mismatch_seen"
+#: A kernel of these releases waits, and only supposes why.
+_SUPPOSED = "coll.maybe_hang"
+#: A mismatch is seen where it begins and at the next rank; what more ranks see does not show where it began.
+_MOST_SEEING = 2
+
+
 def _reported(job: Job) -> list[Finding]:
     """A library's own comparison of the ranks, which alone proves the difference or the lag. torch's has a rule that names the ranks."""
     out = []
@@ -378,16 +388,24 @@ def _reported(job: Job) -> list[Finding]:
         ("PSM302", "the library names ranks that did not join a collective"),
     ):
         for run, events in by_run(job, (e for e in sightings(job, code) if not e.name.startswith("torch."))).items():
+            ended = any(e.name == _ENDED for e in events)
+            kernels = [e for e in events if e.name in (_ENDED, _SUPPOSED)]
+            seen = sorted({rank for e in kernels if (rank := number(e.fields, "rank")) is not None})
+            ranks = seen if len(seen) <= _MOST_SEEING else []
+            supposed = all(e.name == _SUPPOSED for e in events)
+            said = "the library supposes that ranks called different collectives" if supposed else title
             out.append(
                 new_finding(
                     job,
                     code,
                     run=run,
-                    title=title,
-                    confidence=0.9,
+                    title=f"{said} at and around {ranks_text(ranks)}" if ranks else said,
+                    confidence=0.7 if supposed else 0.9,
                     refs=[e.ref for e in events[:4]],
+                    ranks=ranks,
                     procs=sorted({e.proc for e in events if e.proc >= 0}),
-                    stage="collective",
+                    culprits=ranks if ended else [],
+                    stage=RAISED if ended else "collective",
                 )
             )
     return out

@@ -35,6 +35,8 @@ _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
 _OF_OTHER_RULES = frozenset({"record.died"})
+#: The first lines about clients that are no rank.
+_CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -77,7 +79,7 @@ def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
 
 def _foreign(cascade: Cascade) -> bool:
     """Whether a client other than NCCL is the origin; such clients have a rule of their own."""
-    return cascade.first.known is not None and cascade.first.known.finding == "PSM106"
+    return cascade.first.event.name in _CLIENTS
 
 
 def _follows(job: Job, cascade: Cascade) -> bool:
