@@ -151,6 +151,13 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
     return (packed & LS_TEXT_MAX) == n && ls_same_bytes(a->at + (packed >> 20), s, n);
 }
 
+/* The end of a text without the blanks at its end. */
+static inline uint32_t ls_trim(const char *s, uint32_t low, uint32_t high)
+{
+    while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
+    return high;
+}
+
 /* prefix.c */
 /* The position of the first tag if it is "NCCL INFO " and early; -1 means nothing. */
 int64_t ls_find_info(const char *s, uint32_t n);

@@ -37,7 +37,7 @@ class Printed:
             np.bincount(at, weights=n, minlength=len(keys)) for at, (_, n) in zip(parts, sums, strict=True) if len(keys)
         ]
         width = max(len(number), 1)
-        self.proc, self.kind = keys // width, keys % width
+        self.proc, self.kind = (keys // width).astype(np.int32), (keys % width).astype(np.int32)
         self.times = np.maximum(*times).astype(np.int64) if times else np.zeros(0, dtype=np.int64)
         self._sums: dict[tuple[str, ...], Mapping[int, int]] = {}
 

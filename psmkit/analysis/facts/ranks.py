@@ -90,10 +90,9 @@ def evidence(scan: ScanData) -> Evidence:
     for process in scan.processes:
         pids[process.pid].append(process)
     _stated(scan, named, out, pids)
-    for event in scan.events.with_fields("nodes"):
-        nodes = event.fields.get("nodes")
-        if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
-            out.spread.add(event.proc)
+    for at, nodes in scan.events.fields(scan.events.names, "nodes"):
+        if isinstance(nodes, int) and nodes > 1 and (proc := int(scan.events.proc[at])) >= 0:
+            out.spread.add(proc)
     for fd in scan.fds:
         if fd.client is not None and fd.rank is not None and (fd.done is None or fd.server is not None):
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
@@ -217,7 +216,8 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
             out[instance.proc].add(instance.dev)
     for proc, devices in seen.items():
         out.setdefault(proc, devices)
-    return {proc: frozenset(devices) for proc, devices in out.items()}
+    same: dict[frozenset[int], frozenset[int]] = {}  # thousands of processes have one of a few devices
+    return {proc: same.setdefault(found := frozenset(devices), found) for proc, devices in out.items()}
 
 
 def _tags(scan: ScanData, out: Evidence) -> None:

@@ -103,7 +103,7 @@ class _Lines:
     def __init__(self, job: Job, rows: Column) -> None:
         self.job, self.events, self.rows = job, job.scan.events, rows
         self.keys = keys(self.events.proc[rows], self.events.first[rows])
-        self.threads: list[int] = self.events.thread[rows].tolist()
+        self.threads = self.events.thread[rows]
 
     def fault(self, event: Event, kind: Kind) -> Fault:
         return Fault(event, kind, reports.of(self.job, event))
@@ -469,7 +469,7 @@ def cascades(job: Job) -> list[Cascade]:
     seqs = job.scan.events.first[rows[[at + shape.rows[-1] for at, shape in found]]].tolist()
     out: list[Cascade] = []
     for (at, shape), event, end in zip(found, events, seqs, strict=True):
-        threads = frozenset(lines_.threads[at + row] for row in shape.threads.values())
+        threads = frozenset(lines_.threads[[at + row for row in shape.threads.values()]].tolist())
         out.append(Cascade(event.proc, shape, lines_.fault(event, shape.kinds[0]), end, threads, lines_, at))
     later = _later(job, other)
     for cascade in out:
@@ -482,7 +482,8 @@ class Reported:
 
     def __init__(self, items: Iterable[Cascade]) -> None:
         chosen = list(items)
-        found = np.sort(np.concatenate([c._lines.keys[c.rows] for c in chosen])) if chosen else np.zeros(0, np.int64)
+        rows = [c._at + row for c in chosen for row in c.shape.rows]
+        found = np.sort(chosen[0]._lines.keys[rows]) if chosen else np.zeros(0, np.int64)
         self._keys = array("q", found.tobytes())
 
     def __contains__(self, event: Event) -> bool:
