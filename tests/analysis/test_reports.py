@@ -223,3 +223,12 @@ def test_rank_that_began_the_abort_is_blamed_and_not_one_that_only_passed_it_on(
     found = report(tmp_path, logs)
     assert found.verdict is Verdict.FAILED and culprits(found) == [0]
     assert "rank 0" in found.reason and "launch.group" in found.reason
+
+
+def test_step_of_a_chain_that_carries_a_status_about_a_peer_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    """A collector may put the step before the warning."""
+    logs = ranks(2)
+    logs[0].line("progress.c:302 -> -21 [Progress Thread]", "progress")
+    why = "PSM_ERR_PEER_DEAD (cause peer-died, rank 1): rank 1, the receiver, died"
+    logs[0].warn("", f"psm rank 0 ends the operation on all ranks, {why}", "progress")
+    assert culprits(report(tmp_path, logs)) == [1]

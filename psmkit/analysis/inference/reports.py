@@ -15,7 +15,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.catalogue.reasons import FOLLOWS, about
 from psmkit.logparse.types import Event
 
-__all__ = ["DIED", "MISMATCH", "Report", "odd", "odd_in", "of", "origin", "reports"]
+__all__ = ["DIED", "MISMATCH", "Report", "began", "odd", "odd_in", "of", "origin", "reports"]
 
 DIED, MISMATCH = "peer-died", "mismatch"
 #: Version 0.1 printed its status in words.
@@ -86,6 +86,15 @@ def _all(job: Job) -> dict[int, list[Report]]:
 def reports(job: Job, run: int) -> list[Report]:
     """All failures that libpsm reports in a run."""
     return _all(job).get(run, [])
+
+
+@once
+def began(job: Job) -> dict[int, int]:
+    """The processes that ended the operation of all ranks for a reason of their own, with the place of that line.
+
+    What they said about a peer before is part of their own failure: libpsm names the peer where the peer is the reason.
+    """
+    return {r.event.proc: r.event.ref.seq for run in _all(job).values() for r in run if r.begins}
 
 
 def origin(first: Report, others: Iterable[Report]) -> int | None:
