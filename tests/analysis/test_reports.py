@@ -232,3 +232,13 @@ def test_step_of_a_chain_that_carries_a_status_about_a_peer_is_no_failure_of_its
     why = "PSM_ERR_PEER_DEAD (cause peer-died, rank 1): rank 1, the receiver, died"
     logs[0].warn("", f"psm rank 0 ends the operation on all ranks, {why}", "progress")
     assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_of_ranks_that_name_each_other_in_a_circle_the_first_one_named_counts(tmp_path: Path) -> None:
+    """Each rank repeats what it heard of the one before, and its connections close; only rank 2 saw the failure itself."""
+    logs = ranks(4)
+    refused(logs[2], 3, "peer-failed", 3, "PSM_ERR_NO_MEMORY")
+    for rank in (2, 1, 0, 3):
+        ends(logs[rank], "peer-failed", (rank + 1) % 4, "PSM_ERR_ABORTED")
+        logs[rank].line(f"[Service thread] Connection closed by localRank {(rank + 1) % 4}", "service")
+    assert culprits(report(tmp_path, logs)) == [3]

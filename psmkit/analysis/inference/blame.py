@@ -136,7 +136,8 @@ class Graph:
 
     def _only_heard(self, at: Target) -> bool:
         ours = self.by(at.proc)
-        return bool(ours) and all(b.heard or b.weight == 1 for b in ours) and not all(b.heard for b in self.against(at))
+        told = all(b.heard or b.weight == 1 for b in ours)
+        return bool(ours) and told and any(not b.heard and b.weight > 1 for b in self.against(at))
 
 
 def target(job: Job, event: Event) -> Target | None:
