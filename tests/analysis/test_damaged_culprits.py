@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+
+import pytest
 
 from psmkit import analyze
 from psmkit.model import Report
 from tests.loggen import generate
+from tests.mutilate import SCORED
 
 
 def judged(folder: Path, files: dict[str, str]) -> tuple[str, set[int | None], Report]:
@@ -69,3 +73,36 @@ def test_setting_of_another_rank_explains_a_handle_and_no_earlier_failure(tmp_pa
     assert judged(tmp_path, failing("an illegal memory access was encountered"))[1] == {2}
     assert judged(tmp_path, failing("illegal memory access"))[1] == {2}
     assert judged(tmp_path, failing("invalid argument"))[1] == {0}
+
+
+def damaged(folder: Path, name: str, way: str, merged: bool) -> Report:
+    log = generate(*name.split("/"), seed=1 if merged else 2)
+    whole = {"job.log": log.merged()} if merged else log.files()
+    files = {file: text.encode() for file, text in whole.items()}
+    shape = "merged" if merged else "files"
+    for file, data in SCORED[way](files, random.Random(f"{name}/{shape}:{way}")).items():
+        (folder / file).write_bytes(data)
+    return analyze([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "merged", "guilty"),
+    [
+        # the numbers of the calls show that a line is lost or comes twice
+        ("lag_at_work/2.11", "shuffled", False, {2}),
+        ("lag_at_work/2.10", "duplicated", False, {2}),
+        # answers without their calls show it
+        ("lag_at_work/2.27", "shuffled", True, {2}),
+        # an answer that its reader did not print shows it, and is lost as well
+        ("other_count/2.27", "dropped", False, {3}),
+        # some ranks lack a send, and not one rank or all
+        ("kill_in_setup_silent/2.11", "dropped", True, {1}),
+        ("healthy_both/2.9", "dropped", True, set()),
+    ],
+)
+def test_lost_or_moved_lines_blame_no_other_rank(
+    tmp_path: Path, name: str, way: str, merged: bool, guilty: set[int]
+) -> None:
+    report = damaged(tmp_path, name, way, merged)
+    assert {culprit.global_rank for culprit in report.culprits} <= guilty, report.reason
+    assert guilty or report.verdict in ("healthy", "inconclusive"), report.reason

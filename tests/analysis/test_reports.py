@@ -285,3 +285,22 @@ def test_failed_call_is_said_of_the_rank_that_made_it(tmp_path: Path) -> None:
     found = report(tmp_path, logs)
     titles = [f.title for f in found.findings if f.code == "PSM107"]
     assert titles and all("of rank 0" in t and "to the proxy of rank 1 failed" in t for t in titles)
+
+
+def test_step_of_a_chain_that_carries_a_status_about_a_peer_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    """A collector may put the step before the warning."""
+    logs = ranks(2)
+    logs[0].line("progress.c:302 -> -21 [Progress Thread]", "progress")
+    why = "PSM_ERR_PEER_DEAD (cause peer-died, rank 1): rank 1, the receiver, died"
+    logs[0].warn("", f"psm rank 0 ends the operation on all ranks, {why}", "progress")
+    assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_of_ranks_that_name_each_other_in_a_circle_the_first_one_named_counts(tmp_path: Path) -> None:
+    """Each rank repeats what it heard of the one before, and its connections close; only rank 2 saw the failure itself."""
+    logs = ranks(4)
+    refused(logs[2], 3, "peer-failed", 3, "PSM_ERR_NO_MEMORY")
+    for rank in (2, 1, 0, 3):
+        ends(logs[rank], "peer-failed", (rank + 1) % 4, "PSM_ERR_ABORTED")
+        logs[rank].line(f"[Service thread] Connection closed by localRank {(rank + 1) % 4}", "service")
+    assert culprits(report(tmp_path, logs)) == [3]

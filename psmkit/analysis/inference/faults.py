@@ -58,6 +58,8 @@ _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
+#: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
+_CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
@@ -130,6 +132,7 @@ class Cascade:
     last_words: bool = False  # its thread printed nothing after it
     aftermath: bool = False  # its process had been aborted before
     chosen: bool = False  # a network failed that NCCL had chosen: its connections have no replacement
+    began: bool = False  # libpsm then ended the operation of all ranks, for a reason of this process
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     fatal: bool = False  # this ended the job, as far as one process can show
 
@@ -223,7 +226,7 @@ class Cascade:
         if first.chain:
             if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
-            return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
+            return _CODES.get(first.code or 0)
         known, report = first.known, first.report
         if known is None or first.kind.name in UNKNOWN:
             return None
@@ -238,7 +241,7 @@ class Cascade:
             return False
         # a refused connection may be the origin (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
-            return None
+            return True if self.began and report is None else None
         return True if known.origin is True or known.blames == "self" else None
 
 
@@ -423,6 +426,7 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
+    cascade.began = reports.began(job).get(cascade.proc, -1) > cascade.begin
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
     aborted = later.aborts.get(cascade.proc, -1) > cascade.begin
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)

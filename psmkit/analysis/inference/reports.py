@@ -23,6 +23,7 @@ __all__ = [
     "ENDS_ALL",
     "MISMATCH",
     "Report",
+    "began",
     "odd",
     "odd_in",
     "of",
@@ -120,6 +121,15 @@ def _all(job: Job) -> dict[int, list[Report]]:
 def reports(job: Job, run: int) -> list[Report]:
     """All failures that libpsm reports in a run."""
     return _all(job).get(run, [])
+
+
+@once
+def began(job: Job) -> dict[int, int]:
+    """The processes that ended the operation of all ranks for a reason of their own, with the place of that line.
+
+    What they said about a peer before is part of their own failure: libpsm names the peer where the peer is the reason.
+    """
+    return {r.event.proc: r.event.ref.seq for run in _all(job).values() for r in run if r.begins}
 
 
 def origin(first: Report, others: Iterable[Report]) -> int | None:

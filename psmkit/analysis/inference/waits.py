@@ -15,7 +15,7 @@ from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
-__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits", "waits_for", "waits_of"]
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
     ):
         proven = False  # the missing line belongs in another file, which may have been cut earlier
+    if caller is not None and _read(job, call, caller):
+        proven = False
     proven = proven and not _cut(job, caller, call.service)
     return Wait(
         run,
@@ -176,6 +178,31 @@ def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
         for i in job.instances_of.get(proc, [])
         for later in (i.complete, i.last_op)
     )
+
+
+@once
+def unread(job: Job) -> bool:
+    """Whether lines about answers are lost: they look unread, and the callers work like their peers."""
+    served = ((call, caller_of(job, call)) for call in job.scan.calls if call.state == "served")
+    return any(caller is not None and _read(job, call, caller) for call, caller in served)
+
+
+def _read(job: Job, call: Call, proc: int) -> bool:
+    """Whether the line of an answer is lost in another file than the call's: its reader completed its inits, and called as many
+    collectives as any peer, more than the one that may wait for a connection."""
+    if call.state != "served" or call.served is None or _beside(job, proc, call.served):
+        return False
+    ours = job.instances_of.get(proc, ())
+    if not ours or any(i.complete is None for i in ours):
+        return False
+    most = _most(job)
+    return all(i.ops >= most.get(i.group, 0) for i in ours) and any(i.ops > 1 for i in ours)
+
+
+@once
+def _most(job: Job) -> dict[int, int]:
+    """How many collectives the foremost member of each communicator called."""
+    return {group.group: max((r.ops for r in group.ranks), default=0) for group in job.scan.groups}
 
 
 def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:

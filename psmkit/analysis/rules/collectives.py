@@ -15,7 +15,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.frontier import outlives
 from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.inference.waits import lagging
+from psmkit.analysis.inference.waits import lagging, unread
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
 from psmkit.model import Finding, Severity
@@ -85,7 +85,8 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     if ended and not _intact(job, run, group, div):
         return None  # a lost line looks the same, and ranks with different calls rarely end in order
     parties = _parties(group, div)
-    shifted = _line_lost(group, div) or _skipped(job, group, parties) or damage.lossy(job)
+    lossy = damage.lossy(job) or unread(job)
+    shifted = _line_lost(group, div) or _skipped(job, group, parties) or lossy
     ours = proof.of(job, run)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party deviates; of equal parties neither does
@@ -93,7 +94,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     # RAS shows that all wait for another rank, so this difference may be a lost line
     silent = proof.silent(job, run)
     aside = bool(odd and silent) and not silent & {job.proc_in(group.group, r) for r in odd}
-    waits = bool(ours.lasting) and not (_line_lost(group, div) and damage.lossy(job))
+    waits = bool(ours.lasting) and not (lossy or _shifted(div))
     lost = not ended and (damage.explains(job, group) or aside or (shifted and not waits))
     sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
     name = comm_name(job, group.group)

@@ -37,6 +37,8 @@ class _Queues:
         self.total: Counter[tuple[bool, int, int]] = Counter()
         #: The ranks that wait for a (communicator, rank).
         self.waiters: dict[tuple[int, int], set[int]] = defaultdict(set)
+        #: The ranks of a communicator that owe a call.
+        self.owing: dict[int, set[int]] = defaultdict(set)
         for pair in pairs:
             for key in ((True, pair.group, pair.src), (False, pair.group, pair.dst)):
                 self.total[key] += 1
@@ -46,6 +48,8 @@ class _Queues:
                 self.waiters[pair.group, pair.dst].add(pair.src)
             if pair.pending_recvs:
                 self.waiters[pair.group, pair.src].add(pair.dst)
+            if pair.pending_sends or pair.pending_recvs:
+                self.owing[pair.group].add(_owing(pair))
 
 
 @rule(order=260)
@@ -460,6 +464,8 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    # a wrong program is wrong on one rank or on all; lost lines hit some
+    proven = proven and (outside or len(queues.owing[pair.group]) in (1, _size(job, pair)))
     # RAS shows that another rank stopped, so the call may be a lost line
     silent = proof.silent(job, run)
     proven = proven and (not silent or owed_by in silent)
@@ -488,6 +494,10 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
         culprits=[owing] if proven else [],
         stage="send/recv",
     )
+
+
+def _size(job: Job, pair: PairQueue) -> int:
+    return max((i.nranks for i in job.members.get(pair.group, ())), default=0)
 
 
 def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
