@@ -47,11 +47,16 @@ def _own(cascade: faults.Cascade) -> bool:
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     """The strongest line of each blamer, then other lines."""
-    ranked = sorted(items, key=lambda b: -b.weight)
+
+    # what RAS prints says less about a connection than the thread that lost it
+    def telling(blame: Blame) -> tuple[bool, bool, int]:
+        return blame.weight < 3, blame.event.name.startswith("ras."), -blame.weight
+
+    ranked = sorted(items, key=telling)
     first = list({b.by: b for b in reversed(ranked)}.values())
     chosen = {id(b) for b in first}
     rest = [b for b in ranked if id(b) not in chosen]
-    return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
+    return [b.event.ref for b in sorted(first, key=telling) + rest][:most]
 
 
 #: The last line of a process's own proxy.
