@@ -49,19 +49,15 @@ class _Evidence:
     why: str
 
 
-def _is_death(finding: Finding) -> bool:
-    return finding.stage in {"died", "killed", "crashed", "error"}
-
-
 def _outlasts(finding: Finding) -> bool:
     return finding.stage == _RULES or CODES[finding.code].outlasts_end
 
 
 def _failing(finding: Finding) -> bool:
-    effect = CODES[finding.code].effect
-    if effect is Effect.HANGS and finding.stage == RAISED:
+    code = CODES[finding.code]
+    if code.effect is Effect.HANGS and finding.stage == RAISED:
         return True  # the ranks did not wait: a check raised before they ran the collective
-    return effect is Effect.FAILS or (effect is Effect.AS_IT_ENDED and _is_death(finding))
+    return code.effect is Effect.FAILS or (code.effect is Effect.AS_IT_ENDED and not code.hangs(finding.stage))
 
 
 def _ranked(findings: Iterable[Finding]) -> list[Finding]:

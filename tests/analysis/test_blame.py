@@ -22,7 +22,7 @@ def test_silent_rank_that_failing_peers_point_at_is_gone(tmp_path: Path) -> None
     for rank in (0, 2, 3):
         closed_by(logs[rank], 1)
     found = of(find("blame", tmp_path, logs), "PSM403")
-    assert [(f.severity, f.culprits, f.stage) for f in found] == [(Severity.ERROR, (1,), "died")]
+    assert [(f.severity, f.culprits, f.stage) for f in found] == [(Severity.ERROR, (1,), "lost")]
     assert any("localRank 1" in e.text for e in found[0].evidence)
 
 

@@ -45,6 +45,7 @@ def test_torchrun_names_the_killed_rank(tmp_path: Path) -> None:
     assert (found.code, found.culprits, found.stage, found.severity) == ("PSM402", (2,), "killed", Severity.ERROR)
     assert found.processes == ("node0:1002",)
     assert "SIGKILL" in found.title
+    assert "exitcode" in found.evidence[0].text or "SIGKILL" in found.evidence[0].text  # what proves it comes first
 
 
 def test_a_launcher_that_stops_a_healthy_job_blames_nobody(tmp_path: Path) -> None:

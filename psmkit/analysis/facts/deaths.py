@@ -292,14 +292,16 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
             told = str(host.fields["host"]) if host is not None else None
             current = Death(root=root, listed=not root, time=time, host=told)
             time = ""
-            current.events = [*([root_event] if root else []), event]
+            current.events = [event, *([root_event] if root else [])]
             rank = event.fields.get("rank")
             current.rank = rank if isinstance(rank, int) else None
             root = False
             out.append(current)
         elif current is not None:
-            current.events.append(event)
-            if event.name == "launch.elastic.exitcode":
+            # the line that says how it ended comes first
+            ended = event.name == "launch.elastic.exitcode"
+            current.events.insert(0 if ended else len(current.events), event)
+            if ended:
                 _split(current, event.fields.get("exitcode"))
                 pid = event.fields.get("pid")
                 current.pid = pid if isinstance(pid, int) else None

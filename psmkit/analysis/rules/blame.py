@@ -47,11 +47,16 @@ def _own(cascade: faults.Cascade) -> bool:
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     """The strongest line of each blamer, then other lines."""
-    ranked = sorted(items, key=lambda b: -b.weight)
+
+    # what RAS prints says less about a connection than the thread that lost it
+    def telling(blame: Blame) -> tuple[bool, bool, int]:
+        return blame.weight < 3, blame.event.name.startswith("ras."), -blame.weight
+
+    ranked = sorted(items, key=telling)
     first = list({b.by: b for b in reversed(ranked)}.values())
     chosen = {id(b) for b in first}
     rest = [b for b in ranked if id(b) not in chosen]
-    return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
+    return [b.event.ref for b in sorted(first, key=telling) + rest][:most]
 
 
 #: The last line of a process's own proxy.
@@ -185,8 +190,10 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
             continue
         broke = _broke(job, errors) or any(b.lost for b in against)
         if broke and against:
-            gone = "disappeared or was cut off" if ours.victims and ours.victims <= ours.unsure else "disappeared"
-            what = f"{gone}: {names_of(job, blamers)} lost the connection to it"
+            # a RAS thread that hears nothing of a process has not seen a connection close
+            heard = all(b.event.name.startswith("ras.") for b in against) and not _broke(job, errors)
+            verb = "is lost to the RAS threads of" if heard else "lost its connection to"
+            what = f"{verb} {names_of(job, blamers)}"
         elif against:
             what = f"is named in the errors of {names_of(job, blamers)}"
         else:
@@ -203,7 +210,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 explanation=(
                     f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} names no other rank. "
                     + (
-                        "A process that is killed, or whose host is lost, prints no error."
+                        "A connection breaks when a process ends, when a host or the network fails, or when one of the two ends closes it. The log does not show which."
                         if broke
                         else "A process that is stopped, stuck or cut off from the network prints no error."
                     )
@@ -212,7 +219,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 ranks=[r for r in (at.rank,) if r is not None],
                 procs=[p for p in (at.proc,) if p is not None],
                 culprits=[r for r in (at.rank,) if r is not None],
-                stage="died" if broke else "error",
+                stage="lost" if broke else "error",
             )
         )
     if len(found) > 1:

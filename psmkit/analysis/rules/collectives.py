@@ -63,9 +63,9 @@ def _value(name: str, value: Value | None) -> str:
     return str(value)
 
 
-def _call(op: Mapping[str, Value]) -> str:
-    parts = [f"{name} {_value(name, op[name])}" for name in ("count", "datatype", "op", "root") if name in op]
-    return f"{op.get('coll', 'a collective')}({', '.join(parts)})"
+def _call(op: Mapping[str, Value], fields: Sequence[str] = ("count", "datatype", "op", "root")) -> str:
+    parts = [f"{name} {_value(name, op[name])}" for name in fields if name in op and name != "coll"]
+    return f"{op.get('coll', 'a collective')}" + (f"({', '.join(parts)})" if parts else "")
 
 
 def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
@@ -96,7 +96,10 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     aside = bool(odd and silent) and not silent & {job.proc_in(group.group, r) for r in odd}
     waits = bool(ours.lasting) and not (lossy or _shifted(div))
     lost = not ended and (damage.explains(job, group) or aside or (shifted and not waits))
-    sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
+    # those that differ from most come first, with what differs
+    parties.sort(key=lambda party: len(party[1]))
+    sides = [f"{_ranks(ranks)} called {_call(op, fields)}" for op, ranks in parties]
+    refs = [ref for _, ref in sorted(zip(div.ranks, div.refs, strict=False), key=lambda at: at[0] not in odd)]
     name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
     what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
@@ -104,7 +107,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         job,
         "PSM301",
         run=run,
-        title=f"collective mismatch in {name} at call {div.index + 1}: {words(sides, 3)}",
+        title=f"collective mismatch in communicator {name} at call {div.index + 1}: {words(sides, 3)}",
         severity=Severity.WARNING if lost else None,
         confidence=0.5 if lost else 0.9,
         explanation=(
@@ -116,7 +119,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
             )
             + (" A lost log line would look the same." if lost else "")
         ),
-        refs=div.refs[:8],
+        refs=refs[:8],
         comm=name,
         ranks=sorted({r for _, ranks in parties for r in ranks}),
         procs=procs,
@@ -135,7 +138,7 @@ def _retyped(
         "PSM301",
         run=run,
         title=(
-            f"members of {name} call {one.get('coll')} with different types of the same size in bytes at call {div.index + 1}: "
+            f"members of communicator {name} call {one.get('coll')} with different types of the same size in bytes at call {div.index + 1}: "
             f"rank {div.ranks[0]} called {_call(one)}, rank {div.ranks[at]} called {_call(other)}"
         ),
         severity=Severity.INFO,
@@ -303,7 +306,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         "PSM302",
         run=run,
         title=(
-            f"{_ranks(rear)} never came to call {most - least + 1} of {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
+            f"{_ranks(rear)} did not make call {most - least + 1} of communicator {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
             f"and {'wait' if many else 'waits'} for it"
         ),
         severity=None if proven else Severity.WARNING,

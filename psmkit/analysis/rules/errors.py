@@ -426,8 +426,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
     if isinstance(says, Phrase) and says.finding is not None:
         code = says.finding
-        if named and not told:
-            told = f"{ranks_text(named)} did not answer each other: {reports.statement(lead.first.report.reason)}"
+        report = lead.first.report
+        if named and report is not None and not told:
+            told = f"{ranks_text(named)} did not answer each other: {reports.statement(report.reason)}"
     return new_finding(
         job,
         code,
@@ -459,7 +460,7 @@ _DID = {
     "peer-closed": "stopped while {} still needed it",
     "peer-failed": "failed first, according to {}",
     "peer-sent": "broke the protocol, according to {}",
-    reports.DIED: "disappeared: {} lost the connection to it",
+    reports.DIED: "lost its connection to {}",
 }
 
 
@@ -477,7 +478,8 @@ def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
 def _named_by_libpsm(
     job: Job, after: Sequence[Cascade], at: blame.Target | None
 ) -> tuple[str | None, Cascade | None, bool]:
-    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The report behind it, and whether only the connection is lost."""
+    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The failure behind it, if that says it
+    best, and whether only the connection is lost."""
     ours = [
         (r, c)
         for c in after
@@ -490,9 +492,11 @@ def _named_by_libpsm(
     name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
     first, behind = next((r, c) for r, c in ours if r.cause == cause)
     if cause == reports.DIED and at.proc in at_work_by_lab(job):
-        return f"{victims} lost the connection to {name}, which is still at work", behind, True
-    reason = reports.statement(first.reason) if cause == reports.DEADLINE else first.reason
-    return f"{name} {_DID[cause].format(victims)}: {reason}", behind, False
+        return f"{victims} lost the connection to {name}, which is still at work", None, True
+    title = f"{name} {_DID[cause].format(victims)}: "
+    if cause == reports.DEADLINE:
+        return title + reports.statement(first.reason), behind, False
+    return title + first.reason, None, False
 
 
 def _survived(job: Job, run: int) -> list[Finding]:

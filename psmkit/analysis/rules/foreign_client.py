@@ -30,7 +30,7 @@ def decode(magic: int) -> tuple[str, str]:
     if raw == bytes(8):
         return shown, "zeros: a port scan, a health check, or a peer that closed at once"
     if text.startswith("GET /met"):
-        return shown, "an HTTP request for /metrics: a Prometheus scraper"
+        return shown, "an HTTP request, probably of a Prometheus scraper"
     if text.startswith(("GET /hea", "GET /rea", "GET /liv")):
         return shown, "an HTTP health check"
     if text.startswith(_HTTP):

@@ -142,7 +142,7 @@ def _circle(job: Job, group: int, sends: list[PairQueue]) -> Finding | None:
         job,
         "PSM303",
         run=run,
-        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in {comm_name(job, group)}",
+        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in communicator {comm_name(job, group)}",
         severity=None if proven else Severity.WARNING,
         confidence=0.9 if proven else 0.6,
         explanation="The last call of each of these ranks is a send to the next one. A send outside a group waits until its receiver calls recv, so each waits for the next."
@@ -209,7 +209,7 @@ def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> F
         job,
         "PSM303",
         run=run,
-        title=f"{title}: a wrong peer, in {name}",
+        title=f"{title}: a wrong peer, in communicator {name}",
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven else 0.6,
         explanation="All other sends and recvs of the communicator are paired."
@@ -246,7 +246,7 @@ def _retyped(job: Job) -> list[Finding]:
                 run=_run(job, pair),
                 title=(
                     f"rank {pair.src} sends {calls.type_name(sent)} to rank {pair.dst}, which receives {calls.type_name(received)} "
-                    f"of the same size in bytes, in {comm_name(job, group)}{more}"
+                    f"of the same size in bytes, in communicator {comm_name(job, group)}{more}"
                 ),
                 severity=Severity.INFO,
                 confidence=0.8,
@@ -309,7 +309,7 @@ def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
         run=job.run_of(instance.proc),
         title=(
             f"rank {instance.rank} went to its teardown {counted(lack, 'round')} of sends and recvs before "
-            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in {name}"
+            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in communicator {name}"
         ),
         confidence=0.85,
         explanation=(
@@ -359,7 +359,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
                 job,
                 "PSM302",
                 run=run,
-                title=f"rank {rank} made {most - least} fewer {plural(most - least, 'send or recv', 'sends and recvs')} than every other rank of {comm_name(job, group)}",
+                title=f"rank {rank} made {most - least} fewer {plural(most - least, 'send or recv', 'sends and recvs')} than every other rank of communicator {comm_name(job, group)}",
                 severity=None if proven else Severity.WARNING,
                 confidence=0.8 if proven else 0.5,
                 explanation="The other ranks stopped at the same call, as waiting ranks do"
@@ -414,7 +414,7 @@ def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
         job,
         "PSM303",
         run=run,
-        title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in {name}",
+        title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in communicator {name}",
         severity=Severity.WARNING if shifted else None,
         confidence=0.5 if shifted else 0.9,
         explanation=(
@@ -471,15 +471,14 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     proven = proven and (not silent or owed_by in silent)
     # damaged lines may be the calls that seem to lack
     proven = proven and lack > damage.lost_lines(job, [job.proc_in(pair.group, owing)])
-    what, counter = ("sends", "recv") if sending else ("recvs", "send")
+    what, counter = ("send", "recv") if sending else ("recv", "send")
     name = comm_name(job, pair.group)
-    done = "sent to" if sending else "expects from"
     refs = (pair.sends if sending else pair.recvs)[:3]
     return new_finding(
         job,
         "PSM303",
         run=run,
-        title=f"{lack} of the {what} that rank {waiter} {done} rank {owing} {'has' if lack == 1 else 'have'} no {counter} there, in {name}",
+        title=f"rank {owing} has no {counter} for {counted(lack, what)} of rank {waiter}, in communicator {name}",
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven and hole else 0.7 if proven else 0.5,
         explanation=(
