@@ -19,7 +19,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, own_words, proof
-from psmkit.analysis.inference.processes import device_of_rank
+from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import RAISED, counted, plural
@@ -289,7 +289,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     why=finding.title,
                     comm=finding.comm,
                     rank=rank,
-                    global_rank=job.rank_of(proc) if proc is not None else rank,
+                    global_rank=global_rank(job, proc, rank, finding.comm),
                     host=info.host if info else None,
                     pid=info.pid if info else None,
                     device=device_of_rank(job, proc, rank, finding.comm),

@@ -8,14 +8,14 @@ because a reader must see that they are no facts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
-from psmkit.logparse.tables import ScanData
+from psmkit.logparse.tables import Events, ScanData
 from psmkit.logparse.types import Event, Process, Ref, Value
 from psmkit.model.rows import row
 
@@ -74,6 +74,19 @@ class Numbering:
     def device(self, event: Event) -> int | None:
         """The device of the thread that printed a line, None if it may not have selected one."""
         return _selected(event, self.helpers)
+
+    def of_threads(self, events: Events, procs: Collection[int]) -> dict[int, int]:
+        """The device of each thread of these processes whose lines show only one."""
+        if not procs:
+            return {}
+        helpers = [at for at, kind in enumerate(events.kinds) if kind in self.helpers]
+        # a line with device 0 may come from a thread that selected none
+        chose = (events.device > 0) | ((events.device == 0) & ~events.placed & ~np.isin(events.message, helpers))
+        rows = np.flatnonzero(np.isin(events.proc, list(procs)) & (events.thread >= 0) & chose)
+        seen: dict[int, set[int]] = defaultdict(set)
+        for pair in np.unique(events.thread[rows].astype(np.int64) << 32 | events.device[rows]).tolist():
+            seen[pair >> 32].add(pair & 0xFFFFFFFF)
+        return {thread: next(iter(found)) for thread, found in seen.items() if len(found) == 1}
 
 
 def evidence(scan: ScanData) -> Evidence:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at
+from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at, rank_at
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults, reports
@@ -158,6 +158,9 @@ def target(job: Job, event: Event) -> Target | None:
         proc = by_local_rank(job, event.proc, peer)
         if proc is not None:
             return Target(proc, job.rank_of(proc))
+        rank = rank_at(job, event.proc, peer)
+        if rank is not None:
+            return Target(job.proc_of(run, rank), rank)
         absent = absent_rank(job, event.proc, peer)
         return Target(None, absent) if absent is not None else None
     for name in _PEERS:

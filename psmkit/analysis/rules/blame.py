@@ -9,7 +9,7 @@ from itertools import islice
 
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.naming import name_of, name_of_rank, names_of, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
@@ -29,7 +29,7 @@ _MOST_TEXTS = 64
 
 
 def _name(job: Job, at: Target) -> str:
-    return name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
+    return name_of_rank(job, at.proc, at.rank) if at.proc is not None else f"rank {at.rank}"
 
 
 def _spoke(job: Job, at: Target) -> bool:

@@ -125,7 +125,7 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
     # the thread that accepted it may no longer serve its ranks
     after, silence = _afterwards(job, first)
     survived = torn_down(job, proc) or (run is not None and _went_on(job, proc, events[-1]))
-    rank = job.rank_of(proc)
+    rank = job.rank_of_thread(first)
     times = len(events)
     sender = first.fields.get("addr")
     source = f" from {sender}" if isinstance(sender, str) else ""
