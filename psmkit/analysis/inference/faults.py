@@ -203,8 +203,8 @@ class Cascade:
 
     @property
     def ended_all(self) -> bool:
-        """Whether the rank ended the operation of all ranks because of it."""
-        return any(kind.name == reports.ENDS_ALL for kind in self.kinds)
+        """Whether the rank ended the operation of all ranks because of it, and libpsm gives no other reason."""
+        return not self.began and any(kind.name == reports.ENDS_ALL for kind in self.kinds)
 
     @property
     def settled(self) -> bool:
@@ -234,8 +234,6 @@ class Cascade:
             return not report.elsewhere
         if known.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
-        if self.began and report is None and known.blames in ("peer", "unknown"):
-            return True  # libpsm found the reason in this process
         if known.origin is False and not (report is not None and report.begins):
             return False
         # a failed system call may be caused by this process or by the other end
@@ -243,7 +241,7 @@ class Cascade:
             return False
         # a refused connection may be the origin (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
-            return None
+            return True if self.began and report is None else None
         return True if known.origin is True or known.blames == "self" else None
 
 
