@@ -308,6 +308,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     run = job.run_of(group[0].proc)
     if report is not None and report.cause == reports.MISMATCH and run is not None:
         return reports.odd_in(job, run)
+    if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
+        return _other_release(job, run, group)
     if known.finding == "PSM406" and known.blames != "self":
         down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
         if down:
@@ -318,6 +320,13 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     if not found and _returned(group):
         return sorted(set(named))
     return sorted({at.rank for at in found if at.rank is not None})
+
+
+def _other_release(job: Job, run: int, group: Sequence[Cascade]) -> list[int]:
+    """The ranks whose release differs from that of most ranks, by the lines that name two of them; nobody without a majority."""
+    pairs = [(c.first.event.fields.get("rank"), c.first.event.fields.get("peer")) for c in group]
+    differ = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+    return reports.odd(differ, (), job.runs[run].nranks or len(job.runs[run].procs))
 
 
 def _returned(group: Sequence[Cascade]) -> bool:
