@@ -51,7 +51,7 @@ class Death:
 
     ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
-    the last printed text. ``events`` are the lines about this death.
+    the last printed text. ``events`` are the lines about this death, ``reason`` is the one that says why it ended.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -66,6 +66,7 @@ class Death:
     by_peer: bool = False
     local: int | None = None
     where: str | None = None
+    reason: Event | None = None
 
     @property
     def sent(self) -> bool:
@@ -75,7 +76,7 @@ class Death:
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
         self.events.extend(e for e in other.events if e not in self.events)
-        for name in ("rank", "proc", "pid", "host", "code", "local", "where"):
+        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.
