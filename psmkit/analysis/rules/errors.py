@@ -104,8 +104,8 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
-    if (unanswered := _unanswered(job, cascade)) is not None and unanswered.finding is not None:
-        return unanswered.finding
+    if (reason := _reason(job, cascade)) is not None and reason.finding is not None:
+        return reason.finding
     named = known.finding if known is not None else None
     text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     memory = faults.phrase(job, "out of memory", text)
@@ -126,6 +126,14 @@ def _unanswered(job: Job, cascade: Cascade) -> Phrase | None:
     """The call that libpsm says nobody answered in time."""
     report = cascade.first.report
     return reports.unanswered(job, report.cause, report.reason) if report is not None else None
+
+
+def _reason(job: Job, cascade: Cascade) -> Phrase | None:
+    """What the catalogue knows about the reason that libpsm gives: it decides the code, the meaning and what to do."""
+    report = cascade.first.report
+    if report is None:
+        return None
+    return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
@@ -197,7 +205,7 @@ def _finding(
     explanation = f"The error of {whose} follows from no other error in the log."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _unanswered(job, cascade) or (known if sure else None)
+    says = _reason(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
     explanation += _route(cascade)
