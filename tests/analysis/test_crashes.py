@@ -191,6 +191,7 @@ def test_an_exit_code_gets_its_reason_from_the_traceback(tmp_path: Path) -> None
     found = only(run_rule(find, tmp_path, job=JOB + trace + elastic(1, 1)))
     assert (found.code, found.culprits) == ("PSM402", (1,))
     assert "exited with code 1: ValueError: bad shard" in found.title
+    assert "ValueError" in found.evidence[0].text and "traceback" in found.next_step
 
 
 def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> None:

@@ -216,11 +216,11 @@ def test_silence_blames_a_rank_only_where_nobody_finishes_before_it(
 
 
 def test_error_whose_finding_breaks_no_run_fails_it_as_an_error(tmp_path: Path) -> None:
-    """PSM602, versions that differ, is no code of errors: an error of it is neither a hang nor nothing."""
+    """PSM701, an open exchange, is no code of errors: an error of it is neither a hang nor nothing."""
     mine = tmp_path / "mine.toml"
     mine.write_text(
         'subsystem = "misc"\n[[message]]\nname = "mine.versions"\npattern = "mine: version {mine:int} meets {other:int}"\n'
-        'level = "WARN"\nseverity = "error"\nblames = "unknown"\norigin = true\nfinding = "PSM602"\nmeaning = "Two versions meet."\n'
+        'level = "WARN"\nseverity = "error"\nblames = "unknown"\norigin = true\nfinding = "PSM701"\nmeaning = "Two versions meet."\n'
         '[[message.sample]]\ntext = "mine: version 3 meets 4"\nkind = "constructed"\nfields = {mine = 3, other = 4}\n'
     )
     log = tmp_path / "excerpt.log"

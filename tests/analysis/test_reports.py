@@ -279,6 +279,24 @@ def test_rank_that_ends_the_operation_for_a_missing_answer_leads_to_the_rank_tha
     assert found.verdict is Verdict.FAILED and culprits(found) == [1]
 
 
+def test_handle_that_cuda_does_not_know_has_its_code_and_the_error_in_the_headline(tmp_path: Path) -> None:
+    for error, code in (
+        ("cudaErrorInvalidResourceHandle (400): invalid resource handle", "PSM507"),
+        ("cudaErrorIllegalAddress (700): an illegal memory access", "PSM401"),
+    ):
+        logs = ranks(2)
+        call = "cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, local->stream)"
+        logs[1].warn(
+            "",
+            "psm p2p send rank 1 peer 0 channel 0 failed in operation 1 at step 0: PSM_ERR_CUDA "
+            f"(cause other, rank -1): {call}: {error}",
+        )
+        found = report(tmp_path / code, logs)
+        head = found.findings[found.causes[0].finding]
+        assert head.code == code and culprits(found) == [1]
+        assert f"PSM_ERR_CUDA: cudaMemcpyAsync: {error}" in found.reason
+
+
 def test_failed_call_is_said_of_the_rank_that_made_it(tmp_path: Path) -> None:
     logs = ranks(2)
     logs[0].warn("", "Proxy Call to rank 1 failed (Close)")

@@ -54,7 +54,8 @@ class Death:
     ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection, ``listed`` that only torchrun's list of the failures after the first one has it. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
-    the last printed text. ``events`` are the lines about this death.
+    the last printed text. ``events`` are the lines about this death,
+    ``reason`` is the one that says why it ended.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Death:
     time: str = ""
     local: int | None = None
     where: str | None = None
+    reason: Event | None = None
 
     @property
     def sent(self) -> bool:
@@ -80,7 +82,7 @@ class Death:
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
         self.events.extend(e for e in other.events if e not in self.events)
-        for name in ("rank", "proc", "pid", "host", "code", "local", "where"):
+        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.

@@ -279,7 +279,8 @@ def brief(job: Job, event: Event, most: int = 90) -> str:
     report = reports.of(job, event)
     whole = body(job, event, 400)
     if report is not None and report.status:
-        whole = f"{report.status}: {event.fields.get('reason')}"
+        whole = f"{report.status}: {_without_arguments(report.reason)}"
+        most += len(report.status)  # the reason matters more
     kept: list[str] = []
     for word in whole.removesuffix(_CUT).split():
         if word.count(":") > 1 and _HEX.issuperset(word.strip(",()")):
@@ -292,6 +293,13 @@ def brief(job: Job, event: Event, most: int = 90) -> str:
     if whole.endswith(_CUT):
         return short + _CUT
     return short if short == text else short + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _without_arguments(reason: str) -> str:
+    """A reason of libpsm without the arguments of the call that failed: the error stands behind them."""
+    call, end, error = reason.partition("): ")
+    name, begin, _ = call.partition("(")
+    return f"{name}: {error}" if end and begin and name.isidentifier() else reason
 
 
 def place(event: Event) -> str | None:

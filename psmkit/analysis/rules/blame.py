@@ -15,6 +15,7 @@ from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
+from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.suspects import suspect
@@ -169,6 +170,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
     found = []
     chosen = ours.ends()
     last_one = suspect(job, run)
+    thrown = raised(job, run)
     if not chosen and last_one is not None:
         chosen = [last_one]
     for at in chosen:
@@ -205,7 +207,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 job,
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} {what}, and {quiet}",
+                title=f"{_name(job, at)} {what}" + (f", and {quiet}" if at.rank not in thrown else ""),
                 confidence=confidence,
                 explanation=(
                     f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} names no other rank. "

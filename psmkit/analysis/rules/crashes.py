@@ -45,7 +45,7 @@ def find(job: Job) -> list[Finding]:
                 reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
                 if reason is not None:
                     death.where = reason.text
-                    death.events.append(reason.event)
+                    death.reason = reason.event
         out.extend(_deaths(job, run, deaths))
         out.extend(_ended(job, run))
     return out
@@ -190,6 +190,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
         step = None
+    elif death.reason is not None:
+        step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
     else:
         step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     return new_finding(
@@ -201,7 +203,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
-        refs=[e.ref for e in death.events[:5]],
+        refs=[e.ref for e in (*([death.reason] if death.reason is not None else []), *death.events)][:5],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
         # Ranks in one message failed in the same way, so none of them is the origin.

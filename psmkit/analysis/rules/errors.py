@@ -106,8 +106,8 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
-    if (unanswered := _unanswered(job, cascade)) is not None and unanswered.finding is not None:
-        return unanswered.finding
+    if (reason := _reason(job, cascade)) is not None and reason.finding is not None:
+        return reason.finding
     named = known.finding if known is not None else None
     text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     memory = faults.phrase(job, "out of memory", text)
@@ -128,6 +128,14 @@ def _unanswered(job: Job, cascade: Cascade) -> Phrase | None:
     """The call that libpsm says nobody answered in time."""
     report = cascade.first.report
     return reports.unanswered(job, report.cause, report.reason) if report is not None else None
+
+
+def _reason(job: Job, cascade: Cascade) -> Phrase | None:
+    """What the catalogue knows about the reason that libpsm gives: it decides the code, the meaning and what to do."""
+    report = cascade.first.report
+    if report is None:
+        return None
+    return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
@@ -199,7 +207,7 @@ def _finding(
     explanation = f"The error of {whose} follows from no other error in the log."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _unanswered(job, cascade) or (known if sure else None)
+    says = _reason(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
     explanation += _route(cascade)
@@ -310,6 +318,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     run = job.run_of(group[0].proc)
     if report is not None and report.cause == reports.MISMATCH and run is not None:
         return reports.odd_in(job, run)
+    if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
+        return _other_release(job, run, group)
     if known.finding == "PSM406" and known.blames != "self":
         down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
         if down:
@@ -320,6 +330,13 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     if not found and _returned(group):
         return sorted(set(named))
     return sorted({at.rank for at in found if at.rank is not None})
+
+
+def _other_release(job: Job, run: int, group: Sequence[Cascade]) -> list[int]:
+    """The ranks whose release differs from that of most ranks, by the lines that name two of them; nobody without a majority."""
+    pairs = [(c.first.event.fields.get("rank"), c.first.event.fields.get("peer")) for c in group]
+    differ = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+    return reports.odd(differ, (), job.runs[run].nranks or len(job.runs[run].procs))
 
 
 def _returned(group: Sequence[Cascade]) -> bool:

@@ -71,7 +71,7 @@ def _desync(job: Job) -> Iterator[Finding]:
         if not behind:
             continue
         ranks = sorted(behind)
-        what = "never joined a collective" if never else "did not join the collective in which the others wait"
+        what = "joined no collective" if never else "did not join the collective in which the others wait"
         yield new_finding(
             job,
             "PSM302",
@@ -294,7 +294,7 @@ def _absent(job: Job, one: _Analysis) -> Finding:
         job,
         "PSM302",
         run=run,
-        title=f"{who} never joined {one.what}",
+        title=f"{who} did not join {one.what}",
         confidence=0.9,
         explanation="torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.",
         next_step=f"Find out what {who} did instead: py-spy dump of the process, its last lines.",
