@@ -62,6 +62,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     members = job.members.get(run.world, [])
     if ours.failed or past_bootstrap(job, run) or not members:
         return None  # they did start: only their logs are missing
+    if all(i.start is None for i in members):
+        return None  # the log lacks the lines of init
     if any(i.rank < 0 for i in members):
         return None  # a process whose rank no line names is one of those that seem to be missing
     outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))

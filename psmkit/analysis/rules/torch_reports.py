@@ -364,5 +364,19 @@ def _store(job: Job, event: Event) -> Finding:
         title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
     else:
         title = "a rank waited in vain for torch's store"
-    # The rank in this line is that of the group, which equals the job's only in the default group, so it identifies nobody for sure.
-    return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])
+    # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
+    # source did not come: other errors are about the process that hosts the store.
+    error = str(event.fields.get("error", ""))
+    sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
+    ranks = [source] if sure and isinstance(source, int) else []
+    return new_finding(
+        job,
+        "PSM201",
+        run=run,
+        title=title,
+        confidence=0.75,
+        refs=[event.ref],
+        ranks=ranks,
+        procs=_procs(job, run, ranks),
+        culprits=ranks,
+    )

@@ -34,7 +34,7 @@ from psmkit.model import Finding
 __all__ = ["find"]
 
 _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
-_HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
+_HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout", "torch.heartbeat.hang")
 # Some ranks complete these before others: a rank without a report may already be done with one.
 _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers are separate from those of collectives, or stand for several operations.
@@ -228,10 +228,13 @@ def _reason(
         return "the ranks called different operations with this number"
     if _diverge(job, run):
         return "all ranks that report joined it, but their NCCL lines show different calls"
+    seen = {m.rank for m in waiting}
+    if elsewhere := [m for m in group.reporters if m.rank not in seen and m.seq is not None]:
+        works = joined(sorted({f"{m.op or 'collective'} {m.seq}" for m in elsewhere})[:_FEW])
+        return f"{_short(elsewhere)} gave up on {works}"
     if _in_view(job, run, group, waiting):
         return "no rank lags behind"
     total = size_of(job, run, group)
-    seen = {m.rank for m in waiting}
     silent = silent_ranks(job, run, group)
     if total is None and seen == set(range(len(seen))):
         return "the log does not show whether there are others"
