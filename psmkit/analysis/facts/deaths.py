@@ -7,7 +7,7 @@ import itertools
 import re
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines, outside
@@ -81,7 +81,8 @@ class Death:
 
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
-        self.events.extend(e for e in other.events if e not in self.events)
+        known = {(e.ref, e.name) for e in self.events}
+        self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
         for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
@@ -132,10 +133,32 @@ def manner(death: Death) -> str:
     return "died" + (f" ({death.where})" if death.where else "")
 
 
-def collect(job: Job, run: int | None) -> list[Death]:
-    """The deaths of a run, one for each process, in the order of their lines."""
+def collect(job: Job, run: int | None) -> Sequence[Death]:
+    """The deaths of a run, one for each process, in the order of their lines. They are the same for every caller: do not change them."""
+    found = _collected(job)
+    if run not in found:
+        found[run] = _collect(job, run)
+    return found[run]
+
+
+@once
+def _collected(job: Job) -> dict[int | None, list[Death]]:
+    """The deaths of the runs that were asked for."""
+    return {}
+
+
+@once
+def _told(job: Job) -> dict[int | None, list[Event]]:
+    """What launchers and the system say, by run."""
+    out: dict[int | None, list[Event]] = defaultdict(list)
+    for event in job.events("launch.", "sys."):
+        out[job.run_of_event(event)].append(event)
+    return dict(out)
+
+
+def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
-    events = [e for e in job.events("launch.", "sys.") if job.run_of_event(e) == run]
+    events = _told(job).get(run, [])
     for death in (*_blocks(job, events), *_singles(job, run, events)):
         _place(job, run, death)
         found.add(death)

@@ -25,6 +25,7 @@ __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidenc
 ASSUMED = "assumed: "
 #: Subsystems of threads that select no device: their lines show device 0, whatever the rank's is.
 _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
+_NO_RANK = 1 << 31  # no job has this rank
 #: A host has at most this many GPUs, so a larger job has more hosts.
 MOST_DEVICES = 16
 
@@ -254,7 +255,8 @@ def _own_proxies(scan: ScanData, out: Evidence) -> None:
     clients: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for tally in scan.services:
         for (_, _, local_rank), times in tally.opened.items():
-            clients[tally.proc][local_rank] += times
+            if 0 <= local_rank < _NO_RANK:
+                clients[tally.proc][local_rank] += times
     for proc, opened in clients.items():
         ranked = sorted(opened.items(), key=lambda item: -item[1])
         # peers connect to a proxy too, but less often than its own rank

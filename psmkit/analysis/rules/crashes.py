@@ -11,6 +11,7 @@ import heapq
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.deaths import FAULTS, Death, collect, manner
@@ -37,15 +38,14 @@ def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for who ended the job."""
     out: list[Finding] = []
     for run in endings.runs(job):
-        deaths = collect(job, run)
+        deaths = list(collect(job, run))
         found = raised(job, run)
-        for death in deaths:
+        for at, death in enumerate(deaths):
             # torchrun and srun give the exit code; the traceback gives the reason.
             if death.code is not None and death.where is None:
                 reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
                 if reason is not None:
-                    death.where = reason.text
-                    death.reason = reason.event
+                    deaths[at] = replace(death, where=reason.text, reason=reason.event)
         out.extend(_deaths(job, run, deaths))
         out.extend(_ended(job, run))
     return out
