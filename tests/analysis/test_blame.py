@@ -163,3 +163,15 @@ def test_rank_that_ended_the_operation_for_its_own_reason_blames_no_peer_before(
         status = "PSM_ERR_NO_MEMORY" if rank == 1 else "PSM_ERR_ABORTED"
         logs[rank].warn("", f"psm rank {rank} ends the operation on all ranks, {status} (cause {why}): {reason}")
     assert {c.global_rank for c in report_of(tmp_path, logs).culprits} == blamed
+
+
+def test_rank_without_a_log_did_not_disappear_where_another_ended_the_operation_for_its_own_reason(
+    tmp_path: Path,
+) -> None:
+    logs = ranks()
+    logs[1].warn("", "ncclProxyClientGetFd call to tpRank 2 handle 46e3f806fb1d242f failed : -2")
+    for rank, why in ((1, "other, rank -1"), (0, "peer-failed, rank 1"), (3, "peer-failed, rank 1")):
+        status = "PSM_ERR_NO_MEMORY" if rank == 1 else "PSM_ERR_ABORTED"
+        logs[rank].warn("", f"psm rank {rank} ends the operation on all ranks, {status} (cause {why}): no memory")
+    closed_by(logs[3], 2)
+    assert not of(find("blame", tmp_path, [log for log in logs if log.rank != 2]), "PSM403")

@@ -10,6 +10,7 @@ import pytest
 from psmkit import analyze
 from psmkit.model import Report
 from tests.loggen import generate
+from tests.loggen.crowd import FAULTY, write_merged
 from tests.mutilate import SCORED
 
 
@@ -106,3 +107,40 @@ def test_lost_or_moved_lines_blame_no_other_rank(
     report = damaged(tmp_path, name, way, merged)
     assert {culprit.global_rank for culprit in report.culprits} <= guilty, report.reason
     assert guilty or report.verdict in ("healthy", "inconclusive"), report.reason
+
+
+def test_unread_answers_are_no_hang_of_their_ranks_where_ras_names_another_one(tmp_path: Path) -> None:
+    write_merged(tmp_path / "job.log", "unanswered", 64)
+    report = analyze([tmp_path])
+    assert (report.verdict, {c.global_rank for c in report.culprits}) == ("hung", {FAULTY}), report.reason
+    assert {r for f in report.findings if f.code == "PSM101" for r in f.culprits} <= {FAULTY}
+
+
+def test_lost_reports_of_several_watchdogs_make_suspects_and_no_culprits(tmp_path: Path) -> None:
+    """Rank 5 never called. Of rank 9, the lines of the last call and of its watchdog have no readable process."""
+    path = tmp_path / "job.log"
+    write_merged(path, "watchdog", 32)
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if line.startswith("node1:6361:") and "AllReduce" in line)
+    other = next(n for n, line in enumerate(lines) if line.startswith("node2:") and "AllReduce" in line)
+    for n in (last, other):
+        host, pid, rest = lines[n].split(":", 2)
+        lines[n] = f"{host}:{pid[:2]}x{pid[3:]}:{rest}"
+    path.write_text("".join(line for line in lines if not line.startswith("[rank9]")))
+    report = analyze([path])
+    assert (report.verdict, list(report.culprits)) == ("hung", []), report.reason
+    assert {suspect.rank for suspect in report.suspects} == {FAULTY, 9}
+
+
+def test_ranks_whose_lines_about_their_init_are_lost_are_no_ranks_that_did_not_finish_it(tmp_path: Path) -> None:
+    """Of rank 9, the log ends in its init, which its peers completed. Of ranks 11 to 13, which work, one line is lost."""
+    path = tmp_path / "job.log"
+    write_merged(path, "watchdog", 32)
+    lines = path.read_text().splitlines(keepends=True)
+    begins = {rank: f"node1:{6001 + 40 * rank}:" for rank in (9, 11, 12, 13)}
+    start = next(n for n, line in enumerate(lines) if line.startswith(begins[9]) and "Init START" in line)
+    gone = {n for n, line in enumerate(lines) if line.startswith(begins[9]) and n > start}
+    gone |= {n for n, line in enumerate(lines) if "Init COMPLETE" in line and line.startswith(tuple(begins.values()))}
+    path.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
+    report = analyze([path])
+    assert "PSM202" not in {f.code for f in report.findings}, report.reason

@@ -322,3 +322,24 @@ def test_of_ranks_that_name_each_other_in_a_circle_the_first_one_named_counts(tm
         ends(logs[rank], "peer-failed", (rank + 1) % 4, "PSM_ERR_ABORTED")
         logs[rank].line(f"[Service thread] Connection closed by localRank {(rank + 1) % 4}", "service")
     assert culprits(report(tmp_path, logs)) == [3]
+
+
+DIED = "the proxy of rank 1 (process 7101) closed the socket without a bye: the process has died"
+
+
+@pytest.mark.parametrize(
+    ("reason", "guilty"),
+    [
+        (f"rank 2 ended the operation: {DIED}", 1),
+        (f"the proxy of rank 2 ended the operation: rank 0 ended the operation: {DIED}", 1),
+        ("rank 2 ended the operation: rank 1 answered: proxy.getfd: no memory", 1),
+        ("rank 2 ended the operation: rank 2 got no answer to Setup to the proxy of rank 1 (process 7101) in 2 ms", 1),
+        ("rank 2 ended the operation: no memory", 2),
+    ],
+)
+def test_reason_that_passed_through_a_rank_without_a_log_leads_to_its_origin(
+    tmp_path: Path, reason: str, guilty: int
+) -> None:
+    logs = ranks(4)
+    ends(logs[3], "peer-failed", 2, "PSM_ERR_ABORTED", reason)
+    assert culprits(report(tmp_path, [log for log in logs if log.rank != 2])) == [guilty]

@@ -109,10 +109,9 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         waiter, target = None, caller
     ours = proof.of(job, run)
     age = call_age(job, call, caller)
-    proven = proof.aged(age, job.scan.totals.max_call_age)
     # a caller that does not read its response is stuck; lines from outside identify it
     idle = call.state != "served" or not ours.suspects or caller in ours.suspects
-    proven = proven or (bool(ours.lasting) and not ours.failed and idle)
+    proven = idle and (proof.aged(age, job.scan.totals.max_call_age) or (bool(ours.lasting) and not ours.failed))
     if call.state == "served" and not (
         caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
     ):

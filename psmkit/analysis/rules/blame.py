@@ -13,7 +13,7 @@ from psmkit.analysis.facts.naming import name_of, name_of_rank, names_of, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import faults, reports
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
@@ -75,6 +75,7 @@ def find(job: Job) -> list[Finding]:
             continue
         # if a line says what broke, that is the origin, and the blame only confirms it
         explained = any(c.fatal and _own(c) for c in faults.of_run(job, info.index))
+        explained = explained or not info.procs.isdisjoint(reports.began(job))
         out.extend(_silent(job, info.index, ours) if not explained else [])
         named = {c for f in out if f.run == info.index for c in f.culprits}
         out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
