@@ -37,8 +37,8 @@ def measured(path: Path, repeat: int, core: int) -> tuple[float, float, float, s
 
 
 def slope(seconds: float, amount: float, form: str) -> str:
-    """The amount per second, or - if the difference is within what two runs of the same command differ by."""
-    return format(amount / seconds, form) if seconds > 0.05 else "-"
+    """The amount per second, or - without a difference, or if it is within what two runs of the same command differ by."""
+    return format(amount / seconds, form) if amount and seconds > 0.05 else "-"
 
 
 def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
