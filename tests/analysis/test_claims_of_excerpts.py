@@ -79,3 +79,10 @@ def test_the_watchdog_names_the_rank_of_a_cuda_error(place: str, rank: int | Non
     report = analyzed(tmp_path, ECC + WATCHDOG.format(place))
     assert report.verdict == "failed"
     assert [c.rank for c in report.culprits] == ([rank] if rank is not None else [])
+
+
+def test_closed_connections_without_a_communicator_say_nothing_about_a_teardown(tmp_path: Path) -> None:
+    closed = "w-0:2{0}:58{0} [{0}] NCCL INFO [Service thread] Connection closed by localRank {1}\n"
+    report = analyzed(tmp_path, "".join(f"[1,{r}]<stdout>:" + closed.format(r, p) for r, p in ((6, 2), (3, 7), (4, 7))))
+    titles = [f.title for f in report.findings if f.code == "PSM108"]
+    assert titles and all("the log shows no communicator" in t for t in titles)

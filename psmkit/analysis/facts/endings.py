@@ -25,7 +25,7 @@ _GIVES_UP = (
     "framework.nccl_error",
     "torch.async_error",
     "torch.store.timeout",
-    "torch.barrier.monitored",
+    "torch.barrier.",
     "torch.fingerprint.mismatch",
     "nccltests.failure",
 )

@@ -277,12 +277,14 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
         blamers = sorted({b.by for b in blames})
         if all(_idle(job, by) for by in blamers):
             continue
+        seen = any(p in job.instances_of for p in (at.proc, *blamers) if p is not None)
+        rest = " before the communicators were torn down" if seen else "; the log shows no communicator of theirs"
         out.append(
             new_finding(
                 job,
                 "PSM108",
                 run=run,
-                title=f"{_name(job, at)} closed its connections to {names_of(job, blamers)} before the communicators were torn down",
+                title=f"{_name(job, at)} closed its connections to {names_of(job, blamers)}{rest}",
                 severity=Severity.INFO if at.proc in spoke else severity,
                 confidence=0.6,
                 refs=_lines(blames),

@@ -30,6 +30,7 @@ _WHAT = {
     "COLLECTIVE_DTYPE_MISMATCH": "another data type",
 }
 _SHOWN = 4
+_RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive."
 
 
 @rule(order=62)
@@ -86,19 +87,33 @@ def _desync(job: Job) -> Iterator[Finding]:
 
 
 def _barriers(job: Job) -> Iterator[Finding]:
-    for event in job.events("torch.barrier.monitored"):
-        run = job.run_of_event(event)
-        named = event.fields.get("from_rank", event.fields.get("rank"))
-        ranks = [named] if isinstance(named, int) else []
+    """Rank 0 asks the others, and only rank 0 knows who is missing: the others lose rank 0 when it gives up."""
+    for run, events in outside.runs_of(job, "torch.barrier.").items():
+        late: dict[int, Event] = {}
+        lost: dict[int, Event] = {}
+        for event in events:
+            rank = event.fields.get("rank")
+            named = [rank] if isinstance(rank, int) else _numbers(event.fields.get("ranks"))
+            for rank in named:
+                (lost if event.name == "torch.barrier.reached" else late).setdefault(rank, event)
+        ranks = sorted(late or lost)
+        if not ranks:
+            continue
+        what = "did not reach a monitored barrier in time"
+        if not late:
+            what = "reached a monitored barrier and lost rank 0, whose log names the rank at fault"
         yield new_finding(
             job,
             "PSM302",
             run=run,
-            title=f"rank {named} did not reach a monitored barrier in time",
-            refs=[event.ref],
+            title=f"{ranks_text(ranks)} {what}",
+            confidence=0.9 if late else 0.6,
+            explanation=None if late else _RANK_0,
+            next_step=None if late else "Read the log of rank 0.",
+            refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
             ranks=ranks,
             procs=_procs(job, run, ranks),
-            culprits=ranks,
+            culprits=sorted(late),
         )
 
 
