@@ -182,6 +182,16 @@ def test_a_handler_that_caught_the_end_by_a_launcher_blames_nobody(tmp_path: Pat
     assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "healthy"
 
 
+def test_a_crash_after_the_teardown_is_a_failure_and_an_end_by_the_launcher_is_none(tmp_path: Path) -> None:
+    text = nccl(0, 1, nranks=2, ended=True)
+    text += "*** {} (@0x0) received by PID 1001 (TID 0x7f893090a6f0) from PID 0; stack trace: ***\n"
+    (tmp_path / "crash.log").write_text(text.format("SIGSEGV"))
+    (tmp_path / "ended.log").write_text(text.format("SIGTERM"))
+    crash = psmkit.analyze([str(tmp_path / "crash.log")])
+    assert (crash.verdict, [c.rank for c in crash.culprits]) == ("failed", [1])
+    assert psmkit.analyze([str(tmp_path / "ended.log")]).verdict == "healthy"
+
+
 def test_the_kernel_killed_a_rank_for_memory(tmp_path: Path) -> None:
     line = "[2059991.49] Out of memory: Killed process {} (python3) total-vm:53312244kB, anon-rss:31451456kB, file-rss:1kB\n"
     found = only(run_rule(find, tmp_path, job=JOB, dmesg=line.format(1003)))

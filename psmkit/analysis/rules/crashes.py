@@ -179,6 +179,8 @@ def _name(job: Job, death: Death) -> str:
 
 def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death]) -> Finding:
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
+    # a process that crashes at its end has failed; others may have ended it on purpose
+    crashed = death.signal in (*FAULTS, signals.SIGABRT)
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
@@ -202,8 +204,12 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         "PSM402",
         run=run,
         title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
-        severity=Severity.WARNING if late else Severity.ERROR,
-        confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
+        severity=Severity.WARNING if late and not crashed else Severity.ERROR,
+        confidence=(0.75 if crashed else 0.6)
+        if late
+        else 0.95
+        if death.rank is not None or death.proc is not None
+        else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
         refs=[e.ref for e in (*([death.reason] if death.reason is not None else []), *death.events)][:5],
