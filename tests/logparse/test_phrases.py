@@ -16,7 +16,7 @@ PHRASES = load().phrases
 def test_phrase_is_found_in_its_samples_and_not_in_the_other_texts(phrase: Phrase) -> None:
     assert phrase.samples
     assert [load().phrase(phrase.says, text) for text in phrase.samples] == [phrase] * len(phrase.samples)
-    assert not [text for text in phrase.others if load().phrase(phrase.says, text) is not None]
+    assert not [text for text in phrase.others if load().phrase(phrase.says, text) == phrase]
 
 
 def test_number_out_of_bounds_is_no_match() -> None:
@@ -35,6 +35,18 @@ def test_phrase_of_the_user_stands_behind_ours(tmp_path: Path) -> None:
     assert load().phrase("something came first", "the RING is open at 3") is None
     found = load([own]).phrase("something came first", "the RING is open at 3")
     assert found is not None and found.file == str(own)
+
+
+def test_of_two_phrases_with_the_same_words_the_bounds_decide(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "".join(
+            f"""[[phrase]]\nsays = "something came first"\nmeaning = "{n}"\npatterns = ["ring {{n:int}} is open"]\nwithin = {{n = [{n}, {n}]}}\n"""
+            for n in (3, 4)
+        )
+    )
+    found = [load([own]).phrase("something came first", f"Ring {n} is open") for n in (3, 4, 5)]
+    assert [phrase and phrase.meaning for phrase in found] == ["3", "4", None]
 
 
 @pytest.mark.parametrize(
