@@ -37,13 +37,12 @@ def scanned(
         NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
         CatalogueError: a TOML file is invalid.
     """
-    with _uncollected():
-        result = logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
-        try:
-            _check(result)
-            yield result
-        finally:
-            result.close()
+    with (
+        _uncollected(),
+        logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
+    ):
+        _check(result)
+        yield result
 
 
 @contextmanager
