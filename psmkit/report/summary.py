@@ -53,6 +53,7 @@ _CONDITIONS = {
     "assumed: device": "if ranks follow devices",
     "assumed: host offset": "if ranks follow devices as elsewhere on this host",
     "assumed: local rank": "if the job has one host",
+    "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
 }
 
 
@@ -92,6 +93,8 @@ def culprit_name(culprit: Culprit) -> str:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
     elif culprit.pid is not None:
         details.append(f"pid {culprit.pid}")
+    if rank is None and condition is not None and culprit.device is not None:
+        return f"device {culprit.device} ({condition})"
     if culprit.global_rank is None and condition is not None and culprit.device is not None:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name

@@ -73,6 +73,10 @@ def test_a_peer_that_closes_its_connections_is_named_by_its_local_rank(tmp_path:
     report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + closed.format(9, 4) + closed.format(8, 5))
     assert report.verdict == "failed" and report.reason.startswith("rank 2 (node0:6001) lost its connection to")
     assert [(c.global_rank, c.device) for c in report.culprits] == [(2, 2)]
+    head, rest = "".join(lines[: len(lines) // 2]), [line for line in lines[len(lines) // 2 :] if "Destroy" not in line]
+    on = [line for line in rest if line.startswith("node0:6001:") and "[2]" not in line][:20]
+    report = analyze(tmp_path, head + closed.format(9, 4) + closed.format(8, 5) + "".join(on))
+    assert (report.verdict, report.culprits) == ("inconclusive", ())  # its process lives
     own = closed.replace("6005", "6001")  # ranks of one process close their connections to each other, too
     report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + own.format(9, 0) + own.format(8, 1))
     assert (report.verdict, report.culprits) == ("inconclusive", ())

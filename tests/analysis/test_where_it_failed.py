@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from psmkit.report import render
 from tests.analysis.texts import ranks, report_of
 
 MISMATCH = "Mismatched collective detected, please check your collective calls at and around rank 5. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs"
@@ -134,11 +135,21 @@ def test_a_network_plugin_that_fails_while_it_starts_or_goes_on_may_have_one(tex
 LOST = "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
 
 
-@pytest.mark.parametrize("prefix", ["[5] ", "h:XXXX [5] ", "[2026-03-13 22:26:02] host-01:XXXXXX [5] ", "node [5] "])
+@pytest.mark.parametrize("prefix", ["h:XXXX [5] ", "[2026-03-13 22:26:02] host-01:XXXXXX [5] ", "node [5] "])
 def test_a_prefix_without_a_pid_still_shows_the_device(prefix: str, tmp_path: Path) -> None:
     report = analyze(tmp_path, prefix + LOST)
     assert [(c.rank, c.device) for c in report.culprits] == [(None, 5)]
     assert report.reason.startswith("the rank on device 5 failed")
+
+
+def test_a_number_alone_before_a_line_may_be_a_rank_that_a_launcher_prints(tmp_path: Path) -> None:
+    """Intel MPI's -prepend-rank prints [5] before each line, and NCCL prints its device so behind its host and pid."""
+    report = analyze(tmp_path, "[5] " + LOST)
+    assert [(c.rank, c.device, c.rank_basis) for c in report.culprits] == [(None, 5, "assumed: number in brackets")]
+    assert report.reason.startswith("the process with [5] before its line failed")
+    assert "device 5 (if NCCL printed the number; Intel MPI prints a rank" in " ".join(render(report, "text").split())
+    whole = analyze(tmp_path, "[5] node0:100:120 [3] " + LOST)
+    assert [(c.device, c.pid) for c in whole.culprits] == [(3, 100)]
 
 
 @pytest.mark.parametrize("prefix", ["[1,5]<stdout>:", "[5]: ", "[2026] [x5] ", "x[5] ", "[5] and then "])

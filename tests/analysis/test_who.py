@@ -387,7 +387,12 @@ def test_a_line_without_host_and_pid_has_no_rank_if_its_tag_names_none(tmp_path:
     warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     report = _report(tmp_path, tag + warn)
     assert [(c.rank, c.device) for c in report.culprits] == [(None, 0)]
-    assert report.reason.startswith("the rank on device 0 failed")
+    first = (
+        "the rank on device 0 failed"
+        if tag in ("[3]: ", "3: ", "worker-3: ")
+        else "the process with [0] before its line failed"
+    )
+    assert report.reason.startswith(first)
 
 
 def test_the_report_of_mpirun_names_the_rank_of_a_process(tmp_path: Path) -> None:

@@ -202,8 +202,10 @@ static psm_status look(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     bool gone =
         local->theirs != PSM_OK || local->broken.status != PSM_OK || !host->ops->peer_alive(host->self, local->peer);
     /* A sender that has sent everything and frees its end closes the way back before the last bytes arrive: the data
-     * comm tells when no more will arrive. */
-    bool open = local->role ? local->passed == sub->nsteps : local->passed < sub->posted && local->theirs == PSM_OK;
+     * comm tells when no more will arrive. It sends no step that it got no credit for. */
+    bool owed = local->told && sub->base + local->passed < local->tail;
+    bool open =
+        local->role ? local->passed == sub->nsteps : owed && local->passed < sub->posted && local->theirs == PSM_OK;
     if (gone && !open && !own_copies) {
         /* Not at the first look: first find what the peer delivered just before it went. */
         if (++local->suspect >= SUSPECT_LOOKS) return peer_gone(local);

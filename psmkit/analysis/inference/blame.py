@@ -7,7 +7,7 @@ The rank at the end of the chain is the one to look at, even if it has no log at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -354,7 +354,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
         return True, 0.75
     if not any(b.event.name in _CLOSURES for b in against):
         return False, 0.0
-    if best == 1 and at.proc in _stopped(job):
+    if best == 1 and (at.proc in _stopped(job) or _prints_on(job, at, against)):
         return False, 0.0
     # a connection that closes while the other side still initialises always means a death
     closers = {b.by for b in against if b.event.name == "proxy.closed_by_peer"}
@@ -373,6 +373,14 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if silent and not everyone:
         return True, 0.7
     return False, 0.0
+
+
+def _prints_on(job: Job, at: Target, against: Sequence[Blame]) -> bool:
+    """Whether the process printed lines after all these connections to it had closed. One of its threads may have ended: the process did not."""
+    process = job.process(at.proc) if at.proc is not None else None
+    return process is not None and all(
+        b.event.stream == process.stream and b.event.ref.seq < process.last.seq for b in against
+    )
 
 
 def died(job: Job, graph_: Graph, proc: int) -> bool:

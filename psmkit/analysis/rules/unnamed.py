@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
@@ -24,6 +25,8 @@ __all__ = ["find"]
 _ENDS = ("comm.end.", "nccltests.ok")
 #: A failure on more devices than this is no failure of one of them.
 _MOST_DEVICES = 2
+#: What is known of ``[2]`` without a host and a pid before it: NCCL prints its device so, and Intel MPI's -prepend-rank a rank.
+_BARE = f"{ASSUMED}number in brackets"
 
 
 @rule(order=20)
@@ -57,6 +60,10 @@ def find(job: Job) -> list[Finding]:
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         if devices:
             who = f"the rank on {_device_text(devices)}"
+        bare = bool(devices) and all(_bare(job, e) for e in events)
+        if bare:
+            who = f"the process with {joined(f'[{d}]' for d in devices)} before its line"
+            source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
         # a peer whose connection broke is gone; an address without a route says nothing about it
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
@@ -74,7 +81,7 @@ def find(job: Job) -> list[Finding]:
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
                 culprits=ranks if cause and known.blames != "peer" else [],
-                named=_named(events, devices, known, broke) if cause else [],
+                named=_named(events, devices, bare, known, broke) if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )
@@ -93,8 +100,14 @@ def _device_text(devices: Sequence[int]) -> str:
     return f"{plural(len(devices), 'device')} {joined(map(str, devices))}"
 
 
-def _named(events: Sequence[Event], devices: Sequence[int], known: Message, broke: bool) -> list[Named]:
+def _bare(job: Job, event: Event) -> bool:
+    """Whether the number in brackets stands first in its line: no host, and no other tag of a launcher, shows that it is NCCL's."""
+    text = "".join(quote.text for quote in job.quotes.of(event.ref))
+    return event.tag is None and text.lstrip().startswith(f"[{event.device}]")
+
+
+def _named(events: Sequence[Event], devices: Sequence[int], bare: bool, known: Message, broke: bool) -> list[Named]:
     """The peer whose connection broke, else the devices that report a failure of their own."""
     if broke:
         return blame.addressed(events)
-    return [Named(device=device) for device in devices] if known.blames != "peer" else []
+    return [Named(device=device, basis=_BARE if bare else None) for device in devices] if known.blames != "peer" else []

@@ -139,6 +139,13 @@ def test_an_error_in_the_progress_thread_ends_the_operation_at_both_ends(run: Ru
     assert any(rank == victim and "EIO" in text for rank, _, _, text in job.said("group"))
 
 
+def test_a_credit_that_cannot_be_sent_ends_the_operation_at_both_ends(run: Runner) -> None:
+    """The sender waits for it, and its data connection is fine. The first message of the job is the receiver's credit."""
+    job = run("sizes=500000", "one_way=1", PSM_FAULTS="net.isend:error=5,nth=1")
+    assert job.results[0] in ENDED and job.results[1] == "PSM_ERR_PROTOCOL", job.text
+    assert any(rank == 1 and "isend of a credit" in text for rank, _, _, text in job.said("group")), job.text
+
+
 @pytest.mark.parametrize(
     "where",
     ["net.open", "net.send.setup", "net.recv.setup", "net.recv.connect", "net.proxy.setup", "net.proxy.connect"],
