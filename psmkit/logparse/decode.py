@@ -97,6 +97,14 @@ def _refs(column: npt.NDArray[Any]) -> Iterator[Any]:
     return made if all(lines) else (ref if ref.line else None for ref in made)
 
 
+class _Seen:
+    """Fields and texts of the events of one message. Thousands of ranks print the same ones, which are kept once."""
+
+    def __init__(self) -> None:
+        self.fields: dict[tuple[Value | None, ...], Mapping[str, Value]] = {}
+        self.texts: dict[str, str] = {}
+
+
 class Decoder:
     """Decodes events and texts of a scan. It holds copies, so the scan may continue, or, of a scan that is finished, the scan itself."""
 
@@ -187,15 +195,16 @@ class Decoder:
         out: list[Event] = []
         if len(kinds) == 1:
             # the numbers of a part as Python objects need more memory than its events
+            seen = _Seen()
             for start in range(0, len(records), _PART):
-                out.extend(self._decode(kinds[0], records[start : start + _PART]))
+                out.extend(self._decode(kinds[0], records[start : start + _PART], seen))
             return out
         found: list[Event | None] = [None] * len(records)
         for kind in kinds:
-            places = np.flatnonzero(records["message"] == kind)
+            places, seen = np.flatnonzero(records["message"] == kind), _Seen()
             for start in range(0, len(places), _PART):
                 part = places[start : start + _PART]
-                for place, event in zip(part.tolist(), self._decode(kind, records[part]), strict=True):
+                for place, event in zip(part.tolist(), self._decode(kind, records[part], seen), strict=True):
                     found[place] = event
         return [event for event in found if event is not None]
 
@@ -212,12 +221,12 @@ class Decoder:
         found = self._column(message, names.index(field), self.events[rows])
         return found if constant is None else [constant if value is None else value for value in found]
 
-    def _decode(self, message: int, records: npt.NDArray[Any]) -> Iterator[Event]:
+    def _decode(self, message: int, records: npt.NDArray[Any], seen: _Seen) -> Iterator[Event]:
         """The events of one message."""
         name, tags = self.names[message], self.tags
-        # thousands of ranks print the same texts and fields, which are kept once
-        known: dict[tuple[Value | None, ...], Mapping[str, Value]] = {}
-        texts: dict[str, str] = {}
+        known, texts = seen.fields, seen.texts
+        if len(known) > _PART:  # few lines of this message say the same
+            known.clear()
         for (level, proc, thread, device, tag, stream, count, where, time, until), (first, last), shown in zip(
             rows(records, *_COLUMNS), spans(records), self._fields(message, records), strict=True
         ):

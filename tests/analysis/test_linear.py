@@ -13,9 +13,11 @@ import pytest
 
 import psmkit
 from psmkit.analysis.facts.job import make_job
+from psmkit.analysis.inference.sightings import sightings, told_by_errors, untold
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.views import ops
 from psmkit.analysis.views.diff import compare
+from psmkit.logparse import decode
 from psmkit.report import render
 from tests.loggen.crowd import KINDS, write_files, write_merged
 
@@ -111,3 +113,27 @@ def test_a_scan_of_all_ranks_for_each_rank_is_found() -> None:
     exec(compile(source, f"{ROOMS[0]}/made.py", "exec"), namespace)
     few, many = (executed(partial(namespace["square"], ranks)) for ranks in (FEW, MANY))
     assert any(line.startswith("made.py") for line in excess(few, many))
+
+
+def test_lines_of_errors_that_ended_the_job_are_left_out_without_an_object_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    write_merged(path, "floods", 16, 1 << 17)
+    with scanned([str(path)]) as result:
+        job = make_job(result)
+        name = "proxy.progress_op_failed"
+        rest, procs = untold(job, "PSM107")
+        assert len(result.events.rows([name])) > 15 and name not in result.events._made
+        told = [told_by_errors(job, event) for event in sightings(job, "PSM107")]
+        assert rest == [e for e, inside in zip(sightings(job, "PSM107"), told, strict=True) if not inside]
+        assert procs == {e.proc for e, inside in zip(sightings(job, "PSM107"), told, strict=True) if inside}
+        assert any(told)
+
+
+def test_repeated_complaints_share_their_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_PART", 20)
+    path = tmp_path / "job.log"
+    write_merged(path, "floods", 16, 1 << 17)
+    with scanned([str(path)]) as result:
+        found = result.events.of("socket.io.failed")
+        assert len(found) > 2 * 20, "more than are decoded together"
+        assert len({id(event.fields) for event in found}) == len({tuple(event.fields.items()) for event in found})

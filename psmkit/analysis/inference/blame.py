@@ -257,6 +257,7 @@ def _graphs(job: Job) -> dict[int, Graph]:
     ended = {e.proc for e in job.events("ras.terminate.local")}
     ended |= {p.index for p in job.scan.processes if torn_down(job, p.index)}
     gone = leaving(job)
+    aims: dict[tuple[int, str, int], Target | None] = {}  # a flood repeats the same fields, which are one object
     for event in job.scan.events.of(*pointing):
         if event.proc < 0:
             continue
@@ -267,7 +268,10 @@ def _graphs(job: Job) -> dict[int, Graph]:
             continue
         if weight == 3 and report is None and reports.began(job).get(event.proc, -1) > event.ref.seq:
             continue  # libpsm found the reason in this process
-        at = target(job, event)
+        aim = event.proc, event.name, id(event.fields)
+        if report is not None or aim not in aims:
+            aims[aim] = target(job, event)
+        at = aims[aim]
         if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
             continue
         if event.name in _CLOSURES and (

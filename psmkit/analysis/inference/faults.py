@@ -28,6 +28,7 @@ from psmkit.analysis.inference.chains import LINE_BITS, UNKNOWN, Kind, Others, S
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
+from psmkit.logparse.tables import Events
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
 from psmkit.model.rows import row
@@ -502,6 +503,12 @@ class Reported:
         key = (event.proc << LINE_BITS) + event.ref.seq
         at = bisect.bisect_left(self._keys, key)
         return at < len(self._keys) and self._keys[at] == key
+
+    def among(self, events: Events, rows: Column) -> npt.NDArray[np.bool_]:
+        """Which of these rows are such lines."""
+        wanted, known = keys(events.proc[rows], events.first[rows]), np.frombuffer(self._keys, dtype=np.int64)
+        # the known ones are sorted, so isin(), which hashes both, would be slower
+        return np.searchsorted(known, wanted, "right") > np.searchsorted(known, wanted, "left")
 
 
 @once

@@ -10,7 +10,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
 
-__all__ = ["by_run", "sightings", "told_by_errors"]
+__all__ = ["by_run", "sightings", "told_by_errors", "untold"]
 
 
 def sightings(job: Job, code: str) -> list[Event]:
@@ -19,6 +19,17 @@ def sightings(job: Job, code: str) -> list[Event]:
     if code not in found:
         found[code] = job.scan.events.of(*_names(job).get(code, ()))
     return found[code]
+
+
+def untold(job: Job, code: str) -> tuple[list[Event], set[int]]:
+    """The :func:`sightings` for which :func:`told_by_errors` is false, and the processes of the others.
+
+    In a flood of errors most lines belong to those that ended the job. They are not made into objects.
+    """
+    events = job.scan.events
+    rows = events.rows(_names(job).get(code, ()))
+    told = _told(job).among(events, rows)
+    return events.pick(rows[~told]), set(events.proc[rows[told]].tolist())
 
 
 @once

@@ -13,7 +13,7 @@ from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.sightings import by_run, untold
 from psmkit.analysis.inference.waits import Wait, fd_wait
 from psmkit.analysis.inference.waits import waits as waits_of
 from psmkit.analysis.registry import rule
@@ -167,7 +167,7 @@ def _stopped(job: Job, proc: int | None) -> bool:
 def _reported(job: Job) -> list[Finding]:
     """Exchanges that failed with a message; the rule of errors reports those that ended the job."""
     out = []
-    events = [e for e in sightings(job, "PSM102") if e.proc >= 0 and not told_by_errors(job, e)]
+    events = [e for e in untold(job, "PSM102")[0] if e.proc >= 0]
     for run, ours in by_run(job, events).items():
         if run is not None and proof.done(job, run):
             continue

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.ledgers import foreign
 from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.sightings import by_run, untold
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
 
@@ -39,8 +39,8 @@ def find(job: Job) -> list[Finding]:
                 stage="handles",
             )
         )
-    for run, events in by_run(job, sightings(job, "PSM507")).items():
-        ours = [e for e in events if e.proc >= 0 and not told_by_errors(job, e)]
+    for run, events in by_run(job, untold(job, "PSM507")[0]).items():
+        ours = [e for e in events if e.proc >= 0]
         if not ours:
             continue
         procs = sorted({e.proc for e in ours})

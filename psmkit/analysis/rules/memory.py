@@ -13,7 +13,7 @@ from psmkit.analysis.facts.places import hosts_of, procs_on
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.sightings import by_run, sightings, untold
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
@@ -272,8 +272,8 @@ def _round(value: int) -> str:
 def _reported(job: Job, code: str, what: str) -> list[Finding]:
     """Errors that a rank reports and the job seems to survive; a fatal error is reported with its origin."""
     out = []
-    for run, events in by_run(job, sightings(job, code)).items():
-        ours = [e for e in events if e.proc >= 0 and not told_by_errors(job, e)]
+    for run, events in by_run(job, untold(job, code)[0]).items():
+        ours = [e for e in events if e.proc >= 0]
         if not ours or run is None:
             continue
         procs = sorted({e.proc for e in ours})

@@ -12,7 +12,7 @@ from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors, untold
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Call, Event, Ref, ServiceTally, Value
@@ -204,11 +204,10 @@ def _odd_sizes(job: Job) -> list[Finding]:
 def _failed(job: Job) -> list[Finding]:
     """Handlers that returned an error; the rule of errors reports those that ended the job."""
     out = []
-    events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
+    events, told = untold(job, "PSM107")
     asked = [e for e in events if _of_caller(job, e)]
     events = [e for e in events if not _of_caller(job, e)]
     failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]
-    told = {e.proc for e in sightings(job, "PSM107") if told_by_errors(job, e)}
     # libpsm prints why: the rule of errors reports that, or the blame leads to the rank that the reason names
     told |= {e.proc for e in job.events("libpsm.proxy.failed") if told_by_errors(job, e)}
     printed: dict[int, list[Event]] = defaultdict(list)
