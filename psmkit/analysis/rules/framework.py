@@ -12,7 +12,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.last_errors import LastError, last_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Severity
+from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find"]
 
@@ -58,7 +58,11 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     else:
         own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
         code = "PSM401"
+    # no line names the other end, so the only rank that reports it is where to look
+    peers = last[0].peers if last else ()
+    lone = known is not None and known.blames != "peer" and CODES[code].two_ends and len(ranks) == 1 and not peers
     why = _why(job, run, framework, last[0] if last else None)
+    why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += " The text blames a remote process." if peer and not own and not last else ""
     step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
     return [
@@ -73,8 +77,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             next_step=known.next_step if known is not None and known.next_step else step,
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
-            culprits=ranks if own else [],
-            named=last[0].peers if last else [],
+            culprits=ranks if own or lone else [],
+            named=peers,
             stage="error",
         )
     ]
