@@ -150,7 +150,9 @@ def test_links_that_an_issue_tracker_made_of_addresses_are_read_as_their_texts(s
     text = "n0:17:23 [3] transport/{} NCCL WARN NET/IB : Got completion from peer {}<33057> with status=12 opcode=0 len=0 vendor err 129 (Send)\n"
     linked = scan_text("first\n" + text.format(where, peer) + f"{P}Using network IB\n", catalogue=load())
     ((event, _), quote) = linked.events, linked.evidence(linked.events[0].ref)
-    plain = scan_text("first\n" + text.format("net_ib.cc:1909", "10.0.0.2") + f"{P}Using network IB\n", catalogue=load())
+    plain = scan_text(
+        "first\n" + text.format("net_ib.cc:1909", "10.0.0.2") + f"{P}Using network IB\n", catalogue=load()
+    )
     ((same, _), other) = plain.events, plain.evidence(plain.events[0].ref)
     assert (event.name, event.fields) == ("ib.completion.retry_exceeded", same.fields)
     assert event.fields["peer"] == "10.0.0.2<33057>"

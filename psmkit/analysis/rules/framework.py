@@ -12,7 +12,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.last_errors import LastError, last_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
@@ -59,8 +59,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
         code = "PSM401"
     # no line names the other end, so the only rank that reports it is where to look
-    peers = last[0].peers if last else ()
-    lone = known is not None and known.blames != "peer" and CODES[code].two_ends and len(ranks) == 1 and not peers
+    lone = bool(last) and last[0].one_end and len(ranks) == 1
     why = _why(job, run, framework, last[0] if last else None)
     why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += " The text blames a remote process." if peer and not own and not last else ""
@@ -78,7 +77,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=peers,
+            named=last[0].peers if last else [],
             stage="error",
         )
     ]
