@@ -4,6 +4,9 @@
 
 #include <ctype.h>
 
+/* What every link of Markdown to an address has. */
+#define LINK "](http"
+
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
     struct ls_record rec = {.ref = at->ref,
@@ -298,6 +301,11 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         n = ls_strip_ansi(scan->scratch, s, n, true);
         s = scan->scratch;
     }
+    if (memmem(s, n, LINK, sizeof LINK - 1)) {
+        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
+        n = ls_unlink(scan->scratch, s, n);
+        s = scan->scratch;
+    }
     struct ls_record rec = {
         .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
@@ -335,7 +343,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
 }
 
-/* clean: there is no escape character in the line. room: readable bytes after it, from a line end on. */
+/* clean: there is no escape character and no link in the line. room: readable bytes after it, from a line end on. */
 static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
                             uint32_t n, bool cut, bool clean, size_t room)
 {
@@ -382,17 +390,19 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         p = nl + 1;
     }
     const char *escape = p; /* the next escape character at or behind p; found when p has passed it */
+    const char *link = p;   /* and the next link */
     while (p < e) {
         const char *nl = memchr(p, '\n', (size_t)(e - p));
         if (!nl) break;
         if (escape && escape <= p) escape = memchr(p, 0x1b, (size_t)(e - p));
+        if (link && link <= p) link = memmem(p, (size_t)(e - p), LINK, sizeof LINK - 1);
         size_t len = (size_t)(nl - p);
         if (len > LS_LINE_MAX) {
             scan->totals.cut++;
             len = LS_LINE_MAX;
         }
-        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p), !escape || escape > nl,
-                 (size_t)(e - nl));
+        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p),
+                 (!escape || escape > nl) && (!link || link > nl), (size_t)(e - nl));
         f->offset += (uint64_t)(nl + 1 - p);
         p = nl + 1;
     }

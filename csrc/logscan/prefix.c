@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #include <ctype.h>
+#include <strings.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -357,6 +358,41 @@ int64_t ls_find_ofi(const char *s, uint32_t n, int *level, uint32_t *body)
         return word - s;
     }
     return -1;
+}
+
+/* The end of the link that an issue tracker makes of a name that looks like an address,
+ * [net.cc:1137](http://net.cc:1137/): its text is s[1, *close). 0 if s[0] begins none. */
+static uint32_t link_end(const char *s, uint32_t n, uint32_t *close)
+{
+    static const char *const schemes[] = {"(http://", "(https://"};
+    uint32_t k = 1;
+    while (k < n && s[k] != ']' && s[k] != '[' && s[k] != ' ') k++;
+    if (k == n || s[k] != ']' || k == 1) return 0;
+    *close = k++;
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        uint32_t len = (uint32_t)strlen(schemes[i]), end = k + len + *close - 1;
+        if (end >= n || memcmp(s + k, schemes[i], len) != 0) continue;
+        if (strncasecmp(s + k + len, s + 1, *close - 1) != 0) return 0; /* the author's own link */
+        if (s[end] == '/') end++;
+        return end < n && s[end] == ')' ? end + 1 : 0;
+    }
+    return 0;
+}
+
+uint32_t ls_unlink(char *to, const char *s, uint32_t n)
+{
+    uint32_t out = 0, close = 0;
+    for (uint32_t i = 0; i < n;) {
+        uint32_t end = s[i] == '[' ? link_end(s + i, n - i, &close) : 0;
+        if (!end) {
+            to[out++] = s[i++];
+            continue;
+        }
+        memmove(to + out, s + i + 1, close - 1);
+        out += close - 1;
+        i += end;
+    }
+    return out;
 }
 
 /* Copies s without escape sequences; literal also takes ESC[..m, ^[[..m, \x1b[..m, \033[..m and \u001b[..m. */

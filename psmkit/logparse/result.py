@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from psmkit._native.logscan import lib
+from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import INSTANCE, PROCESS, SERVICE, TALLY, Decoder, array, rows, spans, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
@@ -103,7 +103,11 @@ class ScanResult(ScanData):
         self.close()
 
     def _read(self, ref: Ref) -> str:
-        return self._raw(ref).rstrip(b"\r").decode("utf-8", "replace")
+        line = self._raw(ref).rstrip(b"\r")
+        if b"](http" in line:  # the scanner read the line in this way
+            plain = ffi.new("char[]", len(line))
+            line = ffi.buffer(plain, lib.ls_unlink(plain, line, len(line)))[:]
+        return line.decode("utf-8", "replace")
 
     def _raw(self, ref: Ref) -> bytes:
         """The bytes of the line at ``ref`` without the line feed."""

@@ -195,6 +195,21 @@ def test_last_error_that_torch_repeats_is_told(tmp_path: Path) -> None:
     assert [c.rank for c in own.culprits] == [3]
 
 
+def test_the_only_rank_that_reports_a_failed_network_operation_is_named(tmp_path: Path) -> None:
+    head = (
+        "[rank{0}]: torch.distributed.DistBackendError: NCCL error in: x/ProcessGroupNCCL.cpp:3763, remote process exited or there was a network error, NCCL version 2.28.8\n"
+        "[rank{0}]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "[rank{0}]: Last error:\n[rank{0}]: {1}\n"
+    )
+    failed = "NET/OFI Request 0x7f10 completed with error. RC: 113. Error: 2 (UNDELIVERABLE). Completed length: 0"
+    one = analyze(tmp_path, head.format(3, failed))
+    assert (one.verdict, [c.rank for c in one.culprits]) == ("failed", [3])
+    assert "Either end of the connection" in one.findings[0].explanation
+    assert analyze(tmp_path, head.format(3, failed) + head.format(5, failed)).culprits == ()
+    closed = "socketProgress: Connection closed by remote peer node7<51234>"
+    assert 3 not in [c.rank for c in analyze(tmp_path, head.format(3, closed)).culprits]
+
+
 def test_processes_that_still_load_their_plugins_have_not_failed_to_start(tmp_path: Path) -> None:
     waiting = "d:105:115 [6] NCCL INFO ncclCommInitRankConfig comm 0x55 rank 6 nranks 8 cudaDev 6 nvmlDev 6 busId 96000 commId 0x2f - Init START\n"
     loading = "d:{}:{} [{}] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import psmkit
 from psmkit.model import Severity
 from tests.analysis.texts import Rank, find, of, ranks, report_of, serious
 
@@ -130,3 +133,24 @@ def test_a_title_leaves_out_gids_and_ends_at_a_word(tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
     (cut,) = serious(find("errors", tmp_path / "long", [long]))
     assert cut.title.endswith("word\N{HORIZONTAL ELLIPSIS}") and len(cut.title) < 150
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_device_error_at_the_other_end_names_both_ends(linked: bool, tmp_path: Path) -> None:
+    """No line shows which process has the address, and the only other one reports an error of its device."""
+    peer = "[10.0.0.7](http://10.0.0.7/)" if linked else "10.0.0.7"
+    event = "n7:71:72 [0] net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work queue error\n"
+    completion = (
+        f"n2:21:22 [0] net_ib.cc:1909 NCCL WARN NET/IB : Got completion from peer {peer}<33057> with status=9 opcode=0 len=0 vendor err 138 (Send)\n"
+        "n2:21:22 [0] NCCL INFO net.cc:1137 -> 6\nn2:21:22 [0] NCCL INFO proxy.cc:698 -> 6\n"
+    )
+    log = tmp_path / "job.log"
+    log.write_text(event + completion)
+    report = psmkit.analyze([str(log)])
+    assert report.verdict == "failed"
+    assert [(c.host, c.pid, c.either) for c in report.culprits] == [("n7", 71, True), ("n2", 21, True)]
+    assert "from peer 10.0.0.7<33057>" in report.findings[0].title
+    log.write_text(completion)
+    assert [c.host for c in psmkit.analyze([str(log)]).culprits] == ["n2", "10.0.0.7"]
+    log.write_text(event)
+    assert psmkit.analyze([str(log)]).culprits == ()

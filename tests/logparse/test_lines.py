@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from psmkit.catalogue import load
+from psmkit.logparse.types import Ref
 from tests.logparse.conftest import Scan
 
 P = "node201:1:2 [0] NCCL INFO "
@@ -154,3 +156,26 @@ def test_hosts_whose_names_end_alike_stay_apart(scan_text: Scan) -> None:
 def test_damaged_lines_are_counted_for_their_process(scan_text: Scan) -> None:
     result = scan_text("a:7:7 [0] NCCL INFO\n" + _lines("a:7:7 [0]", "b:8:8 [0]"))
     assert [(p.host, p.damaged) for p in result.processes] == [("a", 1), ("b", 0)]
+
+
+def test_links_that_an_issue_tracker_made_of_addresses_are_read_as_their_texts(scan_text: Scan) -> None:
+    where, peer = "[net_ib.cc:1909](http://net_ib.cc:1909/)", "[10.0.0.2](https://10.0.0.2)"
+    text = "n0:17:23 [3] transport/{} NCCL WARN NET/IB : Got completion from peer {}<33057> with status=12 opcode=0 len=0 vendor err 129 (Send)\n"
+    linked = scan_text("first\n" + text.format(where, peer) + f"{P}Using network IB\n", catalogue=load())
+    ((event, _), quote) = linked.events, linked.evidence(linked.events[0].ref)
+    plain = scan_text(
+        "first\n" + text.format("net_ib.cc:1909", "10.0.0.2") + f"{P}Using network IB\n", catalogue=load()
+    )
+    ((same, _), other) = plain.events, plain.evidence(plain.events[0].ref)
+    assert (event.name, event.fields) == ("ib.completion.retry_exceeded", same.fields)
+    assert event.fields["peer"] == "10.0.0.2<33057>"
+    assert quote.text == other.text
+    assert linked.totals.matched == plain.totals.matched == 2
+
+
+@pytest.mark.parametrize(
+    "words", ["[see](http://10.0.0.2/x)", "[a](http", "[](http://)", "[10.0.0.2](http://10.0.0.2/x)", "[a](http://a"]
+)
+def test_a_link_of_an_author_stays(words: str, scan_text: Scan) -> None:
+    result = scan_text(f"{P}some unknown words {words}\n")
+    assert result.evidence(Ref(0, 1, 0)).text == f"{P}some unknown words {words}"

@@ -28,7 +28,10 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The text below or in a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank."""
+    """The text below or in a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank.
+
+    ``one_end`` means that a network operation failed, and the text neither names the other end nor says that it closed the connection.
+    """
 
     head: Event
     ref: Ref
@@ -36,6 +39,7 @@ class LastError:
     known: Message | None
     peers: tuple[Named, ...]
     code: str
+    one_end: bool
 
 
 def last_errors(job: Job, run: int | None) -> list[LastError]:
@@ -78,10 +82,13 @@ def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
     if known is not None and known.severity not in ("error", "warning"):
         known = None
     # only a peer whose connection broke is gone; an address without a route says nothing about it
-    broke = known is not None and known.blames == "peer" and faults.phrase(job, "a connection broke", text) is not None
+    closed = faults.phrase(job, "a connection broke", text) is not None
     # the event stands for the warning, which the scan did not see as one
-    peers = blame.addressed([replace(head, fields=fields)]) if broke else _pair(known, fields)
-    return LastError(head, ref, " ".join(text.split()), known, tuple(peers), _code(job, known, text))
+    other_end = blame.addressed([replace(head, fields=fields)])
+    peers = other_end if closed and known is not None and known.blames == "peer" else _pair(known, fields)
+    code = _code(job, known, text)
+    one_end = CODES[code].two_ends and not (closed or other_end or peers)
+    return LastError(head, ref, " ".join(text.split()), known, tuple(peers), code, one_end)
 
 
 def _pair(known: Message | None, fields: Mapping[str, Value]) -> list[Named]:

@@ -25,7 +25,7 @@ from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
-from psmkit.logparse.types import Ref
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import counted, plural
 
@@ -256,17 +256,27 @@ def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
     """
     first = group[0].first
     peers = blame.addressed(c.first.event for c in group)
-    if not peers or first.known is None or faults.unknown(first.event) or _links_down(job, job.run_of(group[0].proc)):
+    if not peers or first.known is None or faults.unknown(first.event):
         return []
+    if down := _links_down(job, job.run_of(group[0].proc)):
+        # the other end reported an error of its own device; no line shows that it has this address
+        if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends:
+            return []
+        return [_end(job, down[0]), _end(job, group[0].proc, first.event)]
     if not CODES[code].two_ends:
         return peers if first.known.blames == "peer" else []
     # a peer that closed its end is gone, and what several ranks cannot reach is at the other end
     broke = faults.phrase(job, "a connection broke", faults.body(job, first.event)) is not None
     if broke or len({c.proc for c in group}) > 1:
         return peers
-    own = job.process(group[0].proc)
-    rank = job.rank_of_thread(group[0].first.event)
-    return [Named(rank, own.host, own.pid, device=group[0].first.event.device), *peers]
+    return [_end(job, group[0].proc, first.event), *peers]
+
+
+def _end(job: Job, proc: int, event: Event | None = None) -> Named:
+    """A process at one end of a connection; ``event`` is a line of the thread that failed."""
+    process = job.process(proc)
+    rank = job.rank_of_thread(event) if event is not None else job.rank_of(proc)
+    return Named(rank, process.host, process.pid, device=event.device if event is not None else None)
 
 
 def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:

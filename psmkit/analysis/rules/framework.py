@@ -58,7 +58,10 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     else:
         own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
         code = "PSM401"
+    # no line names the other end, so the only rank that reports it is where to look
+    lone = bool(last) and last[0].one_end and len(ranks) == 1
     why = _why(job, run, framework, last[0] if last else None)
+    why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += " The text blames a remote process." if peer and not own and not last else ""
     step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
     return [
@@ -73,7 +76,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             next_step=known.next_step if known is not None and known.next_step else step,
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
-            culprits=ranks if own else [],
+            culprits=ranks if own or lone else [],
             named=last[0].peers if last else [],
             stage="error",
         )
