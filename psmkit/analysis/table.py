@@ -170,6 +170,17 @@ def _procs(job: Job, run: Run, finding: Finding) -> set[int]:
     return {proc for proc in found if proc is not None}
 
 
+def _unexplained(ends: _Ends, errors: Sequence[faults.Cascade]) -> bool:
+    """Whether nothing shows that the error of a process follows from another one.
+
+    Its warning is lost, or it prints the reason itself and the culprit is an address that no process of the logs has.
+    """
+    first = next((c for c in errors if c.fatal), None)
+    if first is None or first.own is False:
+        return False
+    return first.torn or all(c.rank is None and c.pid is None for c in ends.run.culprits)
+
+
 def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:
     """The final state of a process, or of one of its ranks; ``open`` if the log does not show it.
 
@@ -190,7 +201,8 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
         return "waiting"
     errors = faults.of_proc(job, proc)
     if failed and (proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected)):
-        return "victim" if ends.run.culprits or proc in ends.ended else "failed"
+        caused = ends.run.culprits and not _unexplained(ends, errors)
+        return "victim" if caused or proc in ends.ended else "failed"
     if proc in ends.failed:
         return "failed"
     return "aborted" if ended else "open"

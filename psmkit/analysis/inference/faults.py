@@ -134,6 +134,9 @@ class Cascade:
     aftermath: bool = False  # its process had been aborted before
     chosen: bool = False  # a network failed that NCCL had chosen: its connections have no replacement
     began: bool = False  # libpsm then ended the operation of all ranks, for a reason of this process
+    torn: bool = (
+        False  # the log of its process begins within its chain: the warning above it is lost rather than absent
+    )
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     fatal: bool = False  # this ended the job, as far as one process can show
 
@@ -430,6 +433,7 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     last = cascade.end
     cascade.last_words = not any(later.other.after(t, last) for t in cascade.threads)
     cascade.bare = cascade.proc not in later.speaking
+    cascade.torn = cascade.first.chain and job.process(cascade.proc).first.seq == cascade.begin
     watched = job.run_of(cascade.proc) in later.watched
     cascade.repaired = _repaired(cascade, later)
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)

@@ -56,7 +56,8 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     if not own and suspect(job, run) is not None:
         # a lost process is known, so lines about a peer follow from it
         vague = [c for c in vague if not blame.lost(c)]
-    chosen = own or vague
+    # who prints a reason comes before who only returns an error
+    chosen = own or [c for c in vague if not c.first.chain] or vague
     # only the first error of a process can be an origin
     first: dict[int, Cascade] = {}
     for cascade in chosen:
@@ -138,6 +139,11 @@ def _reason(job: Job, cascade: Cascade) -> Phrase | None:
     return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
+def _one_link(job: Job, cascade: Cascade) -> Phrase | None:
+    """What the catalogue knows about a connect to a link-local address, which failed for that address."""
+    return faults.phrase(job, "a link-local address", faults.body(job, cascade.first.event, _WHOLE))
+
+
 def _cuda_number(cascade: Cascade) -> int | None:
     fields = cascade.first.event.fields
     return next((n for key in ("code", "err", "error", "res") if (n := number(fields, key)) is not None), None)
@@ -188,9 +194,8 @@ def _finding(
     procs = [c.proc for c in group]
     victims = sorted({c.proc for c in after} - {*procs})
     if cascade.first.chain:
-        what = (
-            f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')} without a warning, first at {where or said}"
-        )
+        lacks = "; its warning is not in this log" if cascade.torn else " without a warning"
+        what = f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')}{lacks}, first at {where or said}"
     elif (report := cascade.first.report) is not None and _unanswered(job, cascade) is not None:
         what = f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(report.reason)}"
     else:
@@ -204,19 +209,27 @@ def _finding(
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
+    # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
+    torn = {c.proc for c in after if c.own is not False and c.torn}
     explanation = f"The error of {whose} follows from no other error in the log."
+    if torn.intersection(victims):
+        explanation = (
+            f"{whose} {plural(len(group), 'prints', 'print')} the reason of {plural(len(group), 'its', 'their')} error."
+        )
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _reason(job, cascade) or (known if sure else None)
+    says = _reason(job, cascade) or _one_link(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
     explanation += _route(cascade)
     # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
-    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)}
-    if later := [p for p in victims if p not in above]:
+    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)} - torn
+    if later := [p for p in victims if p not in above | torn]:
         explanation += f" The errors of {names_of(job, later)} follow from it."
     if earlier := [p for p in victims if p in above]:
         explanation += f" The errors of {names_of(job, earlier)} stand above it, without a warning; whether they follow from it is not clear."
+    if lacking := [p for p in victims if p in torn]:
+        explanation += f" {names_of(job, lacking)} {plural(len(lacking), 'returns an error, too; its warning is', 'return errors, too; their warnings are')} not in this log."
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75
@@ -256,6 +269,8 @@ def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
     """
     first = group[0].first
     peers = blame.addressed(c.first.event for c in group)
+    if _one_link(job, group[0]) is not None:
+        return []
     if not peers or first.known is None or faults.unknown(first.event):
         return []
     if down := _links_down(job, job.run_of(group[0].proc)):
@@ -325,6 +340,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
         return sorted(set(named))
     if _noticed(group):
         return []
+    if _one_link(job, group[0]) is not None:
+        return sorted(set(named))
     run = job.run_of(group[0].proc)
     if report is not None and report.cause == reports.MISMATCH and run is not None:
         return reports.odd_in(job, run)
@@ -366,6 +383,8 @@ def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]
     if _noticed(group):
         return []
     if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
+        return procs
+    if _one_link(job, group[0]) is not None:
         return procs
     found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
     if not found and _returned(group):
