@@ -242,7 +242,9 @@ def _reason(
     if total is None and seen == set(range(len(seen))):
         return "the log does not show whether there are others"
     of = size_text(job, run, group)
-    if silent and len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
+    if not silent:
+        return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
         return f"{ranks_text(silent)} of {of} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
     return f"the log holds only the {reports} of {_short(waiting)}, of {of} ranks"
