@@ -143,7 +143,7 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
 _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
     (lambda row: None in (row.rank, row.host, row.pid, row.device), "?: not in the log"),
     (lambda row: row.state == "open", "open: the log does not show its end"),
-    (lambda row: row.state == "victim", "victim: its error follows from another one"),
+    (lambda row: row.state == "victim", "victim: the error of another process ended it"),
     (lambda row: row.stage == "-", "stage -: no line shows one"),
 )
 
