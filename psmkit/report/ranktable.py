@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from psmkit.model import RankRow
@@ -10,7 +10,7 @@ from psmkit.model.wording import counted
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
-__all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
+__all__ = ["FOLD_ABOVE", "Table", "fit", "legend", "rank_table"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks keep a line for each rank
@@ -137,6 +137,20 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
         cells = [[*row[:-2], row[-1].rpartition("/")[2]] for row in cells]
     table = fit(headers, cells, width, left=(len(headers) - 1,))
     return Table(tuple(table), ("dim", *(style for _, _, style in lines)))
+
+
+#: What the table shows that no word of it explains. A state that says it, such as "failed", needs no line.
+_LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
+    (lambda row: None in (row.rank, row.host, row.pid, row.device), "?: not in the log"),
+    (lambda row: row.state == "open", "open: the log does not show its end"),
+    (lambda row: row.state == "victim", "victim: the error of another process ended it"),
+    (lambda row: row.stage == "-", "stage -: no line shows one"),
+)
+
+
+def legend(rows: Sequence[RankRow]) -> str:
+    """The signs in the table of ``rows`` that need an explanation, with it; empty if there is none."""
+    return "; ".join(text for shown, text in _LEGEND if any(map(shown, rows)))
 
 
 def _width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -10,7 +10,7 @@ from psmkit.model.wording import counted, plural, protocol_stage
 from psmkit.report.escape import shorten, shorten_around, visible
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
-from psmkit.report.ranktable import fit, rank_table
+from psmkit.report.ranktable import fit, legend, rank_table
 from psmkit.report.summary import (
     Fold,
     about,
@@ -136,6 +136,7 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
     table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
     for line, style in zip(table.lines, table.styles, strict=True):
         page.add(Span(line, style))
+    page.wrap(legend(rows), "dim", indent="  ", hang="    ")
     disputed = [row for row in report.ranks if row.rank_dispute is not None] if options.verbose else []
     for row in disputed:
         page.wrap(
@@ -152,7 +153,8 @@ def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     for finding in report.findings:
         counts[finding.severity] += 1
     found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
-    hidden = counts[Severity.INFO] and not _shows_notes(report, options)
+    notes = [f for f in report.findings if f.severity is Severity.INFO]
+    hidden = notes and not (_shows_notes(report, options) and (options.verbose or any(_told(f) for f in notes)))
     page.wrap(f"Findings: {found or 'none'}" + (" (-v shows the notes)" if hidden else ""), "heading")
     for part in fold_causes(report, everything=options.verbose):
         for cause in part.shown:
@@ -194,12 +196,17 @@ def _shows_notes(report: Report, options: Options) -> bool:
     return options.verbose or (report.verdict is Verdict.INCONCLUSIVE and not told)
 
 
+def _told(finding: Finding) -> bool:
+    """Whether a note is shown where notes are all that there is to say."""
+    return not CODES[finding.code].aside
+
+
 def _notes(page: Page, report: Report, options: Options, folder: str) -> None:
     if not _shows_notes(report, options):
         return
     for part in fold(report, everything=options.verbose):
         for finding in part.shown:
-            if finding.severity is Severity.INFO and (options.verbose or not CODES[finding.code].aside):
+            if finding.severity is Severity.INFO and (options.verbose or _told(finding)):
                 page.blank()
                 _finding(page, finding, report, options, folder)
         if part.hidden and part.hidden[0].severity is Severity.INFO:

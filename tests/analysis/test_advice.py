@@ -11,6 +11,7 @@ from psmkit.model import Finding, Severity
 
 _TORCH = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.10 GiB. GPU 3 has a total capacity of 79.10 GiB\n"
 _NCCL = "\nn0:70:70 [3] misc/allocator.cc:99 NCCL WARN Cuda failure 2 'out of memory'\nn0:70:70 [3] NCCL INFO init.cc:872 -> 1\n"
+_CUDA = "\nn0:70:70 [3] transport/{}.cc:99 NCCL WARN Cuda failure '{}'\nn0:70:70 [3] NCCL INFO init.cc:872 -> 1\n"
 _TEST = "n0: Test CUDA failure common.cu:411 '{}'\n .. n0 pid 70: Test failure common.cu:420\n"
 _WATCHDOG = "[rank1]:[E ProcessGroupNCCL.cpp:1414] [PG 2 Rank 1] Process group watchdog thread terminated with exception: CUDA error: {}\n"
 _RETRY = "n0:70:71 [0] NCCL INFO socketPollConnect: connect returned {}, retrying ({}/34) after sleep for 100 msec\n"
@@ -34,6 +35,12 @@ def _retries(why: str) -> str:
         (_TEST.format("system not yet initialized"), "fabricmanager", "proof line"),
         (_WATCHDOG.format("an illegal memory access was encountered"), "compute-sanitizer", "error code"),
         (_WATCHDOG.format("unknown error"), "CUDA_LAUNCH_BLOCKING", "code"),
+        (_CUDA.format("nvls", "invalid argument"), "NCCL_NVLS_ENABLE=0", "CUDA_LAUNCH_BLOCKING"),
+        (_CUDA.format("p2p", "invalid argument"), "NCCL_CUMEM_ENABLE=0", "CUDA_LAUNCH_BLOCKING"),
+        (_CUDA.format("p2p", "unspecified launch failure"), "CUDA_LAUNCH_BLOCKING", "NCCL_CUMEM_ENABLE"),
+        (_CUDA.format("net", "invalid argument"), "CUDA_LAUNCH_BLOCKING", "NCCL_NVLS_ENABLE"),
+        (_TEST.format("invalid argument"), "begins with the proof line", "just before"),
+        ("n0 starts\n" + _TEST.format("invalid argument"), "just before", "begins with"),
         (_retries("No route to host"), "routing", "last lines"),
         (_retries("Connection refused"), "last lines", "routing"),
         (_retries("Connection timed out"), "firewalls", "last lines"),

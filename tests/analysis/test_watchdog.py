@@ -225,11 +225,11 @@ def test_a_rank_with_another_line_of_its_watchdog_is_not_silent(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("op", "numel", "out", "says"),
     [
-        ("_ALLGATHER_BASE", 100, 600, "4 of 6 ranks do not report it"),
-        ("_REDUCE_SCATTER_BASE", 600, 100, "4 of 6 ranks do not report it"),
-        ("_ALLGATHER_BASE", 100, 650, "3 of at least 5 ranks do not report it"),
-        ("_ALLGATHER_BASE", 100, 300, "3 of at least 5 ranks do not report it"),
-        ("ALLTOALL_BASE", 100, 600, "3 of at least 5 ranks do not report it"),
+        ("_ALLGATHER_BASE", 100, 600, "of ranks 1 and 4, of 6 ranks"),
+        ("_REDUCE_SCATTER_BASE", 600, 100, "of ranks 1 and 4, of 6 ranks"),
+        ("_ALLGATHER_BASE", 100, 650, "of ranks 1 and 4, of at least 5 ranks"),
+        ("_ALLGATHER_BASE", 100, 300, "of ranks 1 and 4, of at least 5 ranks"),
+        ("ALLTOALL_BASE", 100, 600, "of ranks 1 and 4, of at least 5 ranks"),
     ],
     ids=["gather", "scatter", "no multiple", "smaller than a rank", "another operation"],
 )
@@ -251,7 +251,9 @@ def test_a_group_whose_gather_shows_that_all_ranks_report_has_no_rank_that_lags(
 
 def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:
     report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
-    assert report.reason.endswith("999999997 of at least 1000000000 ranks do not report it")
+    assert report.reason.endswith(
+        "the log holds only the watchdog reports of ranks 1, 2 and 999999999, of at least 1000000000 ranks"
+    )
     assert not report.suspects
 
 
@@ -282,4 +284,30 @@ def test_a_time_without_progress_is_said_of_the_ranks_that_print_it(
 def test_a_request_to_dump_is_said_of_the_ranks_that_got_it(tmp_path: Path) -> None:
     (found,) = run_rule(find, tmp_path, job=dump_signal(0, 20, by=13))
     assert "torch asked rank 0 for a dump because a collective timed out on rank 13" in found.explanation
-    assert "Give the output of rank 13" in found.next_step
+    assert "Run psmkit again with the log of rank 13" in found.next_step
+
+
+def test_the_log_of_a_rank_that_is_there_is_not_asked_for(tmp_path: Path) -> None:
+    (found,) = run_rule(find, tmp_path, job=dump_signal(0, 20, by=0) + dump_signal(1, 20, by=0))
+    assert "Run psmkit again" not in found.next_step
+    assert "Look in the full output of rank 0" in found.next_step
+
+
+def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
+    ends = (
+        "[rank0]:[F429 14:03:49.385461578 ProcessGroupNCCL.cpp:1554] [PG ID 0 PG GUID 0(default_pg) Rank 0] "
+        "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.\n"
+    )
+    alive = run_rule(find, tmp_path, job=_stuck(0, 480))
+    dead = run_rule(find, tmp_path, job=_stuck(0, 480) + ends)
+    assert "Attach gdb" in alive[0].next_step
+    assert all("Attach gdb" not in f.next_step and "has ended" in f.next_step for f in dead)
+
+
+@pytest.mark.parametrize(("over", "words"), [(False, "If the processes still run"), (True, "The processes have ended")])
+def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Path) -> None:
+    down = "[rank1]:[E626 06:24:41.2 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
+    report = timed_out(tmp_path, job="".join(timeout(r) for r in range(2)) + (down if over else ""))
+    step = next(f.next_step for f in report.findings if f.code == "PSM305")
+    assert "when the wait began" in step
+    assert words in step

@@ -13,6 +13,8 @@ from psmkit.model import CODES, Evidence, Finding, Named, Severity
 
 __all__ = ["new_finding", "with_evidence"]
 
+_NO_LINES_BEFORE = "The log begins with the proof line. Fix the error that it names; if it does not say why, look for the lines before it in the full output of this process."
+
 
 def new_finding(
     job: Job,
@@ -59,7 +61,9 @@ def new_finding(
         said = lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
         if said is not None:
             next_step = said.next_step
-            explanation = f"{explanation} {said.meaning}" if explanation else said.meaning
+            explanation = f"{explanation} {said.meaning}".rstrip() if explanation else said.meaning
+    if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
+        next_step = _NO_LINES_BEFORE
     numbers = list(dict.fromkeys(ranks))
     if not numbers:
         numbers = sorted({rank for p in places if (rank := job.rank_of(p)) is not None})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference import afterwards
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
@@ -80,11 +81,17 @@ def _desync(job: Job) -> Iterator[Finding]:
             run=run,
             title=f"torch's desync report names {ranks_text(ranks)}: {'it' if len(ranks) == 1 else 'they'} {what}",
             confidence=0.9,
+            next_step=afterwards.step(job, run, f"Find out what {ranks_text(ranks)} did instead.", _timeout(job, run)),
             refs=list(dict.fromkeys(e.ref for e in behind.values()))[:_SHOWN],
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks,
         )
+
+
+def _timeout(job: Job, run: int | None) -> Event | None:
+    """The first line of a watchdog's timeout in a run."""
+    return next((e for e in job.events("torch.watchdog.timeout") if job.run_of_event(e) == run), None)
 
 
 def _barriers(job: Job) -> Iterator[Finding]:
@@ -322,7 +329,7 @@ def _absent(job: Job, one: _Analysis) -> Finding:
         title=f"{who} did not join {one.what}",
         confidence=0.75 if most else 0.9,
         explanation=f"torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.{other}",
-        next_step=f"Find out what {who} did instead: py-spy dump of the process, its last lines.",
+        next_step=afterwards.step(job, run, f"Find out what {who} did instead.", _timeout(job, run)),
         refs=[e.ref for e in proof[:_SHOWN]],
         ranks=ranks,
         procs=_procs(job, run, ranks),

@@ -16,6 +16,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import joined, ranks_text, spans_of, spans_text
 from psmkit.analysis.facts.progress import collectives
+from psmkit.analysis.inference import afterwards
 from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
@@ -28,7 +29,7 @@ from psmkit.analysis.inference.process_groups import (
     size_text,
 )
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event, Ref
+from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding
 
 __all__ = ["find"]
@@ -45,8 +46,9 @@ _FEW = 4
 #: More silent ranks than this are no short list of places to look at.
 _MOST_SUSPECTS = 8
 
-_NO_CULPRIT = "While the job hangs, take the stacks of all threads and a RAS answer (ncclras). Check the link counters and Xid messages of all hosts."
-_MORE_OUTPUT = "Give the output of all ranks."
+_CHECK_LINKS = "Check the link counters and Xid messages of all hosts."
+_DONE = " These ranks have completed all work that they enqueued in this group, so the collective probably belongs to another process group."
+_MORE_OUTPUT = "Run psmkit again with the logs of all ranks."
 
 
 @rule(order=60)
@@ -101,13 +103,14 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
             confidence=0.95 if behind or differing else 0.9,
             explanation=_waits(silent),
             next_step=(
-                f"Find out what {ranks_text(blamed)} did instead: read the last lines, and take the stack (py-spy dump, gdb)."
+                afterwards.step(job, run, f"Find out what {ranks_text(blamed)} did instead.", first.timeout)
                 if blamed
-                else f"Look first at the output of {ranks_text(suspects)}, and take the stack of {'it' if len(suspects) == 1 else 'each'} (py-spy dump, gdb)."
+                else afterwards.step(job, run, f"Look first at the output of {ranks_text(suspects)}.", first.timeout)
                 if suspects
-                else _NO_CULPRIT
-                if _in_view(job, run, group, waiting)
-                else f"{_MORE_OUTPUT} {_NO_CULPRIT}"
+                else afterwards.step(
+                    job, run, "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT, first.timeout, every=True
+                )
+                + f" {_CHECK_LINKS}"
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
@@ -241,9 +244,10 @@ def _reason(
     of = size_text(job, run, group)
     if not silent:
         return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
-    listed = len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS
-    who = f"{ranks_text(silent)} of {of}" if listed else f"{len(silent)} of {of} ranks"
-    return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
+    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
+        return f"{ranks_text(silent)} of {of} {'does' if len(silent) == 1 else 'do'} not report it"
+    reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
+    return f"the log holds only the {reports} of {_short(waiting)}, of {of} ranks"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
@@ -403,6 +407,7 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
     most = max((m.enqueued or -1 for m in states.values()), default=-1)
     least = [m for m in states.values() if m.enqueued is not None and m.enqueued < most]
     clear = least if 2 * len(least) < len(states) else []
+    idle = group.signalled <= states.keys() and all(m.idle and m.completed is not None for m in states.values())
     who = ranks_text(group.signalled)
     return [
         new_finding(
@@ -412,14 +417,35 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
             title=f"watchdog timeout: {who} gave up on a collective"
             + (f"; {ranks_text(m.rank for m in clear)} enqueued less work than the others" if clear else ""),
             confidence=0.85,
-            explanation=f"torch asked {ranks_text(states) if states else 'a rank'} for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
-            next_step=None if clear else f"Give the output of {who}: it shows which collective timed out.",
+            explanation=f"torch asked {ranks_text(states) if states else 'a rank'} for a dump because a collective timed out on {who}. The log does not show the line of the timeout."
+            + (_DONE if idle else ""),
+            next_step=None if clear else _timeout_line(group, states),
             refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
             ranks=sorted({*states, *group.signalled}),
             procs=_procs(job, run, states),
             culprits=sorted(m.rank for m in clear),
         )
     ]
+
+
+def _stuck_thread(job: Job, run: int | None, who: str, seconds: Value | None) -> str:
+    if not afterwards.ended(job, run):
+        return "Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads."
+    limit = f"the {seconds} s" if seconds is not None else "the time"
+    return (
+        f"The process has ended: read the last lines that {who} printed before this one. "
+        f"Run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before it ends."
+    )
+
+
+def _timeout_line(group: Group, states: Mapping[int, Member]) -> str:
+    """Where to find the line of a timeout that this log lacks: only the rank that timed out prints it."""
+    who = ranks_text(group.signalled)
+    if group.signalled <= states.keys():
+        whose = "that rank" if len(group.signalled) == 1 else "each of them"
+        return f"Look in the full output of {who} for `Watchdog caught collective operation timeout`: it names the collective. The part of {whose} in this log lacks that line."
+    logs = "log" if len(group.signalled) == 1 else "logs"
+    return f"Run psmkit again with the {logs} of {who}: the line of the timeout names the collective."
 
 
 def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
@@ -449,7 +475,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                     "The heartbeat monitor saw no progress of the watchdog thread and ended the process. Such a thread is stuck in a NCCL or CUDA call, "
                     "or waits for the GIL that another thread holds in such a call."
                 ),
-                next_step="Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads.",
+                next_step=_stuck_thread(job, run, who, seconds),
                 refs=[first.ref, *(e.ref for e in list(ranks.values())[1:3])],
                 ranks=sorted(ranks),
                 procs=_procs(job, run, ranks),

@@ -1,0 +1,39 @@
+"""What can still be done about a job whose watchdog gave up: a process that has ended has no stack to take."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts import clock, deaths, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Event
+
+__all__ = ["ended", "since", "step"]
+
+#: Lines of torch in which it ends its process after a timeout.
+_ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
+_RECORD = "Set TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
+
+
+def ended(job: Job, run: int | None) -> bool:
+    """Whether the log shows that processes of the run ended: torch ended its own, or one died."""
+    return run in outside.runs_of(job, *_ENDS) or bool(deaths.collect(job, run))
+
+
+def since(timeout: Event | None) -> str | None:
+    """The time of day at which a wait began that a watchdog reports; None if the line lacks its time or the limit."""
+    limit = timeout.fields.get("timeout") if timeout is not None else None
+    at = clock.seconds(timeout.time) if timeout is not None else None
+    if not isinstance(limit, int) or at is None:
+        return None
+    hours, rest = divmod(int(at[0] - limit / 1000) % 86400, 3600)
+    return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every: bool = False) -> str:
+    """``first``, then which lines to read, or which stacks to take (of ``every`` thread and rank) while the processes live."""
+    start = since(timeout)
+    when = f"just before {start}, when the wait began" if start else "before the timeout"
+    over = ended(job, run)
+    stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
+    parts = [first, f"Read the lines {when}."]
+    parts.append(f"The processes have ended. {_RECORD}" if over else f"If the processes still run, take {stacks}.")
+    return " ".join(part for part in parts if part)
