@@ -264,8 +264,8 @@ void ls_scan_record(ls_scan *scan, uint32_t file);
 void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home);
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n);
 void ls_end_file(ls_scan *scan, uint32_t file);
-/* Copies a line with its links as their texts, where an issue tracker took a name or an address for a link: 10.0.0.1 for
- * [10.0.0.1](http://10.0.0.1/). Links of an author stay. Returns the length; to may be s. */
+/* Copies a line with its links as their texts, where an issue tracker took a name or an address for a link: 10.0.0.1
+ * for [10.0.0.1](http://10.0.0.1/). Links of an author stay. Returns the length; to may be s. */
 uint32_t ls_unlink(char *to, const char *s, uint32_t n);
 void ls_end_round(ls_scan *scan);
 /* No file follows: frees what only reading needs. The tables are complete. */

@@ -9,6 +9,7 @@ from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.inference.ras_tables import only_size
 from psmkit.logparse.types import Event
 
 __all__ = ["Group", "Member", "groups_of", "reporter", "silent_ranks", "size_of", "size_text"]
@@ -171,10 +172,14 @@ def _measure(group: Group, rank: int, event: Event) -> None:
 
 
 def size_of(job: Job, run: int | None, group: Group) -> int | None:
-    """The number of ranks of a group: the job's for the default one, else what the sizes of its gathers and scatters show."""
+    """The number of ranks of a group: the job's for the default one, by its lines or a RAS answer, else what the sizes of its gathers and scatters show."""
     if group.name in (None, "0"):
         known = job.runs[run].nranks if run is not None and run < len(job.runs) else None
         known = known if known is not None else workers(job, run)
+        if known is None and len(job.runs) < 2:
+            # with one communicator, it is that of the default group; a rank beyond it belongs to another job
+            size = only_size(job)
+            known = size if size is not None and all(0 <= rank < size for rank in group.members) else None
         if known is not None:
             return known
     (size,) = group.ratios if len(group.ratios) == 1 and not group.doubled else (None,)

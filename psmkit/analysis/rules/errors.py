@@ -274,8 +274,9 @@ def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
     if not peers or first.known is None or faults.unknown(first.event):
         return []
     if down := _links_down(job, job.run_of(group[0].proc)):
-        # the other end reported an error of its own device; no line shows that it has this address
-        if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends:
+        # the other end reported an error of its own device; does a line show that it has this address?
+        there = job.process(down[0]).host
+        if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends or there in {p.host for p in peers}:
             return []
         return [_end(job, down[0]), _end(job, group[0].proc, first.event)]
     if not CODES[code].two_ends:

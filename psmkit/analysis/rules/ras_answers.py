@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import foreign, lines, outside
+from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding, with_evidence
+from psmkit.analysis.inference.ras_tables import tables
 from psmkit.analysis.inference.waiting import DEADLINE
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_json import parse_ras_json
@@ -34,8 +35,6 @@ _MOST = 8
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 # Answers in JSON that are read of one log, and lines of one of them.
 _MOST_JSON, _JSON_LINES = 20, 20_000
-# The head of an answer, how many of them are read for their tables, and the most lines of one.
-_HEAD, _MOST_TABLES, _TABLE_LINES = "Job summary", 20, 60
 # The start of an answer's line, after a launcher's prefix.
 _BEGIN = re.compile(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
@@ -114,27 +113,7 @@ def _in_logs(job: Job) -> list[Answer]:
             part = tuple(said[start:end])
             reports = parse_ras_text("\n".join(line.text for line in part))
             out.extend(Answer(part[0].file, report, part) for report in reports if report.issues or report.dead)
-    return out or _tables(job)
-
-
-def _tables(job: Job) -> list[Answer]:
-    """The answers inside logs of which no line complains: the tables below their heads."""
-    out: list[Answer] = []
-    for event in job.events("rastext.summary")[:_MOST_TABLES]:
-        found, ref = list(job.quotes.of(event.ref)), event.ref
-        prefix = found[0].text.partition(_HEAD)[0]
-        for _ in range(_TABLE_LINES):
-            below = lines.below(job, ref)
-            if below is None:
-                break
-            ref = below
-            found += job.quotes.of(ref)
-        part = tuple(replace(e, text=e.text.removeprefix(prefix)) for e in found)
-        # another answer may begin below this one
-        report = parse_ras_text("\n".join(e.text for e in part))[0]
-        if report.comms and report.complete:
-            out.append(Answer(part[0].file, report, part))
-    return out
+    return out or [Answer(part[0].file, report, part) for report, part in tables(job)]
 
 
 def _json_in_logs(job: Job) -> list[Answer]:
