@@ -97,5 +97,7 @@ def without_tag(text: str, tag: str | None) -> str:
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
+    if not text:  # as the tag of most lines
+        return None
     found = next((m for pattern in patterns if (m := pattern.search(text))), None)
     return int(found.group(1)) if found is not None else None
