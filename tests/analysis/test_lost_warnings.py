@@ -82,3 +82,22 @@ def test_a_link_local_address_is_a_matter_of_the_interface_unless_a_host_answers
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert ("NCCL_SOCKET_FAMILY=AF_INET" in (error.next_step or "")) is local
     assert [(c.host, c.pid) for c in report.culprits] == ([("n1", 801)] if local else [(peer, None)])
+
+
+RAY = (
+    "(raylet) A worker died or was killed by an unexpected system error. Worker IP address: {ip} Worker port: 10005 Worker PID: 611 "
+    "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.{folded}\n"
+)
+
+
+@pytest.mark.parametrize(("ip", "rank"), [("10.4.0.9", None), ("10.4.0.7", 3)])
+@pytest.mark.parametrize("folded", ["", " [repeated 5x across cluster]"])
+def test_ray_names_the_host_of_a_worker_since_others_have_its_process_id(
+    ip: str, rank: int | None, folded: str, tmp_path: Path
+) -> None:
+    other = "(Worker pid=611, ip=10.4.0.7) [rank3]:[W809 14:59:33.6 ProcessGroupNCCL.cpp:4115]  using GPU 3 to perform barrier as devices used by this process are currently unknown.\n"
+    report = analyze(tmp_path, other, RAY.format(ip=ip, folded=folded))
+    assert [(c.host, c.pid, c.rank) for c in report.culprits] == [(ip, 611, rank)]
+    assert f"{ip}:611" in report.reason
+    (error,) = [f for f in report.findings if f.severity == "error"]
+    assert ("5 reports of deaths" in error.explanation) is bool(folded)

@@ -270,6 +270,8 @@ def _place(job: Job, run: int | None, death: Death) -> None:
             death.proc = outside.proc_of_pid(job, run, death.pid, death.host)
             if death.proc is None and death.host is not None:
                 death.proc = outside.proc_of_pid(job, run, death.pid)
+                # launchers know hosts by address
+                death.host = job.process(death.proc).host if death.proc is not None else death.host
         if death.proc is None and death.rank is not None:
             death.proc = job.proc_of(run, death.rank)
         if death.proc is None and death.rank is None and death.pid is None and death.host is not None:
@@ -277,7 +279,7 @@ def _place(job: Job, run: int | None, death: Death) -> None:
             there = [p for p in job.runs[run].procs if job.process(p).host == death.host]
             death.proc = there[0] if len(there) == 1 else None
     if death.proc is None and death.rank is None and death.pid is not None:
-        death.rank = outside.tagged_rank(job, death.pid)
+        death.rank = outside.tagged_rank(job, death.pid, death.host)
     if death.rank is None and death.proc is not None:
         death.rank = job.rank_of(death.proc)
     if death.proc is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -82,20 +84,28 @@ def printing_ranks(job: Job) -> frozenset[int]:
     return frozenset(rank for rank in found if rank is not None)
 
 
-def tagged_rank(job: Job, pid: int) -> int | None:
-    """The rank of a process that only a launcher's tag names: ``(Worker pid=12, ip=10.0.0.1) [rank3]: ...``."""
-    return _tagged_ranks(job).get(pid)
+def tagged_rank(job: Job, pid: int, host: str | None = None) -> int | None:
+    """The rank of a process that only a launcher's tag names: ``(Worker pid=12, ip=10.0.0.1) [rank3]: ...``.
+
+    Of several hosts, processes in containers have equal ids: the address of a tag decides where ``host`` is an address.
+    """
+    address = host if host is not None and host.count(".") == 3 else None
+    for ip, rank in _tagged_ranks(job).get(pid, {}).items():
+        if not ip or address is None or ip == address:
+            return rank
+    return None
 
 
 @once
-def _tagged_ranks(job: Job) -> dict[int, int]:
-    out: dict[int, int] = {}
+def _tagged_ranks(job: Job) -> dict[int, dict[str, int]]:
+    """The rank of each process id, by the address in the tag, which is empty if there is none."""
+    out: dict[int, dict[str, int]] = defaultdict(dict)
     for event in job.scan.events.make(job.scan.events.tagged.nonzero()[0]):
         _, found, rest = (event.tag or "").partition("pid=")
         pid = rest.rstrip(")").partition(",")[0] if found else ""
         if pid.isascii() and pid.isdigit() and len(pid) < 10 and (rank := global_rank(job, event)) is not None:
-            out.setdefault(int(pid), rank)
-    return out
+            out[int(pid)].setdefault(rest.rstrip(")").partition("ip=")[2], rank)
+    return dict(out)
 
 
 def _only_process(job: Job, event: Event) -> int | None:

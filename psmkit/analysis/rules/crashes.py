@@ -186,6 +186,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     name = ranks_text(ranks) if together and ranks else _name(job, death)
     explanation = f"The first frame outside the C library is in {where}." if where else ""
     explanation += after
+    folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
+    if folded > 1:
+        explanation += f" Ray folds {folded} reports of deaths into this line, which shows one of them."
     if late:
         explanation += " Its communicators were torn down before, so this happened when it exited."
     step: str | None
