@@ -33,6 +33,7 @@ __all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
 UNMATCHED_WARN = "unmatched.warn"
 _HERE = Path(__file__).parent
 _CACHE_FORMAT = b"1"
+_CACHED = 8  # parsed sets of files that are kept
 _FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
 
 # First in every catalogue: the scanner reports a WARN without an entry under this name.
@@ -281,9 +282,10 @@ def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
         with tempfile.NamedTemporaryFile("w", dir=cache.parent, delete=False, encoding="utf-8") as out:
             out.write(text)
         os.replace(out.name, cache)
-        for old in cache.parent.glob("catalogue-*.json"):
-            if old != cache:
-                old.unlink(missing_ok=True)
+        # One run reads several sets of files, and several versions may be installed.
+        kept = sorted(cache.parent.glob("catalogue-*.json"), key=lambda old: old.stat().st_mtime, reverse=True)
+        for old in kept[_CACHED:]:
+            old.unlink(missing_ok=True)
     return tables
 
 

@@ -17,65 +17,47 @@ from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
 __all__ = [
     "COUNT",
     "EVENT",
+    "INSTANCE",
     "PROCESS",
-    "REF",
     "SERVICE",
     "TALLY",
     "THREAD",
     "Decoder",
     "array",
-    "ends",
-    "maybe",
-    "records",
+    "rows",
+    "spans",
     "table",
 ]
 
-REF = np.dtype([("file", "u4"), ("line", "u4"), ("offset", "u8"), ("seq", "u8")])
-EVENT = np.dtype(
-    [
-        ("message", "u4"), ("level", "u4"), ("proc", "i4"), ("thread", "i4"), ("device", "i4"), ("tag", "i4"),
-        ("stream", "u4"), ("first_value", "u4"), ("count", "u4"), ("reserved", "u4"),
-        ("present", "u8"), ("texts", "u8"), ("where", "u8"), ("time", "u8"), ("until", "u8"),
-        ("first", REF), ("last", REF),
-    ]
-)  # fmt: skip
-PROCESS = np.dtype(
-    [
-        ("stream", "u4"), ("tag", "i4"), ("host", "u8"), ("pid", "i4"), ("incarnation", "u4"), ("lines", "u8"), ("births", "u4"),
-        ("aliased", "u4"), ("damaged", "u8"), ("stamp", "i8"), ("pause", "i8"), ("stamp_seq", "u8"), ("stamp_date", "u4"), ("backward", "u4"),
-        ("first", REF), ("last", REF),
-    ]
-)  # fmt: skip
-THREAD = np.dtype(
-    [("proc", "i4"), ("tid", "i4"), ("lines", "u8"), ("last_message", "u4"), ("stream", "u4"), ("first", REF), ("last", REF)]
-)  # fmt: skip
-COUNT = np.dtype([("message", "u4"), ("proc", "i4"), ("count", "u8"), ("kept", "u8"), ("first", REF), ("last", REF)])
-SERVICE = np.dtype(
-    [
-        ("proc", "i4"), ("thread", "i4"), ("last_opened", REF), ("opened_dir", "u8"), ("opened_transport", "i8"), ("opened_rank", "i8"),
-        ("last_served", REF), ("served_type", "i8"), ("last_begun", REF), ("begun_operation", "u8"), ("begun_res", "i8"), ("begun", "u8"),
-        ("gaps", "u8"), ("opened_id", "i8"),
-    ]
-)  # fmt: skip
-TALLY = np.dtype(
-    [("service", "u4"), ("served", "u4"), ("dir", "u8"), ("transport", "i8"), ("rank", "i8"), ("type", "i8"), ("count", "u8"), ("first", REF)]
-)  # fmt: skip
-for _type, _name in (
-    (PROCESS, "ls_process"),
-    (THREAD, "ls_thread"),
-    (COUNT, "ls_count"),
-    (SERVICE, "ls_service"),
-    (TALLY, "ls_tally"),
-):
-    assert _type.itemsize == ffi.sizeof(_name), f"the layout of {_name} has changed"
-assert EVENT.itemsize == ffi.sizeof("ls_event"), "the layout of ls_event has changed"
-assert REF.itemsize == ffi.sizeof("ls_ref"), "the layout of ls_ref has changed"
+
+def _layout(kind: Any) -> np.dtype[Any]:
+    """The numpy type of a C type. Structs hold numbers and lines."""
+    if kind.kind != "struct":
+        size = ffi.sizeof(kind)
+        return np.dtype(f"{'i' if int(ffi.cast(kind, -1)) < 0 else 'u'}{size}")
+    members = [(name, member) for name, member in kind.fields if member.type.kind != "array"]
+    return np.dtype(
+        {
+            "names": [name for name, _ in members],
+            "formats": [_layout(member.type) for _, member in members],
+            "offsets": [member.offset for _, member in members],
+            "itemsize": ffi.sizeof(kind),
+        }
+    )
+
+
+COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+    _layout(ffi.typeof(f"ls_{name}"))
+    for name in ("count", "event", "instance", "process", "service", "tally", "thread")
+)
 
 _NO_DEVICE = -(1 << 31)
 _NO_MESSAGE = 0xFFFFFFFF
 _LENGTH = (1 << 20) - 1
 _FLOAT, _INT = 5, 2
 _PART = 1 << 12  # events that are decoded together
+#: Those of an event that its object needs, without its lines and fields.
+_COLUMNS = ("level", "proc", "thread", "device", "tag", "stream", "count", "where", "time", "until")
 
 
 def table(scan: Any, getter: str) -> tuple[Any, int]:
@@ -91,28 +73,28 @@ def array(scan: Any, getter: str, layout: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(ffi.buffer(at, n * layout.itemsize) if n else b"", dtype=layout)
 
 
-def records(scan: Any, getter: str, layout: np.dtype[Any]) -> Iterator[Any]:
-    """The records of a C array as tuples, much faster than attribute by attribute."""
-    found = array(scan, getter, layout)
-    for start in range(0, len(found), _PART):
-        yield from found[start : start + _PART].tolist()
+def rows(records: npt.NDArray[Any], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Some columns of records, row by row, much faster than the records as tuples. Lines are :class:`Ref`, None for one that is missing."""
+    for start in range(0, len(records), _PART):
+        part = records[start : start + _PART]
+        yield from zip(
+            *(_refs(part[name]) if part[name].dtype.names else part[name].tolist() for name in names), strict=True
+        )
 
 
-def _ref(row: tuple[int, int, int, int]) -> Ref:
-    """A line. In a stream of one file its two numbers are equal and need one object."""
-    file, line, offset, seq = row
-    return Ref(file, line, offset, line if seq == line else seq)
+def spans(records: npt.NDArray[Any]) -> Iterator[tuple[Ref, Ref]]:
+    """The first and the last line of each record, one object if they are the same line."""
+    apart = (records["first"] != records["last"]).tolist()
+    for first, last, two in zip(_refs(records["first"]), _refs(records["last"]), apart, strict=True):
+        yield first, last if two else first
 
 
-def ends(first: tuple[int, int, int, int], last: tuple[int, int, int, int]) -> tuple[Ref, Ref]:
-    """The first and the last line of something; one that occurs once keeps one object."""
-    begin = _ref(first)
-    return begin, begin if first == last else _ref(last)
-
-
-def maybe(row: tuple[int, int, int, int]) -> Ref | None:
-    """A line, None for one that is missing."""
-    return _ref(row) if row[1] else None
+def _refs(column: npt.NDArray[Any]) -> Iterator[Any]:
+    """A column of lines. In a stream of one file the two numbers of a line are equal and need one object."""
+    lines = column["line"].tolist()
+    seqs = lines if (column["line"] == column["seq"]).all() else column["seq"].tolist()
+    made = map(Ref, column["file"].tolist(), lines, column["offset"].tolist(), seqs)
+    return made if all(lines) else (ref if ref.line else None for ref in made)
 
 
 class Decoder:
@@ -157,7 +139,7 @@ class Decoder:
     def events_table(self) -> Events:
         """All events, decoded on request."""
         e = self.events
-        columns = {name: e[name] for name in ("message", "proc", "thread", "device")}
+        columns = {name: e[name] for name in ("message", "stream", "proc", "thread", "device")}
         columns |= {"times": e["count"].astype(np.int64)}
         columns |= {name: e[name]["seq"].astype(np.int64) for name in ("first", "last")}
         columns |= {"level": e["level"], "timed": e["time"] != 0}
@@ -166,29 +148,37 @@ class Decoder:
             name: {field for field, _ in own} | constants.keys()
             for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
         }
-        return Events(self.names, fields, columns, self.events_of, self.values_of)
+        return Events(self.names, fields, columns, self.events_of, self.values_of, self.refs_of)
 
     def counts_table(self) -> Counts:
         """How often each process printed each message, of a scan that is finished."""
         counts = array(self._scan, "ls_counts", COUNT)
 
-        def make(rows: npt.NDArray[Any]) -> list[MessageCount]:
+        def make(wanted: npt.NDArray[Any]) -> list[MessageCount]:
+            found = counts[wanted]
             return [
-                MessageCount(self.names[message], proc, count, *ends(first, last))
-                for message, proc, count, _, first, last in counts[rows].tolist()
+                MessageCount(self.names[message], proc, count, first, last)
+                for (message, proc, count), (first, last) in zip(
+                    rows(found, "message", "proc", "count"), spans(found), strict=True
+                )
             ]
 
         return Counts(self.names, counts["message"], counts["proc"], counts["count"].astype(np.int64), make)
 
     def threads_table(self) -> Listed[Thread]:
         """The threads of a scan that is finished."""
-        names = self.names
+        names, threads = self.names, array(self._scan, "ls_threads", THREAD)
 
-        def make(row: tuple[Any, ...]) -> Thread:
-            proc, tid, lines, last, _, first, final = row
-            return Thread(proc, tid, lines, *ends(first, final), names[last] if last != _NO_MESSAGE else None)
+        def make(wanted: npt.NDArray[Any]) -> list[Thread]:
+            found = threads[wanted]
+            return [
+                Thread(proc, tid, lines, first, last, names[message] if message != _NO_MESSAGE else None)
+                for (proc, tid, lines, message), (first, last) in zip(
+                    rows(found, "proc", "tid", "lines", "last_message"), spans(found), strict=True
+                )
+            ]
 
-        return Listed(array(self._scan, "ls_threads", THREAD), make)
+        return Listed(len(threads), make)
 
     def events_of(self, rows: npt.NDArray[Any] | None = None) -> list[Event]:
         """The events with these numbers in this order, or all of them."""
@@ -209,6 +199,10 @@ class Decoder:
                     found[place] = event
         return [event for event in found if event is not None]
 
+    def refs_of(self, wanted: npt.NDArray[Any]) -> list[Ref]:
+        """The first lines of the events with these numbers."""
+        return list(_refs(self.events["first"][wanted]))
+
     def values_of(self, message: int, field: str, rows: npt.NDArray[Any]) -> list[Value | None]:
         """A field of the events with these numbers, all of one message; None where the line lacks it."""
         names = [name for name, _ in self.catalogue.fields[message]]
@@ -218,14 +212,15 @@ class Decoder:
         found = self._column(message, names.index(field), self.events[rows])
         return found if constant is None else [constant if value is None else value for value in found]
 
-    def _decode(self, message: int, rows: npt.NDArray[Any]) -> Iterator[Event]:
+    def _decode(self, message: int, records: npt.NDArray[Any]) -> Iterator[Event]:
         """The events of one message."""
         name, tags = self.names[message], self.tags
         # thousands of ranks print the same texts and fields, which are kept once
         known: dict[tuple[Value | None, ...], Mapping[str, Value]] = {}
         texts: dict[str, str] = {}
-        for row, shown in zip(rows.tolist(), self._fields(message, rows), strict=True):
-            _, level, proc, thread, device, tag, stream, _, count, _, _, _, where, time, until, first, last = row
+        for (level, proc, thread, device, tag, stream, count, where, time, until), (first, last), shown in zip(
+            rows(records, *_COLUMNS), spans(records), self._fields(message, records), strict=True
+        ):
             fields = known.get(shown)
             if fields is None:
                 fields = self.constants[message] | {
@@ -241,11 +236,11 @@ class Decoder:
                 proc,
                 thread,
                 None if device == _NO_DEVICE else device,
-                _ref(first),
+                first,
                 fields,
                 stream,
                 count,
-                _ref(last) if last != first else None,
+                last if last is not first else None,
                 texts.setdefault(place, place) if place is not None else None,
                 tags[tag] if tag >= 0 else None,
                 self.event_text(time) if time else None,

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import PROCESS, SERVICE, TALLY, Decoder, ends, maybe, records, table
+from psmkit.logparse.decode import INSTANCE, PROCESS, SERVICE, TALLY, Decoder, array, rows, spans, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import (
@@ -39,6 +39,7 @@ _LONGEST = 1 << 16
 _AHEAD = 4096
 _MOST_OPEN = 16
 _NOWHERE = Ref(0, 0, 0)
+_NOTHING: Mapping[tuple[str, int], Ref] = {}
 _STATES = ("", "begun", "served", "received", "matched")
 
 
@@ -187,16 +188,23 @@ class _Collector:
         )  # fmt: skip
 
     def processes(self) -> list[Process]:
+        found = array(self.native, "ls_processes", PROCESS)
+        columns = (
+            "stream", "tag", "host", "pid", "incarnation", "lines", "births", "aliased", "damaged",
+            "stamp", "pause", "stamp_seq", "stamp_date", "backward",
+        )  # fmt: skip
         return [
             Process(
                 i, stream, self.decoder.tags[tag] if tag >= 0 else None, self.text(host) or "", pid, incarnation,
-                lines, *ends(first, last), births, bool(aliased), damaged,
+                lines, first, last, births, bool(aliased), damaged,
                 Stamps(stamp / 1000, pause / 1000, stamp_seq, bool(date), backward == 0) if stamp_seq else None,
             )
             for i, (
-                stream, tag, host, pid, incarnation, lines, births, aliased, damaged,
-                stamp, pause, stamp_seq, date, backward, first, last,
-            ) in enumerate(records(self.native, "ls_processes", PROCESS))
+                (
+                    stream, tag, host, pid, incarnation, lines, births, aliased, damaged,
+                    stamp, pause, stamp_seq, date, backward,
+                ), (first, last),
+            ) in enumerate(zip(rows(found, *columns), spans(found), strict=True))
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
@@ -237,42 +245,34 @@ class _Collector:
         return sorted(fds, key=lambda f: f.asked or f.received or f.answered or f.done or _NOWHERE)
 
     def instances(self) -> list[CommInstance]:
+        found = array(self.native, "ls_instances", INSTANCE)
+        columns = (
+            "proc", "comm", "rank", "nranks", "group", "commid", "has_commid", "guessed", "dev", "bus",
+            "start", "complete", "end", "ops", "sends", "recvs", "last_op",
+        )  # fmt: skip
         return [
             CommInstance(
-                index=i,
-                proc=c.proc,
-                comm=c.comm,
-                rank=c.rank,
-                nranks=c.nranks,
-                group=c.group,
-                commid=c.commid if c.has_commid else None,
-                guessed=bool(c.guessed),
-                dev=_known(c.dev),
-                bus=self.text(c.bus),
-                start=_maybe(c.start),
-                complete=_maybe(c.complete),
-                end=_maybe(c.end),
-                ops=c.ops,
-                sends=c.sends,
-                recvs=c.recvs,
-                last_op=_maybe(c.last_op),
+                i, proc, comm, rank, nranks, group, commid if has_commid else None, bool(guessed), _known(dev), self.text(bus),
+                start, complete, end, ops, sends, recvs, last_op,
             )
-            for i, c in enumerate(self.rows("ls_instances"))
-        ]
+            for i, (
+                proc, comm, rank, nranks, group, commid, has_commid, guessed, dev, bus,
+                start, complete, end, ops, sends, recvs, last_op,
+            ) in enumerate(rows(found, *columns))
+        ]  # fmt: skip
 
     def groups(self, instances: Sequence[CommInstance]) -> list[SeqGroup]:
         colls = [self.text(packed) or "" for packed in self.rows("ls_colls")]
-        rows = self.rows("ls_instances")
         members: dict[int, list[SeqRank]] = defaultdict(list)
-        for instance, row in zip(instances, rows, strict=True):
+        ops: dict[tuple[int, ...], Mapping[str, Value]] = {}  # the ranks called the same
+        found = array(self.native, "ls_instances", INSTANCE)
+        columns = ("last_coll_ref", *(f"last_{of}" for of in ("coll", "opcount", "count", "datatype", "redop", "root")))
+        for instance, (last, *op) in zip(instances, rows(found, *columns), strict=True):
             collectives = instance.ops - instance.sends - instance.recvs
-            last = _maybe(row.last_coll_ref)
-            fields = _op(
-                colls, row.last_coll, row.last_opcount, row.last_count, row.last_datatype, row.last_redop, row.last_root
-            )
-            members[instance.group].append(
-                SeqRank(instance.index, instance.rank, collectives, last, fields if last is not None else None)
-            )
+            fields = ops.get(key := tuple(op)) if last is not None else None
+            if last is not None and fields is None:
+                fields = ops[key] = _op(colls, *op)
+            members[instance.group].append(SeqRank(instance.index, instance.rank, collectives, last, fields))
         first: dict[int, list[Any]] = defaultdict(list)
         for d in self.rows("ls_divergents"):
             first[d.group].append(d)
@@ -338,35 +338,25 @@ class _Collector:
                 texts[packed] = self.text(packed) or ""
             return texts[packed]
 
-        for service, kind, way, transport, rank, type_, count, first in records(self.native, "ls_tallies", TALLY):
-            if kind == 2:
-                setups[service][(text(way), type_)] = Ref(*first)
-            elif kind:
-                served[service][type_] = count
-            else:
-                opened[service][(text(way), transport, rank)] = count
+        tallies = array(self.native, "ls_tallies", TALLY)
+        opening, serving, answering = (tallies[tallies["served"] == kind] for kind in range(3))
+        for service, way, transport, rank, count in rows(opening, "service", "dir", "transport", "rank", "count"):
+            opened[service][(text(way), transport, rank)] = count
+        for service, type_, count in rows(serving, "service", "type", "count"):
+            served[service][type_] = count
+        for service, way, type_, first in rows(answering, "service", "dir", "type", "first"):
+            setups[service][(text(way), type_)] = first
         # thousands of ranks open the same connections
         openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
         servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
         out = []
-        for i, row in enumerate(records(self.native, "ls_services", SERVICE)):
-            (
-                proc,
-                thread,
-                last_opened,
-                way,
-                transport,
-                rank,
-                last_served,
-                type_,
-                last_begun,
-                operation,
-                res,
-                begun,
-                gaps,
-                _,
-            ) = row
-            was_opened, was_served, was_begun = maybe(last_opened), maybe(last_served), maybe(last_begun)
+        columns = (
+            "proc", "thread", "last_opened", "opened_dir", "opened_transport", "opened_rank", "last_served", "served_type",
+            "last_begun", "begun_operation", "begun_res", "begun", "gaps",
+        )  # fmt: skip
+        for i, (
+            proc, thread, was_opened, way, transport, rank, was_served, type_, was_begun, operation, res, begun, gaps,
+        ) in enumerate(rows(array(self.native, "ls_services", SERVICE), *columns)):  # fmt: skip
             out.append(
                 ServiceTally(
                     proc=proc,
@@ -380,7 +370,7 @@ class _Collector:
                     last_begun=was_begun,
                     begun_operation=text(operation) if was_begun else None,
                     begun_res=res if was_begun else None,
-                    setups=setups[i],
+                    setups=setups.get(i, _NOTHING),
                     begun=begun,
                     gaps=gaps,
                 )

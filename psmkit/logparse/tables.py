@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from psmkit.logparse.types import (
     MessageCount,
     PairQueue,
     Process,
+    Ref,
     SeqGroup,
     ServiceTally,
     ShapeCount,
@@ -37,22 +38,15 @@ Column = npt.NDArray[Any]
 _Row = TypeVar("_Row")
 
 
-class _Table(Sequence[_Row], Generic[_Row]):
-    """Rows in the order of the scan. ``message`` is a column of indices into ``kinds``; ``names`` are those that occur, sorted."""
+class Listed(Sequence[_Row]):
+    """Rows of a scan that become objects on each request. ``make`` makes those with these numbers."""
 
-    def __init__(self, kinds: Sequence[str], message: Column, make: Callable[[Column], list[_Row]]) -> None:
-        self.kinds = kinds
-        self.message = message
+    def __init__(self, length: int, make: Callable[[Column], list[_Row]]) -> None:
+        self._length = length
         self._make = make
-        order = np.argsort(message, kind="stable")
-        found, starts = np.unique(message[order], return_index=True)
-        parts = np.split(order, starts[1:]) if len(order) else []
-        self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
-        self._made: dict[str, list[_Row]] = {}
-        self.names: Sequence[str] = sorted(self._rows)
 
     def __len__(self) -> int:
-        return len(self.message)
+        return self._length
 
     @overload
     def __getitem__(self, at: int) -> _Row: ...
@@ -64,12 +58,31 @@ class _Table(Sequence[_Row], Generic[_Row]):
         return self._make(np.array([range(len(self))[at]]))[0]
 
     def __iter__(self) -> Iterator[_Row]:
-        return iter(self.of(*self.names))
+        for start in range(0, len(self), _PART):
+            yield from self[start : start + _PART]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class _Table(Listed[_Row]):
+    """Rows in the order of the scan. ``message`` is a column of indices into ``kinds``; ``names`` are those that occur, sorted."""
+
+    def __init__(self, kinds: Sequence[str], message: Column, make: Callable[[Column], list[_Row]]) -> None:
+        super().__init__(len(message), make)
+        self.kinds = kinds
+        self.message = message
+        order = np.argsort(message, kind="stable")
+        found, starts = np.unique(message[order], return_index=True)
+        parts = np.split(order, starts[1:]) if len(order) else []
+        self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
+        self._made: dict[str, list[_Row]] = {}
+        self.names: Sequence[str] = sorted(self._rows)
+
+    def __iter__(self) -> Iterator[_Row]:
+        return iter(self.of(*self.names))
 
     def of(self, *names: str) -> list[_Row]:
         """The rows of these messages in the order of the scan. Those of one message are made once; do not change the list."""
@@ -113,7 +126,7 @@ class _Table(Sequence[_Row], Generic[_Row]):
 class Events(_Table[Event]):
     """The events of a scan.
 
-    Columns: ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``times``, ``first`` and ``last`` (``seq`` of the first and the last
+    Columns: ``stream``, ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``times``, ``first`` and ``last`` (``seq`` of the first and the last
     line), ``level`` (an index into the catalogue's levels), ``timed``, ``tagged`` and ``placed`` (whether the line has a time stamp, a tag, a ``where``).
     """
 
@@ -124,10 +137,14 @@ class Events(_Table[Event]):
         columns: Mapping[str, Column],
         make: Callable[[Column], list[Event]],
         values: Callable[[int, str, Column], list[Value | None]],
+        refs: Callable[[Column], list[Ref]],
     ) -> None:
         super().__init__(kinds, columns["message"], make)
         self._fields = fields
         self._values = values
+        #: The lines of the rows with these numbers.
+        self.refs = refs
+        self.stream = columns["stream"]
         self.proc, self.thread, self.device = columns["proc"], columns["thread"], columns["device"]
         self.times, self.first, self.last = columns["times"], columns["first"], columns["last"]
         self.level, self.timed, self.tagged, self.placed = (columns[n] for n in ("level", "timed", "tagged", "placed"))
@@ -158,6 +175,7 @@ class Events(_Table[Event]):
         none = int(np.iinfo(np.int32).min)
         columns: dict[str, Column] = {
             "message": np.array([number[e.name] for e in found], dtype=np.intp),
+            "stream": np.array([e.stream for e in found], dtype=np.uint32),
             "proc": np.array([e.proc for e in found], dtype=np.int32),
             "thread": np.array([e.thread for e in found], dtype=np.int32),
             "device": np.array([none if e.device is None else e.device for e in found], dtype=np.int32),
@@ -175,6 +193,7 @@ class Events(_Table[Event]):
             columns,
             lambda rows: [found[row] for row in rows.tolist()],
             lambda _, field, rows: [found[row].fields.get(field) for row in rows.tolist()],
+            lambda rows: [found[row].ref for row in rows.tolist()],
         )
 
 
@@ -209,35 +228,6 @@ class Counts(_Table[MessageCount]):
     def outside(self) -> list[MessageCount]:
         """The counts of lines of no process."""
         return self.make(np.flatnonzero(self.proc < 0))
-
-
-class Listed(Sequence[_Row], Generic[_Row]):
-    """Records of a scan that become objects on each request."""
-
-    def __init__(self, records: Column, make: Callable[[tuple[Any, ...]], _Row]) -> None:
-        self._records = records
-        self._make = make
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @overload
-    def __getitem__(self, at: int) -> _Row: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[_Row]: ...
-    def __getitem__(self, at: int | slice) -> _Row | list[_Row]:
-        if isinstance(at, slice):
-            return [self._make(row) for row in self._records[at].tolist()]
-        return self._make(self._records[at].item())
-
-    def __iter__(self) -> Iterator[_Row]:
-        for start in range(0, len(self), _PART):
-            yield from self[start : start + _PART]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)

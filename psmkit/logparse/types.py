@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from psmkit.model.rows import row
+
 __all__ = [
     "Call",
     "CommInstance",
@@ -41,7 +43,7 @@ class Ref(NamedTuple):
     seq: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Event:
     """A matched line that the scan retained.
 
@@ -68,7 +70,7 @@ class Event:
     until: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class SourceFile:
     """An input file: reported ``path``, ``stream``, sizes in bytes and lines. ``complete_end`` is False if its last line lacks an end of line."""
 
@@ -79,7 +81,7 @@ class SourceFile:
     complete_end: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Thread:
     """A thread of a process: its first and last line, and the name of its last matched message (None: unmatched)."""
 
@@ -105,7 +107,7 @@ class Stamps(NamedTuple):
     steady: bool
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Process:
     """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity.
 
@@ -133,7 +135,7 @@ class Process:
         return f"{self.host}:{self.pid}"
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Call:
     """A proxy call: an incomplete one, or any call if all are kept.
 
@@ -165,7 +167,7 @@ class Call:
     again: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class ServiceTally:
     """What one proxy service thread did, in summary: a log has too many connections to keep each of them.
 
@@ -193,7 +195,7 @@ class ServiceTally:
     gaps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class FdExchange:
     """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen).
 
@@ -218,7 +220,7 @@ class FdExchange:
     returned: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class CommInstance:
     """One rank's membership of a communicator: a comm pointer of a process, from its creation to its end.
 
@@ -245,7 +247,7 @@ class CommInstance:
     last_op: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class SeqRank:
     """How many collectives a member of a group has called, and its last call as printed fields."""
 
@@ -256,7 +258,7 @@ class SeqRank:
     last_op: Mapping[str, Value] | None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class SeqDivergence:
     """The first position at which two members of a group called different collectives. ``index`` counts from 0."""
 
@@ -267,7 +269,7 @@ class SeqDivergence:
     ops: tuple[Mapping[str, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class SeqGroup:
     """A communicator's collectives; all members called ``matched`` of them equally."""
 
@@ -279,7 +281,7 @@ class SeqGroup:
     divergence: SeqDivergence | None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class PairQueue:
     """Sends and recvs of one ordered pair of ranks; ``sends``/``recvs`` are the unmatched ones in order.
 
@@ -299,7 +301,7 @@ class PairQueue:
     retyped: tuple[Ref, Ref, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class LedgerEntry:
     """A resource that is unbalanced at the end: opened ``opens`` times, closed ``closes``, imported ``imports``."""
 
@@ -315,7 +317,7 @@ class LedgerEntry:
     importer: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class MessageCount:
     """How often a process printed a message (process -1: outside NCCL lines)."""
 
@@ -326,7 +328,7 @@ class MessageCount:
     last: Ref
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class ShapeCount:
     """An unmatched kind of NCCL line, with digits and addresses replaced."""
 

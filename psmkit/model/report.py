@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from psmkit.model.findings import Finding
+from psmkit.model.rows import row
 
 
 class Verdict(StrEnum):
@@ -102,7 +103,7 @@ class Communicator:
     parent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class RankRow:
     """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``.
 

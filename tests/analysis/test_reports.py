@@ -223,3 +223,65 @@ def test_rank_that_began_the_abort_is_blamed_and_not_one_that_only_passed_it_on(
     found = report(tmp_path, logs)
     assert found.verdict is Verdict.FAILED and culprits(found) == [0]
     assert "rank 0" in found.reason and "launch.group" in found.reason
+
+
+def no_answer(by: int, call: str, of: int) -> str:
+    to = f"from rank {of}" if call == "GetFd" else f"to the proxy of rank {of}"
+    return f"rank {by} got no answer to {call} {to} (process 77) in 2000 ms: check what that process is doing, or raise PSM_TIMEOUT"
+
+
+@pytest.mark.parametrize(("call", "code"), [("Setup", "PSM101"), ("GetFd", "PSM102")])
+def test_call_without_an_answer_heads_the_report_with_its_own_code(tmp_path: Path, call: str, code: str) -> None:
+    logs = ranks(3)
+    refused(logs[0], 1, "deadline", 1, "PSM_ERR_TIMEOUT", no_answer(0, call, 1))
+    ends(logs[2], "peer-failed", 0, "PSM_ERR_ABORTED")
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [1]
+    head = found.findings[found.causes[0].finding]
+    assert head.code == code and head.title == found.reason
+    assert f"did not answer rank 0 in time: rank 0 got no answer to {call} " in found.reason
+    assert "PSM_TIMEOUT" not in found.reason  # the advice stands in the line
+    assert call in head.evidence[0].text and "take the stack" in head.next_step
+
+
+def test_rank_whose_own_proxy_did_not_answer_is_named(tmp_path: Path) -> None:
+    logs = ranks(2)
+    refused(logs[0], 1, "deadline", 0, "PSM_ERR_TIMEOUT", no_answer(0, "Connect", 0))
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [0]
+    assert found.findings[found.causes[0].finding].code == "PSM101"
+    assert "got no answer from its own proxy" in found.reason
+
+
+def test_timeout_of_anything_but_a_call_keeps_the_general_code(tmp_path: Path) -> None:
+    logs = ranks(2)
+    refused(logs[0], 1, "other", -1, "PSM_ERR_TIMEOUT", "the device of rank 0 did not become ready in 2000 ms")
+    found = report(tmp_path, logs)
+    assert found.findings[found.causes[0].finding].code == "PSM401"
+
+
+def test_ranks_that_wait_for_each_other_are_named_together(tmp_path: Path) -> None:
+    logs = ranks(2)
+    for rank in (0, 1):
+        refused(logs[rank], 1 - rank, "deadline", 1 - rank, "PSM_ERR_TIMEOUT", no_answer(rank, "GetFd", 1 - rank))
+    found = report(tmp_path, logs)
+    assert culprits(found) == [0, 1]
+    assert "did not answer each other" in found.reason
+    assert found.findings[found.causes[0].finding].code == "PSM102"
+
+
+def test_rank_that_ends_the_operation_for_a_missing_answer_leads_to_the_rank_that_owes_it(tmp_path: Path) -> None:
+    """The line of the abort has no cause of its own: the reason repeats the failed call."""
+    logs = ranks(2)
+    logs[0].warn("", "Proxy Call to rank 1 failed (SharedInit)")
+    ends(logs[0], "other", -1, "PSM_ERR_ABORTED", no_answer(0, "SharedInit", 1))
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [1]
+
+
+def test_failed_call_is_said_of_the_rank_that_made_it(tmp_path: Path) -> None:
+    logs = ranks(2)
+    logs[0].warn("", "Proxy Call to rank 1 failed (Close)")
+    found = report(tmp_path, logs)
+    titles = [f.title for f in found.findings if f.code == "PSM107"]
+    assert titles and all("of rank 0" in t and "to the proxy of rank 1 failed" in t for t in titles)

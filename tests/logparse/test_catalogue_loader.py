@@ -115,3 +115,29 @@ def test_the_cache_of_parsed_files_is_never_needed(tmp_path: Path, monkeypatch: 
     assert loader._tables(paths) == fresh
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert loader._tables(paths) == fresh
+
+
+def test_the_sets_of_files_that_one_run_parses_are_all_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from psmkit.catalogue import loader
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = Path(loader.__file__).parent
+    sets = [sorted(folder.glob(names)) for names in ("uds*.toml", "v01/*.toml", "psm*.toml")]
+    fresh = [loader._tables(paths) for paths in sets]
+
+    def parsed(file: str, data: bytes) -> dict[str, object]:
+        raise AssertionError(f"{file} was parsed again")
+
+    monkeypatch.setattr(loader, "_parse", parsed)
+    assert [loader._tables(paths) for paths in sets] == fresh
+
+
+def test_the_cache_of_parsed_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from psmkit.catalogue import loader
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    paths = sorted(Path(loader.__file__).parent.glob("uds*.toml"))[:1]
+    for number in range(3 * loader._CACHED):
+        monkeypatch.setattr(loader, "_CACHE_FORMAT", str(number).encode())
+        loader._tables(paths)
+    assert len(list((tmp_path / "psmkit").iterdir())) == loader._CACHED

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.job import Job
 
@@ -16,12 +15,14 @@ _T = TypeVar("_T")
 
 def once(compute: Callable[[Job], _T]) -> Callable[[Job], _T]:
     """Decorator: keep the result of a function of a job for the life of the job."""
-    made: WeakKeyDictionary[Job, _T] = WeakKeyDictionary()
+    key = f"{compute.__module__}.{compute.__qualname__}"
 
     @wraps(compute)
     def get(job: Job) -> _T:
-        if job not in made:
-            made[job] = compute(job)
-        return made[job]
+        made = job.__dict__  # where cached properties are, too
+        if key not in made:
+            made[key] = compute(job)
+        result: _T = made[key]
+        return result
 
     return get

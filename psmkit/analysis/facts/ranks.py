@@ -17,6 +17,7 @@ from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_
 from psmkit.catalogue import load
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import Event, Process, Ref, Value
+from psmkit.model.rows import row
 
 __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
@@ -28,7 +29,7 @@ _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param
 MOST_DEVICES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Claim:
     """One piece of evidence for a rank. ``basis`` is the catalogue name of the line, or a kind of evidence in words."""
 
@@ -88,15 +89,7 @@ def evidence(scan: ScanData) -> Evidence:
     pids: dict[int, list[Process]] = defaultdict(list)
     for process in scan.processes:
         pids[process.pid].append(process)
-    for event in scan.events.of(*(name for name in scan.events.names if name in named)):
-        rank = event.fields.get(named[event.name])
-        if isinstance(rank, int) and rank >= 0 and is_default_group(event.fields):
-            proc = event.proc if event.proc >= 0 else _named(event, pids)
-            if proc is not None:
-                out.claims[proc].setdefault(rank, Claim(rank, event.name, event.ref))
-                device = _selected(event, out.helpers)
-                if device is not None:
-                    out.by_device[proc, device].add(rank)
+    _stated(scan, named, out, pids)
     for event in scan.events.with_fields("nodes"):
         nodes = event.fields.get("nodes")
         if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
@@ -109,6 +102,45 @@ def evidence(scan: ScanData) -> Evidence:
     _tags(scan, out)
     _own_proxies(scan, out)
     return out
+
+
+def _stated(scan: ScanData, named: Mapping[str, str], out: Evidence, pids: Mapping[int, list[Process]]) -> None:
+    """The ranks that lines state, in the order of the scan. There are several for each rank, so few become objects."""
+    events = scan.events
+    told: list[tuple[int, int, str]] = []
+    for name in events.names:
+        if name in named:
+            rows = events.rows([name])
+            values = zip(events.values(name, named[name], rows), events.values(name, "group", rows), strict=True)
+            told += [
+                (at, rank, name)
+                for at, (rank, group) in zip(rows.tolist(), values, strict=True)
+                if isinstance(rank, int) and rank >= 0 and (group is None or is_default_group({"group": group}))
+            ]
+    told.sort()
+    rows = np.array([at for at, _, _ in told], dtype=np.intp)
+    zero = (events.device[rows] == 0) & events.placed[rows]  # its place decides
+    whole = rows[(events.proc[rows] < 0) | zero]
+    made = dict(zip(whole.tolist(), events.pick(whole), strict=True))
+    first: list[tuple[int, int, int, str]] = []
+    known: set[tuple[int, int]] = set()
+    for (at, rank, name), proc, device in zip(
+        told, events.proc[rows].tolist(), events.device[rows].tolist(), strict=True
+    ):
+        event = made.get(at)
+        who = _named(event, pids) if event is not None and event.proc < 0 else proc
+        if who is None:
+            continue
+        if (who, rank) not in known:
+            known.add((who, rank))
+            first.append((at, who, rank, name))
+        chosen = device if event is None and (device > 0 or (device == 0 and name not in out.helpers)) else None
+        chosen = _selected(event, out.helpers) if event is not None else chosen
+        if chosen is not None:
+            out.by_device[who, chosen].add(rank)
+    refs = events.refs(np.array([at for at, *_ in first], dtype=np.intp))
+    for (_, who, rank, name), ref in zip(first, refs, strict=True):
+        out.claims[who][rank] = Claim(rank, name, ref)
 
 
 def _named(event: Event, pids: Mapping[int, list[Process]], host: Value | None = None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -17,17 +18,24 @@ def release_of(job: Job, proc: int) -> tuple[int, int] | None:
     return _releases(job).get(proc)
 
 
+@lru_cache(maxsize=64)
+def _release(text: str) -> tuple[int, int] | None:
+    parts = text.split("+")[0].split(".")
+    if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts[:2]):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
 @once
 def _releases(job: Job) -> dict[int, tuple[int, int]]:
     out: dict[int, tuple[int, int]] = {}
     by_run: dict[int, tuple[int, int]] = {}
-    for event in job.events("init.version", "init.version_line"):
-        parts = str(event.fields.get("version", "")).split("+")[0].split(".")
-        if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts[:2]):
+    for proc, run, text in job.values("version", "init.version", "init.version_line"):
+        release = _release(str(text or ""))
+        if release is None:
             continue
-        release, run = (int(parts[0]), int(parts[1])), job.run_of_event(event)
-        if event.proc >= 0:
-            out[event.proc] = release
+        if proc >= 0:
+            out[proc] = release
         if run is not None:
             by_run.setdefault(run, release)
     # old releases print the version on rank 0 only

@@ -21,6 +21,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
+from psmkit.model.rows import row
 
 __all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "target"]
 
@@ -46,7 +47,7 @@ _MISSED = (
 _LEAST = 10
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Target:
     """The target of a blaming line; a rank without a log has no process."""
 
@@ -54,7 +55,7 @@ class Target:
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Blame:
     """One line by which a process points at another. ``weight``: 3 an error, 2 a lasting silence, 1 a closed connection."""
 
@@ -203,8 +204,8 @@ def _by_ip(job: Job, addr: str, run: int) -> int | None:
 def _by_address(job: Job) -> dict[tuple[int | None, str], set[int]]:
     """The processes of a run on each address."""
     out: dict[tuple[int | None, str], set[int]] = defaultdict(set)
-    for event in job.events("bootstrap.using"):
-        out[job.run_of_event(event), str(event.fields.get("addr", "")).split("<", 1)[0]].add(event.proc)
+    for proc, run, addr in job.values("addr", "bootstrap.using"):
+        out[run, str(addr or "").split("<", 1)[0]].add(proc)
     return dict(out)
 
 

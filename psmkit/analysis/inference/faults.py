@@ -30,6 +30,7 @@ from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
+from psmkit.model.rows import row
 
 __all__ = [
     "Cascade",
@@ -61,7 +62,7 @@ _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Fault:
     """One line that reports an error. ``report`` is libpsm's, with cause and rank."""
 
@@ -181,7 +182,7 @@ class Cascade:
             or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
         ):
             return False
-        if self.own is False and not self.returned and not self.bare and self.first.report is None:
+        if self.own is False and not (self.returned or self.bare or self.first.report is not None or self.ended_all):
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
         if self.severity == "error" or self.stalled:
@@ -191,6 +192,11 @@ class Cascade:
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and self.returned and not self.destroyed
+
+    @property
+    def ended_all(self) -> bool:
+        """Whether the rank ended the operation of all ranks because of it."""
+        return any(kind.name == reports.ENDS_ALL for kind in self.kinds)
 
     @property
     def settled(self) -> bool:

@@ -10,20 +10,35 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.catalogue.reasons import FOLLOWS, about
+from psmkit.catalogue import Phrase
+from psmkit.catalogue.reasons import FOLLOWS, OTHER, about, cause_of
 from psmkit.logparse.types import Event
 
-__all__ = ["DIED", "MISMATCH", "Report", "odd", "odd_in", "of", "origin", "reports"]
+__all__ = [
+    "DEADLINE",
+    "DIED",
+    "ENDS_ALL",
+    "MISMATCH",
+    "Report",
+    "odd",
+    "odd_in",
+    "of",
+    "origin",
+    "reports",
+    "statement",
+    "unanswered",
+]
 
-DIED, MISMATCH = "peer-died", "mismatch"
+DEADLINE, DIED, MISMATCH = "deadline", "peer-died", "mismatch"
 #: Version 0.1 printed its status in words.
 _WITHOUT_STATUS = "libpsm.proxy.failed"
 #: The status of a call that an abort ended: the abort's reason stands elsewhere.
 _ABORTED = "PSM_ERR_ABORTED"
 #: A rank prints this line once, with the reason that it heard or its own.
-_ENDS_ALL = "libpsm.proxy.aborted"
+ENDS_ALL = "libpsm.proxy.aborted"
 #: Lines of a connection that both ends agreed on, with ``rank`` and ``peer``.
 _AGREED = ("libpsm.p2p.stream.created", "libpsm.net.connected")
 
@@ -37,6 +52,12 @@ class Report:
     cause: str
     named: int | None
     status: str = ""
+    retold: bool = False  # the line names no cause: the reason repeats a failure of the same rank
+
+    @property
+    def reason(self) -> str:
+        """What was attempted and seen."""
+        return str(self.event.fields.get("reason", ""))
 
     @property
     def elsewhere(self) -> bool:
@@ -46,12 +67,12 @@ class Report:
     @property
     def begins(self) -> bool:
         """Whether the rank ended the operation of all ranks for a reason of its own."""
-        return self.event.name == _ENDS_ALL and not self.points
+        return self.event.name == ENDS_ALL and not self.points
 
     @property
     def heard(self) -> bool:
         """Whether the rank repeats the reason of an abort that another rank began."""
-        return self.points and self.status == _ABORTED
+        return self.points and self.status == _ABORTED and not self.retold
 
     @property
     def points(self) -> bool:
@@ -66,11 +87,24 @@ def of(job: Job, event: Event) -> Report | None:
     if "status" not in event.fields and event.name != _WITHOUT_STATUS:
         return None
     cause, named = about(event.fields)
+    retold = cause == OTHER and event.name == ENDS_ALL
+    if retold:
+        cause, named = cause_of(str(event.fields.get("reason", "")))
     rank = event.fields.get("rank")
     by = job.rank_of_thread(event)
     if by is None and isinstance(rank, int):
         by = rank
-    return Report(event, by, cause, named, str(event.fields.get("status", "")))
+    return Report(event, by, cause, named, str(event.fields.get("status", "")), retold)
+
+
+def unanswered(job: Job, cause: str, reason: str) -> Phrase | None:
+    """What the catalogue knows about the call of a failure that no answer came to; None: it failed otherwise."""
+    return lines.catalogue(job).phrase("no answer came", reason) if cause == DEADLINE else None
+
+
+def statement(reason: str) -> str:
+    """What a reason of libpsm states, without the advice behind it."""
+    return reason.partition(": ")[0]
 
 
 @once

@@ -23,7 +23,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
-from psmkit.catalogue import Message
+from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Named, Severity
@@ -104,6 +104,8 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
+    if (unanswered := _unanswered(job, cascade)) is not None and unanswered.finding is not None:
+        return unanswered.finding
     named = known.finding if known is not None else None
     text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     memory = faults.phrase(job, "out of memory", text)
@@ -118,6 +120,12 @@ def _code(job: Job, cascade: Cascade) -> str:
         if used_up is not None and used_up.finding is not None:
             return used_up.finding
     return named if named is not None and CODES[named].names_origin else "PSM401"
+
+
+def _unanswered(job: Job, cascade: Cascade) -> Phrase | None:
+    """The call that libpsm says nobody answered in time."""
+    report = cascade.first.report
+    return reports.unanswered(job, report.cause, report.reason) if report is not None else None
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
@@ -173,6 +181,8 @@ def _finding(
         what = (
             f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')} without a warning, first at {where or said}"
         )
+    elif (report := cascade.first.report) is not None and _unanswered(job, cascade) is not None:
+        what = f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(report.reason)}"
     else:
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
@@ -187,8 +197,9 @@ def _finding(
     explanation = f"The error of {whose} follows from no other error in the log."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    if known is not None and known.meaning and sure:
-        explanation += f" {known.meaning}"
+    says = _unanswered(job, cascade) or (known if sure else None)
+    if says is not None and says.meaning:
+        explanation += f" {says.meaning}"
     explanation += _route(cascade)
     # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
     above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)}
@@ -203,7 +214,6 @@ def _finding(
         confidence = max(0.5, confidence - 0.25)
     elif rivals:
         confidence -= 0.1
-    step = known.next_step if known is not None and known.next_step and sure else None
     return new_finding(
         job,
         code,
@@ -212,7 +222,7 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
-        next_step=step or CODES[code].next_step,
+        next_step=(says.next_step if says is not None else None) or CODES[code].next_step,
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
@@ -393,7 +403,8 @@ def find(job: Job) -> list[Finding]:
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims have logs: the error is real, but no log shows its cause."""
     at = suspect(job, run)
-    lead = max(after, key=lambda c: (not c.first.chain, len(c.kinds), -c.proc))
+    told, behind, cut_off = _named_by_libpsm(job, after, at)
+    lead = behind or max(after, key=lambda c: (not c.first.chain, len(c.kinds), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known
@@ -410,7 +421,11 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
-    told, cut_off = _named_by_libpsm(job, after, at)
+    says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
+    if isinstance(says, Phrase) and says.finding is not None:
+        code = says.finding
+        if named and not told:
+            told = f"{ranks_text(named)} did not answer each other: {reports.statement(lead.first.report.reason)}"
     return new_finding(
         job,
         code,
@@ -421,14 +436,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         confidence=0.8 if told else 0.65,
         explanation=(
             f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
-            f"{_route(lead)}"
-            + (
-                f" {known.meaning}"
-                if known is not None and known.meaning and not faults.unknown(lead.first.event)
-                else ""
-            )
+            f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=known.next_step if known is not None and known.next_step else None,
+        next_step=says.next_step if says is not None else None,
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
@@ -443,7 +453,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
 
 #: What a rank did to the others, by the cause that libpsm reports.
 _DID = {
-    "deadline": "did not answer {} in time",
+    reports.DEADLINE: "did not answer {} in time",
     "peer-closed": "stopped while {} still needed it",
     "peer-failed": "failed first, according to {}",
     "peer-sent": "broke the protocol, according to {}",
@@ -455,23 +465,32 @@ def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
     """Ranks that wait in a circle for answers of each other's proxies. A proxy answers whatever its rank waits for, so each of them failed to."""
     ours = [r for c in after if (r := c.first.report) is not None and r.points and not r.heard]
     named = {r.named for r in ours if r.named is not None}
-    return sorted(named) if ours and named <= {r.by for r in ours} and {r.cause for r in ours} == {"deadline"} else []
+    return (
+        sorted(named)
+        if ours and named <= {r.by for r in ours} and {r.cause for r in ours} == {reports.DEADLINE}
+        else []
+    )
 
 
-def _named_by_libpsm(job: Job, after: Sequence[Cascade], at: blame.Target | None) -> tuple[str | None, bool]:
-    """The title, if libpsm's reports lead to this rank: they say what it did to the others. And whether only the connection to it is lost."""
+def _named_by_libpsm(
+    job: Job, after: Sequence[Cascade], at: blame.Target | None
+) -> tuple[str | None, Cascade | None, bool]:
+    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The report behind it, and whether only the connection is lost."""
     ours = [
-        r for c in after if (r := c.first.report) is not None and at is not None and r.points and r.named == at.rank
+        (r, c)
+        for c in after
+        if (r := c.first.report) is not None and at is not None and r.points and r.named == at.rank
     ]
-    cause = next((cause for cause in _DID if any(r.cause == cause for r in ours)), None)
+    cause = next((cause for cause in _DID if any(r.cause == cause for r, _ in ours)), None)
     if at is None or cause is None:
-        return None, False
-    victims = ranks_text(r.by for r in ours if r.by is not None and r.cause == cause)
+        return None, None, False
+    victims = ranks_text(r.by for r, _ in ours if r.by is not None and r.cause == cause)
     name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
+    first, behind = next((r, c) for r, c in ours if r.cause == cause)
     if cause == reports.DIED and at.proc in at_work_by_lab(job):
-        return f"{victims} lost the connection to {name}, which is still at work", True
-    reason = next(r.event.fields.get("reason", "") for r in ours if r.cause == cause)
-    return f"{name} {_DID[cause].format(victims)}: {reason}", False
+        return f"{victims} lost the connection to {name}, which is still at work", behind, True
+    reason = reports.statement(first.reason) if cause == reports.DEADLINE else first.reason
+    return f"{name} {_DID[cause].format(victims)}: {reason}", behind, False
 
 
 def _survived(job: Job, run: int) -> list[Finding]:

@@ -274,12 +274,14 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         damaged = DAMAGED.get(cause)
         blamed = [] if damaged else _blamed(job, run, first, own)
         whose = f" because of {ranks_text(blamed)}" if blamed and rank not in blamed else ""
+        said = reports.unanswered(job, cause, str(first.fields.get("reason", "")))
+        told = reports.statement(str(first.fields.get("reason", ""))) if said is not None else _told(first)
         out.append(
             new_finding(
                 job,
-                "PSM401",
+                said.finding if said is not None and said.finding is not None else "PSM401",
                 run=run,
-                title=f"rank {rank} failed in stage {first.fields.get('stage')}{whose}: {_told(first)}",
+                title=f"rank {rank} failed in stage {first.fields.get('stage')}{whose}: {told}",
                 severity=Severity.WARNING if consequence else Severity.ERROR,
                 # NCCL's return to its caller is the last part of its log's evidence.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
@@ -292,11 +294,14 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 ),
                 next_step=f"Check what writes to the memory that ranks {rank} and {other} share: a wrong {damaged} from rank {other}, or a stray write of either rank."
                 if damaged
+                else said.next_step
+                if said is not None
                 else None,
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],
                 ranks=[rank, *([other] if (damaged or cause == reports.MISMATCH) and other is not None else [])],
                 culprits=[] if consequence or first not in own else blamed,
-                stage=str(first.fields.get("stage")),
+                # of a call without an answer, this says that its rank did not hang
+                stage="error" if said is not None else str(first.fields.get("stage")),
             )
         )
     if left:

@@ -15,7 +15,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Call, Event, Ref, ServiceTally
+from psmkit.logparse.types import Call, Event, Ref, ServiceTally, Value
 from psmkit.model import Finding, Severity
 from psmkit.model.wording import counted
 
@@ -201,6 +201,8 @@ def _failed(job: Job) -> list[Finding]:
     """Handlers that returned an error; the rule of errors reports those that ended the job."""
     out = []
     events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
+    asked = [e for e in events if _of_caller(job, e)]
+    events = [e for e in events if not _of_caller(job, e)]
     failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]
     told = {e.proc for e in sightings(job, "PSM107") if told_by_errors(job, e)}
     # libpsm prints why: the rule of errors reports that, or the blame leads to the rank that the reason names
@@ -229,6 +231,40 @@ def _failed(job: Job) -> list[Finding]:
                 procs=[proc],
                 culprits=[r for r in (job.rank_of(proc),) if r is not None] if ended else [],
                 stage=names[0] if names else None,
+            )
+        )
+    return [*out, *_refused(job, asked)]
+
+
+def _of_caller(job: Job, event: Event) -> bool:
+    """Whether a line is about the proxy service of a peer. It does not show whether that failed, ended or was slow."""
+    known = faults.message(job, event.name)
+    return known is not None and known.blames == "peer"
+
+
+def _refused(job: Job, events: Sequence[Event]) -> list[Finding]:
+    """Calls that failed at their caller, one finding for each service."""
+    calls: dict[tuple[int | None, Value | None], list[Event]] = defaultdict(list)
+    for event in events:
+        calls[job.run_of(event.proc), event.fields.get("peer")].append(event)
+    out = []
+    for (run, peer), ours in calls.items():
+        procs = sorted({e.proc for e in ours})
+        what = words(sorted({str(e.fields["operation"]) for e in ours if "operation" in e.fields}), 3)
+        known = faults.message(job, ours[0].name)
+        out.append(
+            new_finding(
+                job,
+                "PSM107",
+                run=run,
+                title=f"{what or 'a call'} of {names_of(job, procs)} to the proxy of rank {peer} failed",
+                severity=Severity.WARNING,
+                confidence=0.7,
+                explanation=known.meaning if known is not None else None,
+                next_step=known.next_step if known is not None else None,
+                refs=[e.ref for e in ours[:4]],
+                procs=procs,
+                stage=what or None,
             )
         )
     return out

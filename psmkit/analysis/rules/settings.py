@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import furthest_stage, torn_down
 from psmkit.analysis.facts.settings import COLLECTIVE, CONNECTION, MEMORY, SIZES, UNSET, Difference, differences
 from psmkit.analysis.inference import faults, proof
@@ -18,7 +19,7 @@ from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.waits import Wait, waits_of
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Value
 from psmkit.model import CODES, Family, Finding, Severity
 from psmkit.model.wording import plural
 
@@ -152,18 +153,28 @@ def _setting(job: Job, run: int, difference: Difference, trouble: frozenset[str]
     )
 
 
-def _release(event: Event) -> str:
-    text = str(event.fields.get("version", "")).strip()
+_VERSIONS = ("init.version", "init.version_line", "generic.nccl_version")
+
+
+def _release(version: Value | None) -> str:
+    text = str(version or "").strip()
     return text.split()[0].split("+")[0] if text else ""
+
+
+@once
+def _releases(job: Job) -> frozenset[str]:
+    """The releases of all ranks: mostly one, so that nobody needs the lines."""
+    return frozenset(_release(text) for text in {text for _, _, text in job.values("version", *_VERSIONS)})
 
 
 def _versions(job: Job, run: int) -> list[Finding]:
     values: dict[str, list[Event]] = defaultdict(list)
-    for event in job.events("init.version", "init.version_line", "generic.nccl_version", run=run):
-        release = _release(event)
-        if release[:1].isdigit():
-            values[release].append(event)
     said = list(job.events("ras.version_mismatch", run=run))
+    if said or len(_releases(job)) > 1:
+        for event in job.events(*_VERSIONS, run=run):
+            release = _release(event.fields.get("version"))
+            if release[:1].isdigit():
+                values[release].append(event)
     if len(values) < 2 and not said:
         return []
     procs = sorted(
@@ -181,10 +192,19 @@ def _versions(job: Job, run: int) -> list[Finding]:
     ]
 
 
+_NETWORKS = ("net.using", "net.assigned", "plugin.assigned")
+
+
+@once
+def _network_names(job: Job) -> frozenset[Value]:
+    """What the lines of all ranks call their networks: mostly one name."""
+    return frozenset(name for field in ("net", "name") for _, _, name in job.values(field, *_NETWORKS) if name)
+
+
 def _networks(job: Job, run: int, trouble: frozenset[str]) -> list[Finding]:
     out: list[Finding] = []
     chosen: dict[str, dict[int, Event]] = defaultdict(dict)
-    for event in job.events("net.using", "net.assigned", "plugin.assigned", run=run):
+    for event in job.events(*_NETWORKS, run=run) if len(_network_names(job)) > 1 else ():
         name = str(event.fields.get("net") or event.fields.get("name") or "").strip()
         text = (
             event.fields.get("net") is not None
