@@ -92,6 +92,21 @@ static inline psm_status psm_conn_strike(const struct psm_conn *conn, struct psm
 
 /* ---- end.c: on the service thread ---- */
 
+/* What a request of Setup says in every transport: PSM_CONN_SETUP(psm_p2p_setup). */
+struct psm_conn_setup {
+    uint32_t magic;
+    uint16_t version;
+    int peer, channel, connIndex, role;
+    uint32_t steps, chunk;
+    uint64_t buffer_size;
+};
+#define PSM_CONN_SETUP(want)                                                                                           \
+    (struct psm_conn_setup)                                                                                            \
+    {                                                                                                                  \
+        (want).magic, (want).version, (want).peer, (want).channel, (want).connIndex, (want).role, (want).steps,        \
+            (want).chunk, (want).buffer_size                                                                           \
+    }
+
 /* Before each handler: its host has CUDA, and the rank's device is current. */
 psm_status psm_conn_enter(psmProxyConnection *connection, const char *stage, int peer);
 /* Strike a fault site on behalf of the connection's rank. */
@@ -99,6 +114,15 @@ psm_status psm_conn_strike_at(const psmProxyConnection *connection, struct psm_s
                               struct psm_fault *fault);
 psm_status psm_conn_wrong_size(const char *stage, int rank, int got, size_t expected, int answer,
                                size_t answer_expected);
+/* Whether a connection can be set up as requested: PROTOCOL, VERSION, INVALID; or what the fault at the site says. */
+psm_status psm_conn_check_setup(const psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic,
+                                struct psm_site *site, struct psm_fault *fault);
+/* Fill in what Setup knows. */
+void psm_conn_init(struct psm_conn *conn, const psmProxyConnection *connection, const struct psm_conn_setup *want,
+                   const struct psm_conn_ops *ops);
+/* Whether a request of Connect is for this end; conn NULL: not set up. PROTOCOL, VERSION, INVALID. */
+psm_status psm_conn_check_connect(const psmProxyConnection *connection, const struct psm_conn *conn, uint32_t magic,
+                                  uint16_t version, int peer, uint32_t expected_magic);
 /* The stream and events of this end, created and used only in this process. */
 psm_status psm_conn_make_stream(struct psm_conn *conn);
 void psm_conn_open_recorder(struct psm_conn *conn);

@@ -1,6 +1,7 @@
 /* The proxy's side of a connection, where p2p and net do the same: checks of a handler's caller, stream and events, the
  * recorder. */
 #define _GNU_SOURCE
+#include <inttypes.h>
 #include <sched.h>
 
 #include "conn/conn.h"
@@ -33,6 +34,59 @@ psm_status psm_conn_wrong_size(const char *stage, int rank, int got, size_t expe
     return psm_fail(PSM_ERR_PROTOCOL, stage, rank, -1, 0,
                     "%s: bad sizes of request and answer, %d and %d bytes, expected %zu and %zu", stage, got, answer,
                     expected, answer_expected);
+}
+
+psm_status psm_conn_check_setup(const psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic,
+                                struct psm_site *site, struct psm_fault *fault)
+{
+    int rank = connection->host->ops->rank(connection->host->self);
+    if (want->magic != magic)
+        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
+                        magic);
+    if (want->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: bad version %u, expected %d",
+                        want->version, PSM_WIRE_VERSION);
+    if (want->steps == 0 || want->steps > PSM_CONN_MAX_STEPS || want->chunk == 0 ||
+        (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_CONN_MAX_BUFFER)
+        return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
+                        "setup: bad buffer of %u steps of %u bytes, %" PRIu64 " bytes in all, expected 1 to %d steps "
+                        "that fill at most %" PRIu64 " bytes",
+                        want->steps, want->chunk, want->buffer_size, PSM_CONN_MAX_STEPS, PSM_CONN_MAX_BUFFER);
+    PSM_TRY(psm_conn_strike_at(connection, site, "setup", want->peer, fault));
+    if (!connection->transportResources) return PSM_OK;
+    return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0, "setup of a connection that is already set up");
+}
+
+void psm_conn_init(struct psm_conn *conn, const psmProxyConnection *connection, const struct psm_conn_setup *want,
+                   const struct psm_conn_ops *ops)
+{
+    const struct psm_host *host = connection->host;
+    *conn = (struct psm_conn){.host = host,
+                              .cuda = host->ops->cuda(host->self),
+                              .ops = ops,
+                              .connection = connection->id,
+                              .rank = host->ops->rank(host->self),
+                              .peer = want->peer,
+                              .channel = want->channel,
+                              .connIndex = want->connIndex,
+                              .role = want->role,
+                              .steps = want->steps,
+                              .chunk = want->chunk,
+                              .stall_ms = host->ops->settings(host->self)->stall_report_ms};
+}
+
+psm_status psm_conn_check_connect(const psmProxyConnection *connection, const struct psm_conn *conn, uint32_t magic,
+                                  uint16_t version, int peer, uint32_t expected_magic)
+{
+    int rank = connection->host->ops->rank(connection->host->self);
+    if (magic != expected_magic || version != PSM_WIRE_VERSION)
+        return psm_fail(magic != expected_magic ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
+                        "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", magic, version,
+                        expected_magic, PSM_WIRE_VERSION);
+    if (!conn || conn->connected)
+        return psm_fail(PSM_ERR_INVALID, "connect", rank, peer, 0, "connect of a connection that is %s",
+                        conn ? "already connected" : "not set up");
+    return PSM_OK;
 }
 
 psm_status psm_conn_make_stream(struct psm_conn *conn)

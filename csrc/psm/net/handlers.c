@@ -17,23 +17,6 @@ PSM_FAULT_SITE(site_connect, "net.proxy.connect", "the proxy connects to the pee
 
 /* ---- setup ---- */
 
-static psm_status check_setup(const struct psm_net_setup *want, int rank)
-{
-    if (want->magic != PSM_NET_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
-                        PSM_NET_MAGIC);
-    if (want->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: bad version %u, expected %d",
-                        want->version, PSM_WIRE_VERSION);
-    if (want->steps == 0 || want->steps > PSM_CONN_MAX_STEPS || want->chunk == 0 ||
-        (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_CONN_MAX_BUFFER)
-        return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
-                        "setup: bad buffer of %u steps of %u bytes, %" PRIu64 " bytes in all, expected 1 to %d steps "
-                        "that fill at most %" PRIu64 " bytes",
-                        want->steps, want->chunk, want->buffer_size, PSM_CONN_MAX_STEPS, PSM_CONN_MAX_BUFFER);
-    return PSM_OK;
-}
-
 static psm_status listen_there(struct psmNetLocalInfo *local, struct psmNetShareInfo *info)
 {
     const struct psm_net *net = local->net;
@@ -80,28 +63,15 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
     if (reqSize != (int)sizeof want || respSize != (int)sizeof info)
         return psm_conn_wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
     memcpy(&want, req, sizeof want);
-    PSM_TRY(check_setup(&want, rank));
-    PSM_TRY(psm_conn_strike_at(connection, &site_setup, "setup", want.peer, &fault));
-    if (connection->transportResources)
-        return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is already set up");
+    struct psm_conn_setup setup = PSM_CONN_SETUP(want);
+    PSM_TRY(psm_conn_check_setup(connection, &setup, PSM_NET_MAGIC, &site_setup, &fault));
     struct psmNetLocalInfo *local = calloc(1, sizeof *local);
     if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
-    *local = (struct psmNetLocalInfo){
-        .conn = {.host = host,
-                 .cuda = host->ops->cuda(host->self),
-                 .ops = &psm_net_conn_ops,
-                 .connection = connection->id,
-                 .rank = rank,
-                 .peer = want.peer,
-                 .channel = want.channel,
-                 .connIndex = want.connIndex,
-                 .mode = PSM_NET_MODE,
-                 .role = want.role,
-                 .steps = want.steps < NCCL_NET_MAX_REQUESTS ? want.steps : NCCL_NET_MAX_REQUESTS,
-                 .chunk = want.chunk,
-                 .stall_ms = host->ops->settings(host->self)->stall_report_ms},
-        .id = psm_random64(),
-        .stride = sizeof(struct psm_net_head) + ((uint64_t)want.chunk + 63) / 64 * 64};
+    *local = (struct psmNetLocalInfo){.id = psm_random64(),
+                                      .stride = sizeof(struct psm_net_head) + ((uint64_t)want.chunk + 63) / 64 * 64};
+    if (setup.steps > NCCL_NET_MAX_REQUESTS) setup.steps = NCCL_NET_MAX_REQUESTS;
+    psm_conn_init(&local->conn, connection, &setup, &psm_net_conn_ops);
+    local->conn.mode = PSM_NET_MODE;
     connection->transportResources = local;
     psm_status status = psm_net_get(&local->net);
     if (status == PSM_OK) status = listen_there(local, &info);
@@ -180,18 +150,6 @@ static psm_status meet(struct psmNetLocalInfo *local, const struct psm_net_conne
                                 "can be reached from here");
 }
 
-static psm_status check_connect(const struct psmNetLocalInfo *local, const struct psm_net_connect *peer, int rank)
-{
-    if (peer->magic != PSM_NET_MAGIC || peer->version != PSM_WIRE_VERSION)
-        return psm_fail(peer->magic != PSM_NET_MAGIC ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
-                        "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", peer->magic, peer->version,
-                        PSM_NET_MAGIC, PSM_WIRE_VERSION);
-    if (!local || local->conn.connected)
-        return psm_fail(PSM_ERR_INVALID, "connect", rank, peer->rank, 0, "connect of a connection that is %s",
-                        local ? "already connected" : "not set up");
-    return PSM_OK;
-}
-
 static psm_status complete(struct psmNetLocalInfo *local, const struct psm_net_connect *peer)
 {
     PSM_TRY(make_slots(local));
@@ -221,7 +179,8 @@ psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *
     if (reqSize != (int)sizeof peer || respSize != (int)sizeof answer)
         return psm_conn_wrong_size("connect", rank, reqSize, sizeof peer, respSize, sizeof answer);
     memcpy(&peer, req, sizeof peer);
-    PSM_TRY(check_connect(local, &peer, rank));
+    PSM_TRY(psm_conn_check_connect(connection, connection->transportResources, peer.magic, peer.version, peer.rank,
+                                   PSM_NET_MAGIC));
     uint64_t now = psm_clock_ns();
     if (local->until_ns == 0) {
         local->until_ns = now + host->ops->settings(host->self)->timeout_ms * UINT64_C(1000000);

@@ -15,23 +15,6 @@ PSM_FAULT_SITE(site_register, "p2p.proxy.register", "the proxy maps a peer's reg
 
 /* ---- setup ---- */
 
-static psm_status check_setup(const struct psm_p2p_setup *want, int rank)
-{
-    if (want->magic != PSM_P2P_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
-                        PSM_P2P_MAGIC);
-    if (want->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: bad version %u, expected %d",
-                        want->version, PSM_WIRE_VERSION);
-    if (want->steps == 0 || want->steps > PSM_CONN_MAX_STEPS || want->chunk == 0 ||
-        (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_CONN_MAX_BUFFER)
-        return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
-                        "setup: bad buffer of %u steps of %u bytes, %" PRIu64 " bytes in all, expected 1 to %d steps "
-                        "that fill at most %" PRIu64 " bytes",
-                        want->steps, want->chunk, want->buffer_size, PSM_CONN_MAX_STEPS, PSM_CONN_MAX_BUFFER);
-    return PSM_OK;
-}
-
 static psm_status make_shared(struct psmP2pLocalInfo *local, const struct psm_p2p_setup *want, struct psm_share *share)
 {
     const struct psm_host *host = local->conn.host;
@@ -63,28 +46,14 @@ psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *st
     if (reqSize != (int)sizeof want || respSize != (int)sizeof info)
         return psm_conn_wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
     memcpy(&want, req, sizeof want);
-    PSM_TRY(check_setup(&want, rank));
-    PSM_TRY(psm_conn_strike_at(connection, &site_setup, "setup", want.peer, &fault));
-    if (connection->transportResources)
-        return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is set up already");
+    struct psm_conn_setup setup = PSM_CONN_SETUP(want);
+    PSM_TRY(psm_conn_check_setup(connection, &setup, PSM_P2P_MAGIC, &site_setup, &fault));
     struct psmP2pLocalInfo *local = calloc(1, sizeof *local);
     if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
-    *local = (struct psmP2pLocalInfo){.conn = {.host = host,
-                                               .cuda = host->ops->cuda(host->self),
-                                               .ops = &psm_p2p_conn_ops,
-                                               .connection = connection->id,
-                                               .rank = rank,
-                                               .peer = want.peer,
-                                               .channel = want.channel,
-                                               .connIndex = want.connIndex,
-                                               .mode = want.mode,
-                                               .role = want.role,
-                                               .steps = want.steps,
-                                               .chunk = want.chunk,
-                                               .stall_ms = host->ops->settings(host->self)->stall_report_ms},
-                                      .zero_copy = want.zero_copy,
-                                      .fifo = {.fd = -1, .segment = {.fd = -1}},
-                                      .control = {.fd = -1}};
+    *local = (struct psmP2pLocalInfo){
+        .zero_copy = want.zero_copy, .fifo = {.fd = -1, .segment = {.fd = -1}}, .control = {.fd = -1}};
+    psm_conn_init(&local->conn, connection, &setup, &psm_p2p_conn_ops);
+    local->conn.mode = want.mode;
     connection->transportResources = local;
     psm_status status = make_shared(local, &want, &info.share);
     if (status != PSM_OK) {
@@ -146,13 +115,8 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     if (reqSize != (int)sizeof want || respSize != 0)
         return psm_conn_wrong_size("connect", rank, reqSize, sizeof want, respSize, 0);
     memcpy(&want, req, sizeof want);
-    if (want.peer.magic != PSM_P2P_MAGIC || want.peer.version != PSM_WIRE_VERSION)
-        return psm_fail(want.peer.magic != PSM_P2P_MAGIC ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
-                        "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", want.peer.magic,
-                        want.peer.version, PSM_P2P_MAGIC, PSM_WIRE_VERSION);
-    if (!local || local->conn.connected)
-        return psm_fail(PSM_ERR_INVALID, "connect", rank, want.peer.rank, 0, "connect of a connection that is %s",
-                        local ? "connected already" : "not set up");
+    PSM_TRY(psm_conn_check_connect(connection, connection->transportResources, want.peer.magic, want.peer.version,
+                                   want.peer.rank, PSM_P2P_MAGIC));
     local->same_process = want.same_process != 0;
     if (local->conn.role == PSM_P2P_LENDER ||
         (!local->conn.role && local->fifo.kind == 0 && want.fifo.kind == PSM_SHARE_NONE))

@@ -91,9 +91,5 @@ const char *psm_p2p_mode_name(int mode);
 void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b, int mode, int *control, int *fifo);
 /* The kind of share by which both ranks can reach a FIFO on via's device; PSM_SHARE_NONE: none. */
 int psm_p2p_via_kind(const struct psm_peer_info *a, const struct psm_peer_info *b, const struct psm_peer_info *via);
-psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer);
-/* Of a connector, for group launch. */
-int psm_p2p_connector_role(const psmP2pConnector *connector);
-const struct psm_host *psm_p2p_connector_host(const psmP2pConnector *connector);
 
 #endif
