@@ -9,6 +9,7 @@ import pytest
 from psmkit.analysis.facts import lines
 from psmkit.logparse.foreign import jsondocs, parse
 from psmkit.logparse.foreign.textlines import numbered
+from psmkit.report.escape import markdown_text
 from psmkit.report.redact import Redactor
 from tests.readers import READERS, Reader, attack, limited
 
@@ -67,6 +68,14 @@ def test_redaction_looks_at_each_place_of_a_line_once(part: str) -> None:
 def test_a_dump_is_looked_at_once(kind: str, part: str) -> None:
     with limited(memory=False, seconds=_ENOUGH):
         assert parse(part, kind).kind == kind
+
+
+@pytest.mark.parametrize(
+    "part", ["`", "` ", "``a", "|", "\\", "*_", "# ", "- ", "1. ", "<a", "[a](", "http://", "a.b@", " ", "\u202e"]
+)
+def test_a_line_is_escaped_for_markdown_in_one_pass(part: str) -> None:
+    with limited(memory=False, seconds=_ENOUGH):
+        assert markdown_text(part * (_LONG // len(part)) + "!")
 
 
 def test_the_start_of_a_second_record_is_looked_for_once() -> None:

@@ -23,11 +23,17 @@ struct ls_book *ls_book_new(void)
     return ls_zalloc(sizeof(struct ls_book));
 }
 
+/* Frees what only reading needs. */
+static void forget(struct ls_book *b)
+{
+    ls_drop(&b->at);
+    ls_drop(&b->unused);
+    ls_index_drop(&b->index);
+}
+
 void ls_book_free(struct ls_book *b)
 {
-    free(b->at.at);
-    free(b->unused.at);
-    free(b->index.slot);
+    forget(b);
     free(b->totals.at);
     free(b->out.at);
     free(b);
@@ -161,6 +167,7 @@ void ls_book_finish(struct ls_scan *scan)
         *e = a->entry;
         if (e->proc < 0) e->proc = e->importer;
     }
+    forget(b);
 }
 
 const ls_entry *ls_ledger(const ls_scan *scan, size_t *n)

@@ -6,25 +6,31 @@ struct ls_comms *ls_comms_new(void)
     return ls_zalloc(sizeof(struct ls_comms));
 }
 
-void ls_comms_free(struct ls_comms *c)
+/* Frees what only reading needs. */
+static void forget(struct ls_comms *c)
 {
     for (uint32_t i = 0; i < c->groups.n; i++) {
         free(c->groups.at[i].members.at);
         free(c->groups.at[i].places);
     }
     for (uint32_t i = 0; i < c->queues.n; i++) free(c->queues.at[i].ring);
+    ls_drop(&c->states);
+    ls_drop(&c->named);
+    ls_drop(&c->groups);
+    ls_drop(&c->queues);
+    ls_index_drop(&c->index);
+    ls_index_drop(&c->named_index);
+    ls_index_drop(&c->by_id);
+    ls_index_drop(&c->by_guess);
+    ls_index_drop(&c->queue_index);
+}
+
+void ls_comms_free(struct ls_comms *c)
+{
+    forget(c);
     free(c->instances.at);
-    free(c->states.at);
-    free(c->index.slot);
-    free(c->named.at);
-    free(c->named_index.slot);
-    free(c->groups.at);
-    free(c->by_id.slot);
-    free(c->by_guess.slot);
     free(c->colls.at);
     free(c->divergents.at);
-    free(c->queues.at);
-    free(c->queue_index.slot);
     free(c->out_groups.at);
     free(c->out_pairs.at);
     free(c->pair_refs.at);
@@ -306,6 +312,7 @@ void ls_comms_finish(struct ls_scan *scan)
         c->groups.at[i].out.members = c->groups.at[i].members.n;
         *ls_push(&c->out_groups) = c->groups.at[i].out;
     }
+    forget(c);
 }
 
 #define LS_TABLE(T, name, member)                                                                                      \

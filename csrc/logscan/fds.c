@@ -26,15 +26,22 @@ struct ls_fds *ls_fds_new(void)
     return ls_zalloc(sizeof(struct ls_fds));
 }
 
+/* Frees what only reading needs. */
+static void forget(struct ls_fds *f)
+{
+    ls_drop(&f->at);
+    ls_drop(&f->unused);
+    ls_drop(&f->last_of);
+    ls_drop(&f->last);
+    ls_index_drop(&f->index);
+    free(f->recent);
+    f->recent = NULL;
+}
+
 void ls_fds_free(struct ls_fds *f)
 {
-    free(f->at.at);
-    free(f->unused.at);
-    free(f->index.slot);
+    forget(f);
     free(f->out.at);
-    free(f->recent);
-    free(f->last_of.at);
-    free(f->last.at);
     free(f);
 }
 
@@ -224,6 +231,7 @@ void ls_fds_finish(struct ls_scan *scan)
         const ls_ref *newest = d->answered.line ? &d->answered : d->received.line ? &d->received : &d->asked;
         d->age = scan->streams.at[scan->files.at[newest->file].stream].seq - newest->seq;
     }
+    forget(f);
 }
 
 const ls_fd *ls_fds(const ls_scan *scan, size_t *n)

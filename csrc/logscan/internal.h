@@ -151,6 +151,13 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
     return (packed & LS_TEXT_MAX) == n && ls_same_bytes(a->at + (packed >> 20), s, n);
 }
 
+/* The end of a text without the blanks at its end. */
+static inline uint32_t ls_trim(const char *s, uint32_t low, uint32_t high)
+{
+    while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
+    return high;
+}
+
 /* prefix.c */
 /* The position of the first tag if it is "NCCL INFO " and early; -1 means nothing. */
 int64_t ls_find_info(const char *s, uint32_t n);
@@ -160,6 +167,8 @@ int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *l
 /* As ls_find_tag, of a line of NCCL 2.0 to 2.2. */
 int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, int *level, uint32_t *body);
 int64_t ls_find_ofi(const char *s, uint32_t n, int *level, uint32_t *body);
+/* The device in a prefix whose host and pid are lost or unreadable; INT32_MIN if there is none. */
+int32_t ls_bare_device(const char *s, uint32_t tag, int level);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);
 void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out);

@@ -4,96 +4,6 @@
 
 #include <ctype.h>
 
-ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
-{
-    struct ls_scan *scan = ls_zalloc(sizeof *scan);
-    scan->cat = cat;
-    scan->emit_all = mode & 1;
-    scan->keep_calls = mode & 2;
-    scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
-    scan->guesses = ls_zalloc(sizeof *scan->guesses);
-    scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
-    scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
-    scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
-    scan->epoch = 1;
-    scan->rpc = ls_rpc_new();
-    scan->fds = ls_fds_new();
-    scan->comms = ls_comms_new();
-    scan->book = ls_book_new();
-    return scan;
-}
-
-void ls_scan_free(ls_scan *scan)
-{
-    if (!scan) return;
-    for (uint32_t i = 0; i < scan->files.n; i++) {
-        free(scan->files.at[i].carry);
-        free(scan->files.at[i].wrapped.text);
-        free(scan->files.at[i].torn);
-    }
-    for (uint32_t i = 0; i < scan->states.n; i++) free(scan->states.at[i].count_of);
-    ls_rpc_free(scan->rpc);
-    ls_fds_free(scan->fds);
-    ls_comms_free(scan->comms);
-    ls_book_free(scan->book);
-    free(scan->texts.at);
-    free(scan->event_texts.at);
-    free(scan->files.at);
-    free(scan->streams.at);
-    free(scan->tags.at);
-    free(scan->tag_index.slot);
-    free(scan->words.at);
-    free(scan->word_index.slot);
-    free(scan->hosts.at);
-    free(scan->host_index.slot);
-    free(scan->homes.at);
-    free(scan->procs.at);
-    free(scan->states.at);
-    free(scan->proc_index.slot);
-    free(scan->pid_index.slot);
-    free(scan->threads.at);
-    free(scan->thread_index.slot);
-    free(scan->cache);
-    free(scan->guesses);
-    free(scan->counts.at);
-    free(scan->outside_counts);
-    free(scan->number_of);
-    free(scan->kept_of);
-    free(scan->events.at);
-    free(scan->values.at);
-    free(scan->event_index.slot);
-    free(scan->event_hash.at);
-    free(scan->shapes.at);
-    free(scan->shape_index.slot);
-    free(scan->scratch);
-    free(scan);
-}
-
-uint32_t ls_scan_stream(ls_scan *scan)
-{
-    ls_push(&scan->streams);
-    return scan->streams.n - 1;
-}
-
-uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
-{
-    struct ls_file *f = ls_push(&scan->files);
-    f->stream = stream;
-    f->complete = true;
-    return scan->files.n - 1;
-}
-
-void ls_scan_record(ls_scan *scan, uint32_t file)
-{
-    scan->files.at[file].record = true;
-}
-
-void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home)
-{
-    uint32_t id = ls_host_id(scan, host, (uint32_t)n, true);
-    *ls_push(&scan->homes) = (struct ls_home){.stream = stream, .host_id = id, .home = home, .pid = pid};
-}
-
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
     struct ls_record rec = {.ref = at->ref,
@@ -124,17 +34,11 @@ static void damaged(struct ls_scan *scan, const struct ls_record *rec)
     if (rec->proc >= 0) scan->procs.at[rec->proc].damaged++;
 }
 
-static uint32_t trim(const char *s, uint32_t low, uint32_t high)
-{
-    while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
-    return high;
-}
-
 /* The end of a text without Markdown's marks for bold, code and a line break. */
 static uint32_t unmark(const char *s, uint32_t low, uint32_t high)
 {
     while (high > low && (s[high - 1] == '*' || s[high - 1] == '`' || s[high - 1] == '\\')) high--;
-    return trim(s, low, high);
+    return ls_trim(s, low, high);
 }
 
 /* Ray folds equal lines of its workers: " [repeated 3x across cluster]". Returns the new end. */
@@ -148,7 +52,7 @@ static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t 
     while (k < high && isdigit((unsigned char)s[k]) && n < 1000000) n = n * 10 + (uint32_t)(s[k++] - '0');
     if (n == 0 || k >= high || s[k] != 'x') return high;
     *times = n;
-    return trim(s, low, (uint32_t)(at - s));
+    return ls_trim(s, low, (uint32_t)(at - s));
 }
 
 /* A record that ends within a pattern. The line after it may hold the rest: issue trackers and terminals wrap lines. */
@@ -196,7 +100,7 @@ static bool completes(struct ls_scan *scan, const ls_ref *ref, const char *s, ui
     struct ls_torn *t = scan->files.at[ref->file].torn;
     if (!t || !t->n) return false;
     uint32_t before = t->n, room = LS_WRAP_MAX - t->rec.where_len - t->rec.time_len;
-    n = trim(s, 0, n);
+    n = ls_trim(s, 0, n);
     t->n = 0;
     if (!n || t->rec.ref.line + t->lines != ref->line || t->lines >= LS_WRAP_LINES || before + 1 + n > room) {
         cut_short(scan, t);
@@ -227,7 +131,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
 {
     struct ls_match m;
     end_torn(scan, &scan->files.at[rec->ref.file]);
-    high = trim(s, low, high);
+    high = ls_trim(s, low, high);
     high = repetition(s, low, high, &rec->repeated);
     if (rec->thread >= 0) touch(scan, rec);
     if (low == high) {
@@ -248,7 +152,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         char *clean = ls_realloc(NULL, high - low);
         uint32_t n = ls_strip_ansi(clean, s + low, high - low, true);
         if (n < high - low) {
-            n = trim(clean, 0, n);
+            n = ls_trim(clean, 0, n);
             found = ls_match(scan->cat, LS_WHERE_NCCL, clean, n, false, &m);
             if (found) ls_on_match(scan, rec, &m);
         }
@@ -351,7 +255,7 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
 {
     struct ls_match m;
     int level;
-    uint32_t body, high = trim(s, low, n);
+    uint32_t body, high = ls_trim(s, low, n);
     if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, &m)) return false;
     if (scan->cat->patterns.at[m.pattern].wide &&
         (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
@@ -401,7 +305,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     if (tag < 0 && n >= 9) tag = ls_find_ofi(s, n, &level, &body);
     if (tag < 0) {
         if (completes(scan, ref, s, n)) return;
-        n = repetition(s, 0, trim(s, 0, n), &rec.repeated);
+        n = repetition(s, 0, ls_trim(s, 0, n), &rec.repeated);
         if (n) outside(scan, &rec, s, n, true);
         return;
     }
@@ -412,6 +316,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         struct ls_prefix p = {0};
         ls_parse_noise(s, 0, (uint32_t)tag, &p);
         rec.tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+        rec.device = ls_bare_device(s, (uint32_t)tag, level);
     }
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
     if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
@@ -509,95 +414,3 @@ void ls_end_file(ls_scan *scan, uint32_t file)
     f->carry = NULL;
     f->carry_cap = 0;
 }
-
-void ls_end_round(ls_scan *scan)
-{
-    ls_rpc_round(scan);
-}
-
-void ls_finish(ls_scan *scan)
-{
-    ls_rpc_finish(scan);
-    ls_fds_finish(scan);
-    ls_comms_finish(scan);
-    ls_book_finish(scan);
-}
-
-void ls_clear_events(ls_scan *scan)
-{
-    scan->events.n = 0;
-    scan->values.n = 0;
-    scan->event_texts.n = 0;
-}
-
-uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
-{
-    return scan->files.at[file].line;
-}
-
-int ls_file_complete(const ls_scan *scan, uint32_t file)
-{
-    return scan->files.at[file].complete;
-}
-
-/* The threads that the start of a file names, each once, with the births seen there. */
-size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max)
-{
-    size_t count = 0;
-    const char *p = data, *e = data + n, *nl;
-    while (p < e && (nl = memchr(p, '\n', (size_t)(e - p))) != NULL) {
-        uint32_t len = (uint32_t)(nl - p < LS_LINE_MAX ? nl - p : LS_LINE_MAX), body;
-        int level;
-        struct ls_prefix pre = {0};
-        int64_t tag = ls_find_tag(p, 0, len, true, &level, &body);
-        if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
-            uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = trim(p, body, len);
-            struct ls_match m;
-            bool birth =
-                ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
-            uint64_t text = scan->hosts.at[host];
-            int32_t t = ls_tag_id(scan, p + pre.tag, pre.tag_len);
-            size_t i = 0;
-            while (i < count &&
-                   !(out[i].host == text && out[i].pid == pre.pid && out[i].tid == pre.tid && out[i].tag == t))
-                i++;
-            if (i == count && count < max)
-                out[count++] = (ls_sighting){.host = text, .pid = pre.pid, .tid = pre.tid, .tag = t};
-            if (i < count) out[i].births += birth;
-        }
-        p = nl + 1;
-    }
-    return count;
-}
-
-const char *ls_text(const ls_scan *scan, size_t *n)
-{
-    *n = scan->texts.n;
-    return scan->texts.at;
-}
-
-const char *ls_event_text(const ls_scan *scan, size_t *n)
-{
-    *n = scan->event_texts.n;
-    return scan->event_texts.at;
-}
-
-const ls_totals *ls_get_totals(const ls_scan *scan)
-{
-    return &scan->totals;
-}
-
-#define LS_TABLE(T, name, member)                                                                                      \
-    const T *name(const ls_scan *scan, size_t *n)                                                                      \
-    {                                                                                                                  \
-        *n = scan->member.n;                                                                                           \
-        return scan->member.at;                                                                                        \
-    }
-
-LS_TABLE(ls_event, ls_events, events)
-LS_TABLE(uint64_t, ls_values, values)
-LS_TABLE(uint64_t, ls_tags, tags)
-LS_TABLE(ls_process, ls_processes, procs)
-LS_TABLE(ls_thread, ls_threads, threads)
-LS_TABLE(ls_count, ls_counts, counts)
-LS_TABLE(ls_shape, ls_shapes, shapes)

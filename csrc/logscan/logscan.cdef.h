@@ -264,6 +264,7 @@ void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, in
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n);
 void ls_end_file(ls_scan *scan, uint32_t file);
 void ls_end_round(ls_scan *scan);
+/* No file follows: frees what only reading needs. The tables are complete. */
 void ls_finish(ls_scan *scan);
 void ls_clear_events(ls_scan *scan);
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file);

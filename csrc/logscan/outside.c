@@ -2,8 +2,8 @@
  * column or between words; a line that ends within a pattern is joined with the ones after it. */
 #include "internal.h"
 
-/* Attempts on one line. */
-enum { BUDGET = 400 };
+/* Attempts on one line, and then as many on its last bytes: launchers print a status behind a long command. */
+enum { BUDGET = 400, TAIL = 200 };
 
 /* What a look at a text finds: where the first match starts, where the first pattern starts that more text may finish,
  * and how much of it is there. */
@@ -35,12 +35,22 @@ static bool pass_on(struct ls_scan *scan, struct ls_record *rec, const char *s, 
     struct ls_match m;
     bool found = false;
     uint32_t budget = BUDGET;
+    bool tail = false;
     *open = n;
-    for (uint32_t i = 0; i + 1 < n && budget;) {
+    for (uint32_t i = 0; i + 1 < n;) {
         if (!may_start(t, s, i)) {
             i++;
             continue;
         }
+        if (!budget && !tail) {
+            tail = true;
+            budget = TAIL;
+            if (n - i > TAIL) {
+                i = n - TAIL;
+                continue;
+            }
+        }
+        if (!budget) break;
         budget--;
         if (!ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) || m.end == 0) {
             if (m.unfinished && *open == n) *open = i;

@@ -239,6 +239,37 @@ void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix
     }
 }
 
+/* [3] or [-1] at k. Returns the place behind it, or k if there is none. */
+static uint32_t read_device(const char *s, uint32_t k, uint32_t e, int32_t *device)
+{
+    if (k >= e || s[k] != '[') return k;
+    uint32_t q = k + 1;
+    bool minus = q < e && s[q] == '-';
+    int32_t v = 0;
+    uint32_t first = q += minus;
+    while (q < e && digit(s[q]) && q - first < 9) v = v * 10 + (s[q++] - '0');
+    if (q == first || q == e || s[q] != ']') return k;
+    *device = minus ? -v : v;
+    return q + 1;
+}
+
+int32_t ls_bare_device(const char *s, uint32_t tag, int level)
+{
+    /* a source position, and perhaps a function, stand between the two in warnings */
+    uint32_t end = tag, most = level == LS_INFO || level == LS_CALL ? 1 : 3;
+    bool adjacent = true;
+    for (uint32_t words = 0; words < most; words++) {
+        while (end > 0 && s[end - 1] == ' ') end--;
+        uint32_t begin = end;
+        while (begin > 0 && s[begin - 1] != ' ' && end - begin < 256) begin--;
+        int32_t device = INT32_MIN;
+        if (begin < end && read_device(s, begin, end, &device) == end) return adjacent ? device : INT32_MIN;
+        adjacent = begin < end && memchr(s + begin, ':', end - begin);
+        end = begin;
+    }
+    return INT32_MIN;
+}
+
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out)
 {
@@ -262,17 +293,10 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     uint32_t k = end, e = tag;
     while (k < e && s[k] == ' ') k++;
     while (e > k && s[e - 1] == ' ') e--;
-    if (k < e && s[k] == '[') {
-        uint32_t q = k + 1;
-        bool minus = q < e && s[q] == '-';
-        int32_t v = 0;
-        uint32_t first = q += minus;
-        while (q < e && digit(s[q]) && q - first < 9) v = v * 10 + (s[q++] - '0');
-        if (q > first && q < e && s[q] == ']') {
-            out->device = minus ? -v : v;
-            k = q + 1;
-            while (k < e && s[k] == ' ') k++;
-        }
+    uint32_t behind = read_device(s, k, e, &out->device);
+    if (behind > k) {
+        k = behind;
+        while (k < e && s[k] == ' ') k++;
     }
     if (k < e) {
         if (level == LS_INFO || level == LS_CALL) return false;

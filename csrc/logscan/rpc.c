@@ -13,21 +13,28 @@ struct ls_rpc *ls_rpc_new(void)
     return r;
 }
 
+/* Frees what only reading needs. */
+static void forget(struct ls_rpc *r)
+{
+    ls_drop(&r->calls);
+    ls_drop(&r->unused);
+    ls_drop(&r->begun);
+    ls_drop(&r->service_of);
+    ls_drop(&r->states);
+    ls_drop(&r->all);
+    ls_drop(&r->taken);
+    ls_index_drop(&r->index);
+    ls_index_drop(&r->tally_index);
+    ls_index_drop(&r->all_index);
+    free(r->recent);
+    r->recent = NULL;
+}
+
 void ls_rpc_free(struct ls_rpc *r)
 {
-    free(r->calls.at);
-    free(r->unused.at);
-    free(r->index.slot);
-    free(r->begun.at);
-    free(r->service_of.at);
+    forget(r);
     free(r->services.at);
-    free(r->states.at);
     free(r->tallies.at);
-    free(r->tally_index.slot);
-    free(r->recent);
-    free(r->all.at);
-    free(r->all_index.slot);
-    free(r->taken.at);
     free(r->out.at);
     free(r);
 }
@@ -478,6 +485,7 @@ void ls_rpc_finish(struct ls_scan *scan)
         hand_over(scan, &c, 1);
         r->out.at[r->out.n - 1].stage = b->operation;
     }
+    forget(r);
 }
 
 const ls_call *ls_calls(const ls_scan *scan, size_t *n)

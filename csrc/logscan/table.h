@@ -44,6 +44,9 @@ static inline void ls_reserve(void **at, uint32_t *cap, uint32_t n, size_t size)
     *at = ls_realloc(*at, *cap * size);
 }
 
+/* Frees an array and leaves it empty. */
+#define ls_drop(v) (free((v)->at), memset((v), 0, sizeof *(v)))
+
 /* Maps hashes to entry numbers; the owner of the entries compares keys. A slot is hash << 32 | entry + 1. */
 struct ls_index {
     uint64_t *slot;
@@ -163,6 +166,12 @@ static inline void ls_index_del(struct ls_index *t, uint32_t hash, uint32_t entr
     }
     t->slot[i] = 0;
     t->used--;
+}
+
+static inline void ls_index_drop(struct ls_index *t)
+{
+    free(t->slot);
+    *t = (struct ls_index){0};
 }
 
 /* Texts one after another; a text is packed as offset << 20 | length. Offset 0 is never used, so 0 means none. */

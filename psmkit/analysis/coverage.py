@@ -175,8 +175,8 @@ def versions(job: Job) -> tuple[str, ...]:
     """The library versions, as printed."""
     found: dict[str, None] = {}
     events = job.scan.events
-    for event in events.of(*(name for name in events.names if name.rsplit(".", 1)[-1] == "version")):
-        if "version" in event.fields:
-            text = str(event.fields["version"])
-            found[f"{event.fields['product']} {text}" if "product" in event.fields else text] = None
+    names = [name for name in events.names if name.rsplit(".", 1)[-1] == "version"]
+    for _, text, product in events.fields(names, "version", "product"):
+        if text is not None:
+            found[f"{product} {text}" if product is not None else str(text)] = None
     return tuple(found)

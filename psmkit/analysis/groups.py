@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit.model import CODES, Cause, Effect, Finding, Run, Severity, Verdict
+from psmkit.model import CODES, Cause, Finding, Run, Severity, Verdict
 
 __all__ = ["group"]
 
@@ -73,23 +73,18 @@ def _same(one: Finding, other: Finding) -> bool:
     """Whether two findings that blame the same processes describe the same thing: a standstill, or one line."""
     if one.severity is not other.severity or one.code == other.code:
         return False
-    if _hangs(one) and _hangs(other):
+    if CODES[one.code].hangs(one.stage) and CODES[other.code].hangs(other.stage):
         return True
     return bool(_lines(one.evidence[:1]) & _lines(other.evidence))
 
 
 def _waits(finding: Finding) -> bool:
     """Whether a finding shows a standstill that another one can explain."""
-    return finding.severity is Severity.ERROR and _hangs(finding) and not CODES[finding.code].explains
-
-
-def _hangs(finding: Finding) -> bool:
-    effect = CODES[finding.code].effect
-    return effect is Effect.HANGS or (effect is Effect.AS_IT_ENDED and finding.stage not in _ENDED)
-
-
-#: Stages of a process that has ended.
-_ENDED = {"died", "killed", "crashed", "error"}
+    return (
+        finding.severity is Severity.ERROR
+        and CODES[finding.code].hangs(finding.stage)
+        and not CODES[finding.code].explains
+    )
 
 
 def _lines(evidence: Iterable[object]) -> set[str]:

@@ -15,7 +15,7 @@ from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.waiting import Place, waiting
 from psmkit.logparse.types import CommInstance
-from psmkit.model import CODES, Culprit, Effect, Finding, RankRow, Run, Severity, Verdict
+from psmkit.model import CODES, Culprit, Finding, RankRow, Run, Severity, Verdict
 
 __all__ = ["rank_rows"]
 
@@ -27,6 +27,7 @@ class _Ends:
     run: Run
     blamed: set[object] = field(default_factory=set)
     dead: set[object] = field(default_factory=set)
+    lost: set[object] = field(default_factory=set)
     affected: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
@@ -101,10 +102,12 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
         error, code = finding.severity is Severity.ERROR, CODES[finding.code]
         if error and (finding.code == "PSM402" or finding.stage in ("killed", "died", "crashed")):
             out.dead.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)
+        if error and finding.stage == "lost":
+            out.lost.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)
         if code.caused_by_watchdog:
             ended.update(finding.processes)
             out.ended.update(_procs(job, run, finding))
-        if error and (run.verdict is not Verdict.HUNG or code.effect is Effect.HANGS):
+        if error and (run.verdict is not Verdict.HUNG or code.hangs(finding.stage)):
             names.update(finding.processes)
             out.affected.update(_procs(job, run, finding))
     for proc in job.runs[run.index].procs:
@@ -179,6 +182,8 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
         return "done"
     if (rank, proc) in ends.dead:
         return "died"
+    if (rank, proc) in ends.lost:
+        return "silent"
     if not ends.blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
         return "failed" if failed else "stuck"
     if not ended and ((rank, proc) in ends.waits or (ends.run.verdict is Verdict.HUNG and proc in ends.affected)):

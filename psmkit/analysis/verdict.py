@@ -19,7 +19,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, own_words, proof
-from psmkit.analysis.inference.processes import device_of_rank
+from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import RAISED, counted, plural
@@ -49,19 +49,15 @@ class _Evidence:
     why: str
 
 
-def _is_death(finding: Finding) -> bool:
-    return finding.stage in {"died", "killed", "crashed", "error"}
-
-
 def _outlasts(finding: Finding) -> bool:
     return finding.stage == _RULES or CODES[finding.code].outlasts_end
 
 
 def _failing(finding: Finding) -> bool:
-    effect = CODES[finding.code].effect
-    if effect is Effect.HANGS and finding.stage == RAISED:
+    code = CODES[finding.code]
+    if code.effect is Effect.HANGS and finding.stage == RAISED:
         return True  # the ranks did not wait: a check raised before they ran the collective
-    return effect is Effect.FAILS or (effect is Effect.AS_IT_ENDED and _is_death(finding))
+    return code.effect is Effect.FAILS or (code.effect is Effect.AS_IT_ENDED and not code.hangs(finding.stage))
 
 
 def _ranked(findings: Iterable[Finding]) -> list[Finding]:
@@ -134,7 +130,9 @@ def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
 def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether the log shows that this run completed its work or its teardown."""
     if _tests_ended_well(job, run):
-        return _Evidence(True, "the benchmark finished and its values are right")
+        unchecked = job.events("nccltests.unchecked", run=run.index)
+        values = "it did not check its values" if unchecked else "its values are right"
+        return _Evidence(True, f"the benchmark finished and {values}")
     reports = job.events("lab.rank.", run=run.index)
     if reports and not run.procs:
         hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
@@ -293,7 +291,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     why=finding.title,
                     comm=finding.comm,
                     rank=rank,
-                    global_rank=job.rank_of(proc) if proc is not None else rank,
+                    global_rank=global_rank(job, proc, rank, finding.comm),
                     host=info.host if info else None,
                     pid=info.pid if info else None,
                     device=device_of_rank(job, proc, rank, finding.comm),

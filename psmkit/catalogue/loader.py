@@ -114,8 +114,9 @@ class Catalogue:
             if not found:
                 raise KeyError(says)
             self._phrases[says] = found
+        data = f" {text.lower()}\n".encode()
         for phrase, engine in self._phrases[says]:
-            match = engine.match(f" {text.lower()}\n", where="line")
+            match = engine.match(data, where="line")
             if match is not None and all(
                 low <= value <= high
                 for name, (low, high) in phrase.within.items()

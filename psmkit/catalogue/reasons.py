@@ -13,7 +13,7 @@ from pathlib import Path
 from psmkit.catalogue.entries import Value
 from psmkit.catalogue.loader import Catalogue, read_tables
 
-__all__ = ["DAMAGED", "FOLLOWS", "OTHER", "about", "cause_of"]
+__all__ = ["DAMAGED", "FOLLOWS", "OTHER", "about", "cause_of", "origin_of"]
 
 OTHER = "other"
 #: Causes of a failure that follows from another rank, which it names.
@@ -22,6 +22,8 @@ FOLLOWS = frozenset({"peer-died", "peer-closed", "peer-failed", "peer-sent", "de
 DAMAGED = {"damaged-recvTail": "recvTail", "damaged-sendHead": "sendHead"}
 _FOLDER = Path(__file__).parent / "v01"
 _NESTED, _DEEPEST = "nested", 4
+#: A reason has at most 256 bytes.
+_MOST_RANKS = 12
 
 
 @lru_cache(maxsize=1)
@@ -50,3 +52,20 @@ def cause_of(reason: str) -> tuple[str, int | None]:
             return message.name, named if isinstance(named, int) else None
         reason = str(fields.get("inner"))
     return OTHER, None
+
+
+def origin_of(reason: str) -> tuple[str, int | None]:
+    """The cause at the end of a reason that passed through several ranks, as far as the text reaches; each of them put its own words before it."""
+    cause, named = OTHER, None
+    for _ in range(_MOST_RANKS):
+        found = _reasons().match(reason)
+        if found is None:
+            break
+        message, fields = found
+        if message.name != _NESTED:
+            rank = fields.get("named")
+            cause, named = message.name, rank if isinstance(rank, int) else None
+        if "inner" not in fields:
+            break
+        reason = str(fields["inner"])
+    return cause, named

@@ -228,6 +228,8 @@ def _head(page: Page, done: Drive, what: str) -> None:
     page.blank()
 
 
+#: Checks with the same reason to be skipped that are named; the rest is counted.
+_MOST_NAMED = 6
 _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 
 
@@ -240,7 +242,7 @@ def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
     rows = []
     for check in checks:
         mine = [of.get((check.name, version)) for version in done.versions]
-        if not any(mine):
+        if not any(mine) or all(r is None or r.follows for r in mine):
             continue
         row = [check.name, *("" if r is None else _WORDS[r.outcome] for r in mine)]
         if one and mine[0] is not None:
@@ -259,17 +261,24 @@ def _failure(result: Result) -> str:
 
 
 def _skipped(page: Page, done: Drive) -> None:
-    if len(done.versions) == 1:
-        return
-    reasons: dict[tuple[str, str], list[Result]] = {}
+    """The checks that were skipped, those with the same reason together; with one version, the table has the other reasons."""
+    checks: dict[tuple[str, str], list[str]] = {}
     for result in done.results:
-        if result.outcome == "skipped":
-            reasons.setdefault((result.check, result.text), []).append(result)
+        if result.outcome == "skipped" and (len(done.versions) > 1 or result.follows):
+            checks.setdefault((result.check, result.text), []).append(f"v{result.version}")
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (check, why), versions in checks.items():
+        reasons.setdefault((why, ", ".join(versions)), []).append(check)
     if reasons:
         page.blank()
         page.add("skipped")
-    for (check, why), same in reasons.items():
-        page.wrap(f"{check} with {', '.join(f'v{r.version}' for r in same)}: {why}", indent="  ", hang="  ")
+    for (why, with_), names in reasons.items():
+        what = (
+            ", ".join(names)
+            if len(names) <= _MOST_NAMED
+            else f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
+        )
+        page.wrap(f"{what} with {with_}: {why}", indent="  ", hang="  ")
 
 
 def _findings(page: Page, done: Drive) -> None:

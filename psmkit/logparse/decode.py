@@ -140,8 +140,8 @@ class Decoder:
         """All events, decoded on request."""
         e = self.events
         columns = {name: e[name] for name in ("message", "stream", "proc", "thread", "device")}
-        columns |= {"times": e["count"].astype(np.int64)}
-        columns |= {name: e[name]["seq"].astype(np.int64) for name in ("first", "last")}
+        columns |= {"times": e["count"]}
+        columns |= {name: e[name]["seq"].view(np.int64) for name in ("first", "last")}
         columns |= {"level": e["level"], "timed": e["time"] != 0}
         columns |= {"tagged": e["tag"] >= 0, "placed": e["where"] != 0}
         fields = {
@@ -163,7 +163,7 @@ class Decoder:
                 )
             ]
 
-        return Counts(self.names, counts["message"], counts["proc"], counts["count"].astype(np.int64), make)
+        return Counts(self.names, counts["message"], counts["proc"], counts["count"].view(np.int64), make)
 
     def threads_table(self) -> Listed[Thread]:
         """The threads of a scan that is finished."""

@@ -32,6 +32,7 @@ from psmkit.logparse.types import (
     Value,
 )
 from psmkit.model import Evidence
+from psmkit.model.wording import counted, plural
 
 __all__ = ["ScanResult", "collect"]
 
@@ -393,7 +394,7 @@ class _Collector:
     def losses(self) -> list[str]:
         t, out = self.totals, []
         if t.cut:
-            out.append(f"{t.cut} lines longer than 1 MiB were cut")
+            out.append(f"{counted(t.cut, 'line')} longer than 1 MiB {plural(t.cut, 'was', 'were')} cut")
         if t.dropped_events:
             out.append(f"{t.dropped_events} lines of messages with too many sightings were counted and not kept")
         if t.dropped_items:

@@ -121,16 +121,14 @@ class Feed:
         """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
         at, fed, chunk = ffi.from_buffer(buffer), 0, len(buffer)
         most = _PIECE if self.inputs[file].kind == "log" else chunk
-        # CPython crashes if its collector meets a memoryview with an export in the traceback of a damaged input
-        with memoryview(buffer) as view:
-            while fed < chunk:
-                piece = min(most, chunk - fed)
-                with view[:piece] as part:
-                    n = reader.readinto(part)
-                lib.ls_feed(self.native, file, at, n)
-                fed += n
-                if n < piece:
-                    break
+        view = memoryview(buffer)
+        while fed < chunk:
+            piece = min(most, chunk - fed)
+            n = reader.readinto(view[:piece])
+            lib.ls_feed(self.native, file, at, n)
+            fed += n
+            if n < piece:
+                break
         return fed
 
     def _end(self, file: int, reader: Reader) -> None:

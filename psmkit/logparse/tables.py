@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -74,7 +76,7 @@ class _Table(Listed[_Row]):
         super().__init__(len(message), make)
         self.kinds = kinds
         self.message = message
-        order = np.argsort(message, kind="stable")
+        order = np.argsort(message, kind="stable").astype(np.int32)  # not 8 bytes a row
         found, starts = np.unique(message[order], return_index=True)
         parts = np.split(order, starts[1:]) if len(order) else []
         self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
@@ -133,7 +135,7 @@ class Events(_Table[Event]):
     def __init__(
         self,
         kinds: Sequence[str],
-        fields: Mapping[str, Collection[str]],
+        fields: Mapping[str, AbstractSet[str]],
         columns: Mapping[str, Column],
         make: Callable[[Column], list[Event]],
         values: Callable[[int, str, Column], list[Value | None]],
@@ -156,6 +158,19 @@ class Events(_Table[Event]):
     def with_fields(self, *fields: str) -> list[Event]:
         """The events of messages that can have all of these fields, in the order of the scan; a line may lack some."""
         return self.of(*(name for name in self.names if all(field in self._fields[name] for field in fields)))
+
+    def fields(self, names: Iterable[str], *fields: str) -> list[tuple[Any, ...]]:
+        """The number of each row of these messages, then these fields (None for one that it lacks), in the order of the scan.
+
+        Messages that have none of the fields are left out.
+        """
+        out: list[tuple[Any, ...]] = []
+        for name in names:
+            if self._fields[name].isdisjoint(fields):
+                continue
+            rows = self.rows([name])
+            out += zip(rows.tolist(), *(self.values(name, field, rows) for field in fields), strict=True)
+        return sorted(out, key=itemgetter(0))
 
     def values(self, name: str, field: str, rows: Column) -> list[Value | None]:
         """A field of some rows, all of the same message; None where a line lacks it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from psmkit.model.findings import Severity
+from psmkit.model.wording import ENDED
 
 __all__ = ["Code", "Effect", "Family"]
 
@@ -98,6 +99,10 @@ class Code:
     def breaks(self) -> bool:
         """Whether an error of this code fails or hangs its run. Other codes have no errors."""
         return self.effect in (Effect.FAILS, Effect.HANGS, Effect.AS_IT_ENDED)
+
+    def hangs(self, stage: str | None) -> bool:
+        """Whether an error of this code is about something that waits. ``stage`` is that of the finding."""
+        return self.effect is Effect.HANGS or (self.effect is Effect.AS_IT_ENDED and stage not in ENDED)
 
     @property
     def suspect(self) -> bool:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["RAISED", "counted", "plural", "protocol_stage"]
+__all__ = ["ENDED", "RAISED", "counted", "plural", "protocol_stage"]
 
 #: The stage of an error that a check raised in place of a hang.
 RAISED = "raised"
+
+#: The stages of a process that has ended or is lost to its peers: it does not wait.
+ENDED = frozenset({"crashed", "died", "error", "killed", "lost"})
 
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
     (
         *(
+            *ENDED,
             "abort",
-            "crashed",
-            "died",
-            "error",
             "evidence",
             "handles",
             "injected",
-            "killed",
             "lab",
             "log",
             "memory",

@@ -22,7 +22,7 @@ from psmkit.model.errors import InputError, PsmkitError
 from psmkit.plugins.drive_checks import CHECKS, Check, check
 from psmkit.plugins.drive_tuner import tables_in
 
-__all__ = ["VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
+__all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
 VERSIONS = tuple(range(12, 3, -1))
 # The first checks of every run: they give the rank its devices.
@@ -38,6 +38,8 @@ _CODES = {
 }
 # If ranks fail in several ways, the first of these is the cause: a rank that waits for a message reports later.
 _FIRST = ("died", "blocked", "data", "contract", "truncated", "leak", "late")
+#: How the reason ends of a check that was skipped because another one failed.
+AFTER_FAILURE = ", which failed"
 _SLOT = struct.Struct("=QIi40s24s")  # struct slot of drive.h
 _SLOT_BYTES = 256
 _PATIENCE = 60.0  # seconds for code that runs on load
@@ -65,6 +67,11 @@ class Result:
     rank: int | None = None
     seconds: float = 0.0
     warning: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the check was skipped only because another one failed."""
+        return self.outcome == "skipped" and self.text.endswith(AFTER_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +205,7 @@ class _Version:
             broken = next((name for name in _SETUP if self._failed(name)), None)
             for name in list(pending):
                 if cause := broken or self._lacks(name):
-                    self._skip(name, f"needs {cause}, which failed")
+                    self._skip(name, f"needs {cause}{AFTER_FAILURE}")
                     pending.remove(name)
         return [self.results[c.name] for c in CHECKS if c.name in self.results]
 

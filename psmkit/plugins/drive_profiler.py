@@ -18,7 +18,7 @@ from typing import Any
 
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import InputError, PsmkitError
-from psmkit.plugins.drive import Drive, DriveError, Result, without_path
+from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result, without_path
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner import symbols, tables_in
@@ -126,7 +126,7 @@ def drive_profiler(
             if check.name == "stream" and stream is None and "stream" not in only:
                 continue
             if broken:
-                results.append(Result(check.name, version, "skipped", f"needs {broken}, which failed"))
+                results.append(Result(check.name, version, "skipped", f"needs {broken}{AFTER_FAILURE}"))
                 continue
             if watch is not None:
                 watch(version, check.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import plural, protocol_stage
@@ -168,7 +169,13 @@ def common_folder(report: Report) -> str:
 def culprit_why(culprit: Culprit, report: Report) -> str:
     """What a culprit did; empty if the verdict of the report or of its run already says so."""
     reasons = {report.reason.strip(), *(run.reason.strip() for run in report.runs)}
-    return "" if culprit.why.strip() in reasons else culprit.why.strip()
+    why = culprit.why.strip()
+    rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
+    # a sentence about another rank does not say what this one did
+    words = why.replace(",", " ").replace(":", " ").split()
+    named = {number for word, number in pairwise(words) if word == "rank"}
+    other = words[:1] == ["rank"] and str(rank) not in named
+    return "" if why in reasons or other else why
 
 
 def run_number(index: int) -> int:

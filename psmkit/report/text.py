@@ -64,7 +64,7 @@ def layout(report: Report, options: Options) -> Page:
 
 
 def _verdict(page: Page, report: Report, folder: str) -> None:
-    text = sentence(report)
+    text = sentence(report).replace(folder, "") if folder else sentence(report)
     verdict = report.verdict.value
     page.add(Span(verdict, verdict), Span(text[len(verdict) :], "heading"))
     if len(report.runs) > 1:

@@ -52,7 +52,7 @@ def test_log_of_a_process_whose_rank_is_unknown_is_not_said_to_be_missing(tmp_pa
 
 def test_log_of_a_rank_without_a_line_was_not_given(tmp_path: Path) -> None:
     (found,) = of(find("blame", tmp_path, [_lost(log) for log in ranks(4)[:3]]), "PSM403")
-    assert "disappeared" in found.title and "its log was not given" in found.title
+    assert "lost its connection to ranks 0, 1 and 2" in found.title and "its log was not given" in found.title
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,9 @@ def test_rank_is_gone_only_if_a_connection_to_it_broke(text: str, gone: bool, tm
     for log in logs[:3]:
         log.warn("proxy.cc:1223", text, "async").fail(3)
     for found in of(find("blame", tmp_path, logs), "PSM403"):
-        assert ("disappeared" in found.title) is gone
-        assert (found.stage == "died") is gone
+        assert ("lost its connection" in found.title) is gone
+        assert (found.stage == "lost") is gone
+        assert "killed" not in found.title + found.explanation  # no line shows that
         assert found.culprits == (3,)
 
 

@@ -135,3 +135,38 @@ def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:
     # an exception that the program survived is none
     report = analyzed(tmp_path, HEAD + job)
     assert "traceback" not in report.reason
+
+
+DEEPEP = "DeepEP timeout check failed: rank = {}, thread = {}, value = {})\n"
+STUCK = "E0301 10:00:00.1 395 rendezvous.cc:100] [id=1] This thread has been waiting for `acquire clique for rank 3` for 10 seconds and may be stuck. Expected 4 threads to join the rendezvous, but not all of them arrived on time.\n"
+UNSTUCK = "E0301 10:00:09.1 395 rendezvous.cc:120] [id=1] Thread is unstuck! Warning above was a false-positive.\n"
+EXITS = "F0301 10:00:40.1 395 rendezvous.cc:130] [id=1] Termination timeout for `acquire clique for rank 3` of 40 seconds exceeded. Exiting to ensure a consistent program state.\n"
+ENGINE = "(EngineCore_DP0 pid=77) ERROR 03-01 10:00:00 [core.py:1138] EngineCore encountered a fatal error.\n"
+WORKERS = "INFO 03-01 10:00:00 [shm_broadcast.py:681] No available shared memory broadcast block found in 60 seconds.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "words"),
+    [
+        pytest.param(DEEPEP.format(6, 4, 0) + DEEPEP.format(6, 5, 1024), "hung", "rank 5 did not come", id="DeepEP"),
+        pytest.param("DeepEP combine forwarder (NVL check) timeout, channel: 1, RDMA: 0\n", "hung", "DeepEP gave up", id="DeepEP's kernel"),
+        pytest.param(STUCK + EXITS, "hung", "XLA ended a process after 40 s", id="XLA"),
+        pytest.param(STUCK, "inconclusive", "it is slow or it hangs", id="XLA waits"),
+        pytest.param(STUCK + UNSTUCK, "inconclusive", "no communicator was seen", id="XLA goes on"),
+        pytest.param(WORKERS + ENGINE, "failed", "the inference engine reports", id="vLLM"),
+        pytest.param(WORKERS, "inconclusive", "it is slow or it hangs", id="vLLM waits"),
+        pytest.param(UCX.format("760  ", "ERROR").replace("  :0]", "  :a]"), "failed", "UCX failed in node7:760", id="UCX"),
+    ],
+)  # fmt: skip
+def test_a_log_without_a_line_of_nccl_is_judged_by_what_others_say(
+    text: str, verdict: str, words: str, tmp_path: Path
+) -> None:
+    report = analyzed(tmp_path, text)
+    assert report.verdict == verdict and words in report.reason, report.reason
+
+
+def test_a_job_that_goes_on_after_a_wait_of_others_is_not_blamed(tmp_path: Path) -> None:
+    for text in (STUCK, WORKERS, ENGINE):
+        report = analyzed(tmp_path, JOB + text + steps(1, 9))
+        assert report.verdict != "failed" and report.verdict != "hung"
+        assert "hangs" not in report.reason and "engine" not in report.reason

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from psmkit.model import Severity
 from tests.analysis.test_errors import lost_peer, out_of_memory
-from tests.analysis.texts import Rank, find, of, ranks, serious
+from tests.analysis.texts import Rank, find, of, ranks, report_of, serious
 
 
 def closed_by(rank: Rank, peer: int) -> Rank:
@@ -21,7 +22,7 @@ def test_silent_rank_that_failing_peers_point_at_is_gone(tmp_path: Path) -> None
     for rank in (0, 2, 3):
         closed_by(logs[rank], 1)
     found = of(find("blame", tmp_path, logs), "PSM403")
-    assert [(f.severity, f.culprits, f.stage) for f in found] == [(Severity.ERROR, (1,), "died")]
+    assert [(f.severity, f.culprits, f.stage) for f in found] == [(Severity.ERROR, (1,), "lost")]
     assert any("localRank 1" in e.text for e in found[0].evidence)
 
 
@@ -126,3 +127,51 @@ def test_an_error_of_its_own_behind_an_unclear_first_line_explains_the_closed_co
     for rank in (0, 2):
         closed_by(logs[rank], 3)
     assert not of(find("blame", tmp_path, logs), "PSM403")
+
+
+def stopped(rank: Rank, abort: int = 0) -> Rank:
+    """Its proxy ends, as the main thread asked."""
+    rank.line("Received and initiated operation=Stop res=0")
+    return rank.line(f"[Proxy Service UDS] exit: stop 1 abortFlag {abort}", "uds")
+
+
+@pytest.mark.parametrize(("end", "blamed"), [(stopped, []), (lambda rank: rank, [(1,)])])
+def test_rank_whose_proxy_was_stopped_did_not_disappear(
+    tmp_path: Path, end: Callable[[Rank], Rank], blamed: list[tuple[int, ...]]
+) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    end(logs[1])
+    for rank in (0, 2, 3):
+        stopped(closed_by(logs[rank], 1))
+    assert [f.culprits for f in of(find("blame", tmp_path, logs), "PSM403")] == blamed
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason", "blamed"),
+    [
+        ("other, rank -1", "cannot allocate", {1}),
+        ("deadline, rank 2", "rank 1 got no answer to GetFd to the proxy of rank 2", {2}),
+    ],
+)
+def test_rank_that_ended_the_operation_for_its_own_reason_blames_no_peer_before(
+    tmp_path: Path, cause: str, reason: str, blamed: set[int]
+) -> None:
+    """NCCL's words about a failed call name the peer, libpsm's name the reason."""
+    logs = ranks()
+    logs[1].warn("", "ncclProxyClientGetFd call to tpRank 2 handle 46e3f806fb1d242f failed : -2")
+    for rank, why in ((1, cause), (0, "peer-failed, rank 1"), (3, "peer-failed, rank 1")):
+        status = "PSM_ERR_NO_MEMORY" if rank == 1 else "PSM_ERR_ABORTED"
+        logs[rank].warn("", f"psm rank {rank} ends the operation on all ranks, {status} (cause {why}): {reason}")
+    assert {c.global_rank for c in report_of(tmp_path, logs).culprits} == blamed
+
+
+def test_rank_without_a_log_did_not_disappear_where_another_ended_the_operation_for_its_own_reason(
+    tmp_path: Path,
+) -> None:
+    logs = ranks()
+    logs[1].warn("", "ncclProxyClientGetFd call to tpRank 2 handle 46e3f806fb1d242f failed : -2")
+    for rank, why in ((1, "other, rank -1"), (0, "peer-failed, rank 1"), (3, "peer-failed, rank 1")):
+        status = "PSM_ERR_NO_MEMORY" if rank == 1 else "PSM_ERR_ABORTED"
+        logs[rank].warn("", f"psm rank {rank} ends the operation on all ranks, {status} (cause {why}): no memory")
+    closed_by(logs[3], 2)
+    assert not of(find("blame", tmp_path, [log for log in logs if log.rank != 2]), "PSM403")

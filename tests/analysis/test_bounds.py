@@ -74,6 +74,15 @@ def test_a_negative_local_rank_is_no_process(tmp_path: Path) -> None:
     assert by_local_rank(job, 0, 10**30) is None
 
 
+@pytest.mark.parametrize("local", [-9, -(10**30), 2**31, 2**63, 10**30])
+def test_a_process_has_no_rank_from_a_local_rank_that_no_host_has(tmp_path: Path, local: int) -> None:
+    line = "node0:1:1 [0] NCCL INFO New proxy recv connection 0 from local rank {}, transport 0\n"
+    report = _analysed(tmp_path / "a.log", line.format(local))
+    assert [row.rank for row in report.ranks] == [None]
+    report = _analysed(tmp_path / "b.log", line.format(1))
+    assert [row.rank for row in report.ranks] == [1]
+
+
 @pytest.mark.parametrize(
     ("nranks", "seen"), [(0, []), (4, []), (4, [0, 1, 2, 3]), (6, [0, 3, 3, 5, 9, -2]), (9, [4]), (3, [1, 2])]
 )

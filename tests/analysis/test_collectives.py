@@ -29,6 +29,8 @@ def test_another_count_is_named_with_its_rank() -> None:
     (found,) = _mismatch({"count": 512})
     assert (found.code, found.severity, found.culprits) == ("PSM301", "error", (2,))
     assert "count 512" in found.title and "call 6" in found.title
+    assert found.title.index("rank 2 called") < found.title.index("ranks 0")  # the rank that differs first
+    assert "datatype" not in found.title  # equal on all ranks
 
 
 def test_another_operation_type_and_root() -> None:

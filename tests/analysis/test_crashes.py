@@ -45,6 +45,7 @@ def test_torchrun_names_the_killed_rank(tmp_path: Path) -> None:
     assert (found.code, found.culprits, found.stage, found.severity) == ("PSM402", (2,), "killed", Severity.ERROR)
     assert found.processes == ("node0:1002",)
     assert "SIGKILL" in found.title
+    assert "exitcode" in found.evidence[0].text or "SIGKILL" in found.evidence[0].text  # what proves it comes first
 
 
 def test_a_launcher_that_stops_a_healthy_job_blames_nobody(tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def test_an_exit_code_gets_its_reason_from_the_traceback(tmp_path: Path) -> None
     found = only(run_rule(find, tmp_path, job=JOB + trace + elastic(1, 1)))
     assert (found.code, found.culprits) == ("PSM402", (1,))
     assert "exited with code 1: ValueError: bad shard" in found.title
+    assert "ValueError" in found.evidence[0].text and "traceback" in found.next_step
 
 
 def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> None:

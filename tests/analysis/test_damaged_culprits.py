@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+
+import pytest
 
 from psmkit import analyze
 from psmkit.model import Report
 from tests.loggen import generate
+from tests.loggen.crowd import FAULTY, write_merged
+from tests.mutilate import SCORED
 
 
 def judged(folder: Path, files: dict[str, str]) -> tuple[str, set[int | None], Report]:
@@ -69,3 +74,73 @@ def test_setting_of_another_rank_explains_a_handle_and_no_earlier_failure(tmp_pa
     assert judged(tmp_path, failing("an illegal memory access was encountered"))[1] == {2}
     assert judged(tmp_path, failing("illegal memory access"))[1] == {2}
     assert judged(tmp_path, failing("invalid argument"))[1] == {0}
+
+
+def damaged(folder: Path, name: str, way: str, merged: bool) -> Report:
+    log = generate(*name.split("/"), seed=1 if merged else 2)
+    whole = {"job.log": log.merged()} if merged else log.files()
+    files = {file: text.encode() for file, text in whole.items()}
+    shape = "merged" if merged else "files"
+    for file, data in SCORED[way](files, random.Random(f"{name}/{shape}:{way}")).items():
+        (folder / file).write_bytes(data)
+    return analyze([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "merged", "guilty"),
+    [
+        # the numbers of the calls show that a line is lost or comes twice
+        ("lag_at_work/2.11", "shuffled", False, {2}),
+        ("lag_at_work/2.10", "duplicated", False, {2}),
+        # answers without their calls show it
+        ("lag_at_work/2.27", "shuffled", True, {2}),
+        # an answer that its reader did not print shows it, and is lost as well
+        ("other_count/2.27", "dropped", False, {3}),
+        # some ranks lack a send, and not one rank or all
+        ("kill_in_setup_silent/2.11", "dropped", True, {1}),
+        ("healthy_both/2.9", "dropped", True, set()),
+    ],
+)
+def test_lost_or_moved_lines_blame_no_other_rank(
+    tmp_path: Path, name: str, way: str, merged: bool, guilty: set[int]
+) -> None:
+    report = damaged(tmp_path, name, way, merged)
+    assert {culprit.global_rank for culprit in report.culprits} <= guilty, report.reason
+    assert guilty or report.verdict in ("healthy", "inconclusive"), report.reason
+
+
+def test_unread_answers_are_no_hang_of_their_ranks_where_ras_names_another_one(tmp_path: Path) -> None:
+    write_merged(tmp_path / "job.log", "unanswered", 64)
+    report = analyze([tmp_path])
+    assert (report.verdict, {c.global_rank for c in report.culprits}) == ("hung", {FAULTY}), report.reason
+    assert {r for f in report.findings if f.code == "PSM101" for r in f.culprits} <= {FAULTY}
+
+
+def test_lost_reports_of_several_watchdogs_make_suspects_and_no_culprits(tmp_path: Path) -> None:
+    """Rank 5 never called. Of rank 9, the lines of the last call and of its watchdog have no readable process."""
+    path = tmp_path / "job.log"
+    write_merged(path, "watchdog", 32)
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if line.startswith("node1:6361:") and "AllReduce" in line)
+    other = next(n for n, line in enumerate(lines) if line.startswith("node2:") and "AllReduce" in line)
+    for n in (last, other):
+        host, pid, rest = lines[n].split(":", 2)
+        lines[n] = f"{host}:{pid[:2]}x{pid[3:]}:{rest}"
+    path.write_text("".join(line for line in lines if not line.startswith("[rank9]")))
+    report = analyze([path])
+    assert (report.verdict, list(report.culprits)) == ("hung", []), report.reason
+    assert {suspect.rank for suspect in report.suspects} == {FAULTY, 9}
+
+
+def test_ranks_whose_lines_about_their_init_are_lost_are_no_ranks_that_did_not_finish_it(tmp_path: Path) -> None:
+    """Of rank 9, the log ends in its init, which its peers completed. Of ranks 11 to 13, which work, one line is lost."""
+    path = tmp_path / "job.log"
+    write_merged(path, "watchdog", 32)
+    lines = path.read_text().splitlines(keepends=True)
+    begins = {rank: f"node1:{6001 + 40 * rank}:" for rank in (9, 11, 12, 13)}
+    start = next(n for n, line in enumerate(lines) if line.startswith(begins[9]) and "Init START" in line)
+    gone = {n for n, line in enumerate(lines) if line.startswith(begins[9]) and n > start}
+    gone |= {n for n, line in enumerate(lines) if "Init COMPLETE" in line and line.startswith(tuple(begins.values()))}
+    path.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
+    report = analyze([path])
+    assert "PSM202" not in {f.code for f in report.findings}, report.reason

@@ -68,7 +68,7 @@ def test_warning_without_host_and_pid_still_fails_the_run(tmp_path: Path) -> Non
     line = "[{}] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     report = analyze(tmp_path, line.format(3))
     assert (report.verdict, [f.code for f in report.findings if f.severity == "error"]) == ("failed", ["PSM503"])
-    assert not report.culprits
+    assert [(c.rank, c.device) for c in report.culprits] == [(None, 3)]
     harmless = analyze(tmp_path, "[3] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n")
     assert serious(harmless) == []
     over = analyze(
@@ -216,11 +216,11 @@ def test_silence_blames_a_rank_only_where_nobody_finishes_before_it(
 
 
 def test_error_whose_finding_breaks_no_run_fails_it_as_an_error(tmp_path: Path) -> None:
-    """PSM602, versions that differ, is no code of errors: an error of it is neither a hang nor nothing."""
+    """PSM701, an open exchange, is no code of errors: an error of it is neither a hang nor nothing."""
     mine = tmp_path / "mine.toml"
     mine.write_text(
         'subsystem = "misc"\n[[message]]\nname = "mine.versions"\npattern = "mine: version {mine:int} meets {other:int}"\n'
-        'level = "WARN"\nseverity = "error"\nblames = "unknown"\norigin = true\nfinding = "PSM602"\nmeaning = "Two versions meet."\n'
+        'level = "WARN"\nseverity = "error"\nblames = "unknown"\norigin = true\nfinding = "PSM701"\nmeaning = "Two versions meet."\n'
         '[[message.sample]]\ntext = "mine: version 3 meets 4"\nkind = "constructed"\nfields = {mine = 3, other = 4}\n'
     )
     log = tmp_path / "excerpt.log"

@@ -222,7 +222,7 @@ def test_a_rank_that_ras_gave_up(tmp_path: Path) -> None:
     )
     (found,) = run_rule(find, tmp_path, ras__txt=ras("INCOMPLETE", dead))
     assert found.culprits == (2,)
-    assert "considered dead" in found.title
+    assert "is dead according to RAS" in found.title
 
 
 def test_a_healthy_answer_is_no_proof_of_health(tmp_path: Path) -> None:

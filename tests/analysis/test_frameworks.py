@@ -68,3 +68,38 @@ def test_a_check_of_tensorrt_llm_that_something_catches_fails_nothing(tmp_path: 
     text = "[TensorRT-LLM][ERROR] Assertion failed: request is too long (/src/batch.cpp:12)\n"
     assert report(tmp_path, nccl(0, 1, nranks=2, ended=True) + text).verdict == "healthy"
     assert report(tmp_path, text).verdict == "inconclusive"
+
+
+_XLA = "NCCL operation ncclGroupEnd() failed: "
+_NOTED = " Last NCCL warning(error) log entry (may be unrelated) '{}'"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "jax.errors.JaxRuntimeError: ",
+        "jaxlib.xla_extension.XlaRuntimeError: ",
+        "[T5]09:52:36jax.errors.JaxRuntimeError: ",
+        "",
+    ],
+)
+@pytest.mark.parametrize("place", ["", "external/xla/xla/service/gpu/nccl_utils.cc:275: "])
+@pytest.mark.parametrize("tail", ["", "; current tracing scope: all-reduce-start.163", "." + _NOTED.format("") + "."])
+def test_the_error_of_xla_is_no_error_of_the_program(head: str, place: str, tail: str, tmp_path: Path) -> None:
+    found = report(tmp_path, f"{head}INTERNAL: {place}{_XLA}invalid usage{tail}\n")
+    assert (found.verdict, found.findings[0].code) == ("failed", "PSM401")
+    assert found.findings[0].title == "NCCL returned an error to the framework on a rank: invalid usage"
+
+
+@pytest.mark.parametrize("end", [".", ". [executable_name='jit_train_step']", ".; current tracing scope: all-reduce.3"])
+def test_xla_repeats_nccls_last_warning(end: str, tmp_path: Path) -> None:
+    noted = _NOTED.format("Cuda failure 2 'out of memory'")
+    found = report(tmp_path, f"XlaRuntimeError: INTERNAL: {_XLA}unhandled cuda error.{noted}{end}\n").findings[0]
+    assert (found.code, found.title.rpartition(": ")[2]) == ("PSM509", "Cuda failure 2 'out of memory'")
+    assert "`Last error:`" not in found.explanation
+
+
+def test_xla_names_the_memory_that_it_could_not_get(tmp_path: Path) -> None:
+    text = "INTERNAL: failed to allocate 1.50GiB (1610612736 bytes) from device collective memory: unhandled cuda error, Last NCCL warning(error) log entry (may be unrelated): Cuda failure 2 'out of memory'\n"
+    for head in ("", "jax.errors.JaxRuntimeError: "):
+        assert report(tmp_path, head + text).findings[0].code == "PSM509"

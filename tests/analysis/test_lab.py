@@ -170,6 +170,39 @@ def test_failure_is_followed_to_the_rank_that_the_last_one_names(tmp_path: Path)
     found = report(tmp_path, ranks(4), *lines)
     assert found.verdict is Verdict.FAILED and of(found, "PSM401").culprits == (3,)
     assert of(found, "PSM401").ranks[0] == 0, "the first failure is still the headline"
+    assert of(found, "PSM401").title.startswith("rank 0 failed in stage move because of rank 3: ")
+
+
+def test_rank_that_failed_by_itself_has_no_other_rank_in_its_title(tmp_path: Path) -> None:
+    found = report(tmp_path, ranks(2), failing(0, "other", -1, "PSM_ERR_CUDA"), failing(1, "peer-failed", 0))
+    assert of(found, "PSM401").title.startswith("rank 0 failed in stage move: ")
+
+
+@pytest.mark.parametrize(
+    ("warning", "culprits"),
+    [
+        ("Message truncated : received 8192 bytes instead of 512", ()),
+        ("Cuda failure 2 'out of memory'", (0,)),
+    ],
+)
+def test_rank_that_got_a_message_of_another_size_is_not_the_one_that_is_wrong(
+    tmp_path: Path, warning: str, culprits: tuple[int, ...]
+) -> None:
+    why = f"ncclInternalError: ncclGroupEnd: ncclInternalError (internal error); last error: {warning}"
+    found = report(tmp_path, ranks(2), said(0, f"failed in stage setup of case 0 after 0.8 s, told by nccl: {why}"))
+    assert of(found, "PSM401").culprits == culprits
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_lost_connection_to_a_rank_at_work_blames_nobody(tmp_path: Path, alive: bool) -> None:
+    logs = ranks(2)
+    why = "(cause peer-died, rank 1): rank 1, the receiver, died or closed its connections in operation 1"
+    logs[0].warn("", f"psm rank 0 ends the operation on all ranks, PSM_ERR_PEER_DEAD {why}")
+    end = "is at work in stage move, which it entered 4.2 s ago" if alive else "ended well after 4.2 s"
+    found = report(tmp_path, logs, said(1, end))
+    assert {c.rank for c in found.culprits} == (set() if alive else {1})
+    titles = [f.title for f in found.findings if f.code == "PSM403"]
+    assert alive == any("which is still at work" in title for title in titles), titles
 
 
 def test_rank_that_a_chain_of_failures_ends_at_is_blamed(tmp_path: Path) -> None:

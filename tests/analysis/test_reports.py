@@ -49,7 +49,7 @@ def test_rank_that_dead_peer_reports_name_is_the_culprit_and_not_those_that_repo
         ends(log, "peer-died", 3, "PSM_ERR_PEER_DEAD")
     found = report(tmp_path, logs)
     assert found.verdict is Verdict.FAILED and culprits(found) == [3]
-    assert "rank 3" in found.reason and "disappeared" in found.reason
+    assert "rank 3" in found.reason and "lost its connection to ranks 0, 1 and 2" in found.reason
 
 
 def test_chain_of_reports_is_followed_to_the_rank_that_names_nobody(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_rank_that_the_lab_saw_at_work_has_lost_a_connection_and_is_no_culprit(t
             (folder / "lab.log").write_text(line + "\n")
         found = report(folder, logs)
         assert culprits(found) == ([] if alive else [1])
-        assert ("still at work" if alive else "disappeared") in found.reason
+        assert ("still at work" if alive else "rank 1 (node0:7101) lost its connection to rank 0") in found.reason
 
 
 def test_refused_connection_leads_to_the_rank_that_listened(tmp_path: Path) -> None:
@@ -279,9 +279,67 @@ def test_rank_that_ends_the_operation_for_a_missing_answer_leads_to_the_rank_tha
     assert found.verdict is Verdict.FAILED and culprits(found) == [1]
 
 
+def test_handle_that_cuda_does_not_know_has_its_code_and_the_error_in_the_headline(tmp_path: Path) -> None:
+    for error, code in (
+        ("cudaErrorInvalidResourceHandle (400): invalid resource handle", "PSM507"),
+        ("cudaErrorIllegalAddress (700): an illegal memory access", "PSM401"),
+    ):
+        logs = ranks(2)
+        call = "cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, local->stream)"
+        logs[1].warn(
+            "",
+            "psm p2p send rank 1 peer 0 channel 0 failed in operation 1 at step 0: PSM_ERR_CUDA "
+            f"(cause other, rank -1): {call}: {error}",
+        )
+        found = report(tmp_path / code, logs)
+        head = found.findings[found.causes[0].finding]
+        assert head.code == code and culprits(found) == [1]
+        assert f"PSM_ERR_CUDA: cudaMemcpyAsync: {error}" in found.reason
+
+
 def test_failed_call_is_said_of_the_rank_that_made_it(tmp_path: Path) -> None:
     logs = ranks(2)
     logs[0].warn("", "Proxy Call to rank 1 failed (Close)")
     found = report(tmp_path, logs)
     titles = [f.title for f in found.findings if f.code == "PSM107"]
     assert titles and all("of rank 0" in t and "to the proxy of rank 1 failed" in t for t in titles)
+
+
+def test_step_of_a_chain_that_carries_a_status_about_a_peer_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    """A collector may put the step before the warning."""
+    logs = ranks(2)
+    logs[0].line("progress.c:302 -> -21 [Progress Thread]", "progress")
+    why = "PSM_ERR_PEER_DEAD (cause peer-died, rank 1): rank 1, the receiver, died"
+    logs[0].warn("", f"psm rank 0 ends the operation on all ranks, {why}", "progress")
+    assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_of_ranks_that_name_each_other_in_a_circle_the_first_one_named_counts(tmp_path: Path) -> None:
+    """Each rank repeats what it heard of the one before, and its connections close; only rank 2 saw the failure itself."""
+    logs = ranks(4)
+    refused(logs[2], 3, "peer-failed", 3, "PSM_ERR_NO_MEMORY")
+    for rank in (2, 1, 0, 3):
+        ends(logs[rank], "peer-failed", (rank + 1) % 4, "PSM_ERR_ABORTED")
+        logs[rank].line(f"[Service thread] Connection closed by localRank {(rank + 1) % 4}", "service")
+    assert culprits(report(tmp_path, logs)) == [3]
+
+
+DIED = "the proxy of rank 1 (process 7101) closed the socket without a bye: the process has died"
+
+
+@pytest.mark.parametrize(
+    ("reason", "guilty"),
+    [
+        (f"rank 2 ended the operation: {DIED}", 1),
+        (f"the proxy of rank 2 ended the operation: rank 0 ended the operation: {DIED}", 1),
+        ("rank 2 ended the operation: rank 1 answered: proxy.getfd: no memory", 1),
+        ("rank 2 ended the operation: rank 2 got no answer to Setup to the proxy of rank 1 (process 7101) in 2 ms", 1),
+        ("rank 2 ended the operation: no memory", 2),
+    ],
+)
+def test_reason_that_passed_through_a_rank_without_a_log_leads_to_its_origin(
+    tmp_path: Path, reason: str, guilty: int
+) -> None:
+    logs = ranks(4)
+    ends(logs[3], "peer-failed", 2, "PSM_ERR_ABORTED", reason)
+    assert culprits(report(tmp_path, [log for log in logs if log.rank != 2])) == [guilty]

@@ -97,6 +97,19 @@ def test_a_handler_in_progress_does_not_fail() -> None:
     assert _tally(7) == []
 
 
+@pytest.mark.parametrize(("last", "codes"), [("", ["PSM107"]), ("answer", [])])
+def test_a_failing_handler_whose_reason_libpsm_prints_is_told_once(tmp_path: Path, last: str, codes: list[str]) -> None:
+    """The rule of errors reports that line, with its reason."""
+    service = "h:2:12 [1] NCCL "
+    lines = ["h:2:2 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>"]
+    lines += [f"{service}INFO New proxy send connection 0 from local rank 1, transport 5"]
+    answer = "psm proxy answers Setup of rank 0, opId=0x7f10, with PSM_ERR_NO_MEMORY (cause other, rank -1): no memory"
+    lines += ["", f"{service}WARN {answer}"] * bool(last)
+    lines += [f"{service}INFO proxyProgressAsync opId=0x7f10 op.type=3 op.reqBuff=0x7f10 op.respSize=16 done"]
+    lines += [f"{service}INFO Received and initiated operation=Setup res=2"]
+    assert [f.code for f in _text(lines, tmp_path) if f.severity != "info"] == codes
+
+
 def _text(lines: list[str], folder: Path) -> list[Finding]:
     path = folder / "job.log"
     path.write_text("".join(line + "\n" for line in lines))

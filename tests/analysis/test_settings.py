@@ -183,6 +183,24 @@ def test_two_releases_are_told_apart(tmp_path: Path) -> None:
     assert "2.26.2 and 2.27.3" in found[0].title
 
 
+def test_releases_that_nccl_refuses_head_the_report_and_a_difference_alone_does_not(tmp_path: Path) -> None:
+    for refused in (True, False):
+        logs = [Rank(rank).start() for rank in range(4)]
+        for log in logs:
+            log.line("NCCL version 2.26.2+cuda12.8" if log.rank != 1 else "NCCL version 2.27.3+cuda12.8")
+            if refused and log.rank != 1:
+                said = f"Mismatched NCCL version detected : rank 1 version 22703 rank {log.rank} version 22602"
+                log.warn("init.cc:1020", said, "async").fail(5)
+        folder = tmp_path / str(refused)
+        folder.mkdir()
+        report = report_of(folder, logs)
+        assert report.verdict is (Verdict.FAILED if refused else Verdict.INCONCLUSIVE)
+        head = report.findings[report.causes[0].finding]
+        assert head.code == "PSM602" and (head.title == report.reason) is refused
+        assert [c.rank for c in report.culprits] == ([1] if refused else [])
+        assert "same library on every rank" in head.next_step
+
+
 def test_one_release_is_nothing(tmp_path: Path) -> None:
     assert not find("settings", tmp_path, [log.line("NCCL version 2.26.2+cuda12.8") for log in ranks()])
 

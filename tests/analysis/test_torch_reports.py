@@ -85,6 +85,39 @@ def test_barriers_and_the_store(tmp_path: Path) -> None:
     assert "1 of 8" in found[1].title
 
 
+_REACHED = "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+
+
+@pytest.mark.parametrize(
+    ("text", "culprits"),
+    [
+        ("[Rank 0]: Rank 5 failed to pass monitoredBarrier in 1800000 ms", (5,)),
+        ("RuntimeError: [Rank 0]: Rank 5 failed to pass monitoredBarrier in 2000 ms", (5,)),
+        ("[E ProcessGroupGloo.cpp:138] [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 120000 ms", (1, 2)),
+        ("RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 120000 ms", (1, 2)),
+    ],
+)
+def test_rank_0_names_the_late_ranks_of_a_barrier(text: str, culprits: tuple[int, ...], tmp_path: Path) -> None:
+    lines = f"[E ProcessGroupGloo.cpp:138] {_REACHED.format(3)}\n{text}\n"
+    (report,) = run_rule(find, tmp_path, job=lines)
+    assert (report.code, report.culprits) == ("PSM302", culprits)
+    whole = psmkit.analyze([str(tmp_path / "job.log")])
+    assert whole.verdict == "hung" and not any("rank 0" in f.title for f in whole.findings)
+
+
+def test_a_rank_that_loses_rank_0_in_a_barrier_blames_nobody(tmp_path: Path) -> None:
+    (report,) = run_rule(find, tmp_path, job=f"[E ProcessGroupGloo.cpp:138] {_REACHED.format(3)}\n")
+    assert (report.culprits, report.ranks) == ((), (3,))
+    assert report.title == "rank 3 reached a monitored barrier and lost rank 0, whose log names the rank at fault"
+
+
+def test_an_exception_of_rank_0_explains_a_barrier(tmp_path: Path) -> None:
+    raised = "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"save.py\", line 7\n[rank0]: KeyError: 'optimizer'\n"
+    (tmp_path / "job.log").write_text(f"{raised}[rank1]:[E325 ProcessGroupGloo.cpp:145] {_REACHED.format(1)}\n")
+    whole = psmkit.analyze([str(tmp_path)])
+    assert (whole.verdict, [c.global_rank for c in whole.culprits]) == ("failed", [0])
+
+
 @pytest.mark.parametrize("odd", [0, 2])
 def test_the_majority_decides_which_fingerprint_is_wrong(odd: int, tmp_path: Path) -> None:
     prints = {r: fingerprint("BROADCAST" if r == odd else "ALLREDUCE") for r in range(4)}

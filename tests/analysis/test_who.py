@@ -386,7 +386,8 @@ def test_a_tag_names_the_rank_of_a_line_without_host_and_pid(tmp_path: Path, tag
 def test_a_line_without_host_and_pid_has_no_rank_if_its_tag_names_none(tmp_path: Path, tag: str) -> None:
     warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     report = _report(tmp_path, tag + warn)
-    assert not report.culprits and "a rank that its line does not name" in report.reason
+    assert [(c.rank, c.device) for c in report.culprits] == [(None, 0)]
+    assert report.reason.startswith("the rank on device 0 failed")
 
 
 def test_the_report_of_mpirun_names_the_rank_of_a_process(tmp_path: Path) -> None:

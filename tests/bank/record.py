@@ -268,13 +268,14 @@ def _kept(pair: tuple[list[Run], Path]) -> tuple[str, dict[str, Any]] | None:
         return None
 
 
-def _old(out: Path, new: set[str]) -> dict[str, dict[str, Any]]:
-    """Unpack the runs that are not new, and give their rows."""
+def _old(out: Path, again: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Unpack the runs that were not made again, and give their rows. A run whose name the bank has no more goes."""
     rows = tomllib.loads((FOLDER / "truth.toml").read_text())
+    kept = {name: row for name, row in rows.items() if not any(part in name for part in again)}
     with tarfile.open(FOLDER / "runs.tar.xz") as archive:
-        members = [m for m in archive if m.isfile() and m.name.split("/logs/")[0].split("/output/")[0] not in new]
+        members = [m for m in archive if m.isfile() and m.name.split("/logs/")[0].split("/output/")[0] in kept]
         archive.extractall(out, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    return {name: row for name, row in rows.items() if name not in new}
+    return kept
 
 
 _HEAD = """\
@@ -304,7 +305,8 @@ def main() -> None:
             if row is None:
                 print(f"not reached: {chain[0].name}")
         if given.only:
-            rows = dict(sorted((_old(out, set(rows)) | rows).items()))
+            again = tuple(given.only.split(","))
+            rows = dict(sorted((_old(out, again) | rows).items()))
         text = _HEAD + "".join(
             f'\n["{name}"]\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in row.items())
             for name, row in rows.items()

@@ -21,7 +21,7 @@ def scanned(tmp_path: Path, text: str) -> ScanResult:
 def test_the_function_may_have_blanks(function: str, tmp_path: Path) -> None:
     text = f"[1,3]<stdout>:WARN: Function: {function} Line: 34: NET/OFI Couldn't open CQ. RC: -22, ERROR: Invalid argument\n"
     (event,) = scanned(tmp_path, text).events
-    assert (event.name, event.level, event.proc) == ("plugin.ofi.failed", "WARN", -1)
+    assert (event.name, event.level, event.proc) == ("plugin.ofi.endpoint", "WARN", -1)
     report = psmkit.analyze([str(tmp_path / "job.log")])
     assert report.verdict == "inconclusive"
     assert [(f.code, f.ranks) for f in report.findings if f.severity == "warning"] == [("PSM401", (3,))]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from psmkit.logparse import ScanResult, scan
-from psmkit.logparse.tables import Counts, Events
+from psmkit.logparse.tables import Counts, Events, Listed
 from tests.loggen.crowd import write_merged
 
 _COLUMNS = ("proc", "thread", "device", "times", "first", "last", "level", "timed", "tagged", "placed")
@@ -63,3 +64,44 @@ def test_counts_of_lines_without_a_process_are_apart(tmp_path: Path) -> None:
     assert {c.proc for c in counts.outside()} == {-1}
     assert [(c.proc, c.count) for c in counts] == list(zip(counts.proc.tolist(), counts.times.tolist(), strict=True))
     assert Counts.listed(counts) == counts
+
+
+@pytest.mark.parametrize("share", [1, 3, 50])
+def test_picked_rows_are_those_with_the_numbers_in_their_order(tmp_path: Path, share: int) -> None:
+    """A few rows of a message are made alone, most of them as a whole."""
+    result = _scan(tmp_path, "abort")
+    whole = list(result.events)
+    rows = np.random.default_rng(3).permutation(len(whole))[: len(whole) // share]
+    for events in (result.events, Events.listed(whole)):
+        assert events.pick(rows) == [whole[row] for row in rows.tolist()]
+    assert result.events.pick(rows[:0]) == []
+
+
+def test_values_of_a_field_are_those_of_the_rows(tmp_path: Path) -> None:
+    for kind in ("abort", "watchdog"):
+        result = _scan(tmp_path, kind)
+        for events in (result.events, Events.listed(result.events)):
+            for name in events.names:
+                rows = events.rows([name])[::-2]
+                found = events.pick(rows)
+                for field in {field for event in found for field in event.fields} | {"no such field"}:
+                    assert events.values(name, field, rows) == [e.fields.get(field) for e in found], (name, field)
+
+
+def test_listed_records_become_objects_when_they_are_asked_for() -> None:
+    records = np.array([(n, n * 0.5) for n in range(10_000)], dtype=[("number", "<i8"), ("half", "<f8")])
+    made: list[int] = []
+
+    def make(row: tuple[int, float]) -> tuple[int, float]:
+        made.append(row[0])
+        return row
+
+    listed = Listed(records, make)
+    assert len(listed) == 10_000 and not made
+    assert (listed[7], listed[-1], listed[2:6:3]) == ((7, 3.5), (9_999, 4999.5), [(2, 1.0), (5, 2.5)])
+    assert made == [7, 9_999, 2, 5]
+    assert next(iter(listed)) == (0, 0.0) and len(made) < 5_000, "a loop that ends early makes no row of the rest"
+    assert list(listed) == [(n, n * 0.5) for n in range(10_000)]
+    assert listed == [(n, n * 0.5) for n in range(10_000)] and listed != listed[1:] and listed != 7
+    with pytest.raises(IndexError):
+        listed[10_000]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.cli import plugin_drive
 from psmkit.cli.app import main
 from psmkit.lab import cuda
 from psmkit.model import CODES
@@ -115,6 +116,22 @@ def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.Capt
     ):
         assert main(["plugin", "drive", *map(str, arguments)]) == 2
         assert complaint in capsys.readouterr().err
+
+
+def test_checks_that_a_failure_leaves_out_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table without functions fails one check, and the forty after it say nothing."""
+    names = [check.name for check in CHECKS]
+    results = [driver.Result(names[0], 8, "passed"), driver.Result(names[1], 8, "failed", "x is NULL", "contract")]
+    results += [driver.Result(name, 8, "skipped", f"needs {names[1]}, which failed") for name in names[2:-1]]
+    results.append(driver.Result(names[-1], 8, "skipped", "this version has none"))
+    done = driver.Drive(Path("libnccl-net-mine.so"), 2, (8,), tuple(results), ())
+    plugin_drive._present(done, "net v8; 2 ranks", CHECKS, "text")
+    shown = capsys.readouterr().out.split("\n\n")
+    table, skipped = shown[1], " ".join(shown[2].split())
+    assert [line.split()[0] for line in table.splitlines()] == ["check", names[0], names[1], names[-1]]
+    assert skipped == (
+        f"skipped {', '.join(names[2:8])} and {len(names) - 9} more with v8: needs {names[1]}, which failed"
+    )
 
 
 def test_the_checks_are_listed_without_a_library(capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,3 +197,18 @@ def closed_beside(rank: Rank) -> tuple[str, str, int | None, Cause, int | None] 
         connector.close()
         proxy.close()
     return said
+
+
+def refused(rank: Rank) -> tuple[str, Cause, int | None] | None:
+    """What rank 1 hears when the proxy of rank 0 cannot take its connection."""
+    table = Handlers(setup=lambda c, request, size: b"")
+    with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}) as proxy:
+        addresses = meet(rank, proxy)
+        said = None
+        if rank.number == 1:
+            try:
+                proxy.connect(addresses[0], NUMBER, send=False).close()
+            except PsmError as error:
+                said = error.status.name, error.cause, error.names
+        rank.barrier("done")
+    return said

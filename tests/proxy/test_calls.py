@@ -292,3 +292,11 @@ def test_proxy_that_was_closed_is_told_to_who_asks_it(ranks: Ranks) -> None:
         None,
         ("PeerClosedError", "setup", 0, Cause.PEER_CLOSED, 0),
     ]
+
+
+@pytest.mark.ranks(2, deadline=60)
+def test_proxy_that_cannot_take_a_connection_is_named_as_the_one_that_failed(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSM_FAULTS", "proxy.accept:error=ENOMEM,rank=0,nth=1")
+    assert ranks.run(calls.refused) == [None, ("NO_MEMORY", Cause.PEER_FAILED, 0)]

@@ -214,3 +214,25 @@ def test_findings_about_the_same_thing_are_one_and_consequences_follow_it() -> N
     assert page.count("error PSM") == 1
     assert "seen by PSM304" not in page
     assert "PSM304 seen by PSM304" in text(grouped, verbose=True)
+
+
+def test_a_reason_about_another_rank_is_no_reason_to_blame_this_one() -> None:
+    report = samples.many()
+    (first, *rest) = report.culprits
+    for why, said in (
+        ("rank 99 (node-z:1) failed: x", False),
+        ("rank 9 (node-z:1) failed: x", True),
+        ("it is silent", True),
+    ):
+        culprit = dataclasses.replace(first, rank=9, global_rank=9, why=why)
+        shown = text(dataclasses.replace(report, culprits=(culprit, *rest)))
+        assert (why in " ".join(shown.split())) is said
+
+
+def test_the_headline_names_a_place_without_the_common_folder() -> None:
+    report = samples.hung()
+    folder = os.path.dirname(report.findings[0].evidence[0].file)
+    assert folder
+    reason = f"rank 3 owes Setup, or its log was cut after {folder}/nccl.rank3.log:141"
+    first = text(dataclasses.replace(report, reason=reason, runs=())).splitlines()[0]
+    assert "cut after nccl.rank3.log:141" in first

@@ -120,6 +120,20 @@ static enum psm_cause cause_of(psm_status status)
     }
 }
 
+enum psm_cause psm_refusal(psm_status status)
+{
+    switch (status) {
+    case PSM_ERR_NO_MEMORY:
+    case PSM_ERR_NO_RESOURCE:
+    case PSM_ERR_CUDA:
+    case PSM_ERR_SYSTEM:
+    case PSM_ERR_INTERNAL:
+        return PSM_CAUSE_PEER_FAILED;
+    default:
+        return cause_of(status);
+    }
+}
+
 uint32_t psm_detail_of(psm_status status, int names)
 {
     return psm_error_detail(cause_of(status), names);

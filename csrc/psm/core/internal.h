@@ -29,6 +29,8 @@ psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const 
     __attribute__((format(printf, 5, 6)));
 /* What a status alone says, for a struct psm_error that is filled in by hand; psm_fail does it. */
 uint32_t psm_detail_of(psm_status status, int names);
+/* The cause where a peer refuses this rank with a status: some statuses are a failure of the peer itself. */
+enum psm_cause psm_refusal(psm_status status);
 /* Say the cause of the failure that was just noted: return psm_because(psm_fail(...), PSM_CAUSE_PEER_FAILED, peer). */
 psm_status psm_because(psm_status status, enum psm_cause cause, int names);
 /* The same where the peer of the failure sent or published what breaks the protocol: return

@@ -63,8 +63,7 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
         error.status = bye->refused ? (psm_status)bye->status : PSM_ERR_ABORTED;
         snprintf(error.text, sizeof error.text, "the proxy of rank %d %s: %.200s", client->rank,
                  bye->refused ? "refused this rank" : "ended the operation", bye->text);
-        error.detail = bye->refused ? psm_detail_of(error.status, client->rank)
-                                    : psm_error_detail(PSM_CAUSE_PEER_FAILED, client->rank);
+        error.detail = psm_error_detail(bye->refused ? psm_refusal(error.status) : PSM_CAUSE_PEER_FAILED, client->rank);
     } else if (bye) {
         error.status = PSM_ERR_PEER_CLOSED;
         error.detail = psm_detail_of(error.status, client->rank);

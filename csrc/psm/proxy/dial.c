@@ -89,9 +89,12 @@ static psm_status greet(psmProxyState *state, struct psm_client *client, struct 
                              1u << PSM_WIRE_HELLO | 1u << PSM_WIRE_BYE, &m, text);
     if (status < 0)
         return psm_fail(status, "init", state->rank, to->rank, 0, "%.220s (from the proxy of rank %d)", text, to->rank);
-    if (m.kind == PSM_WIRE_BYE)
-        return psm_fail(m.bye.status < 0 ? (psm_status)m.bye.status : PSM_ERR_PEER_CLOSED, "init", state->rank,
-                        to->rank, 0, "the proxy of rank %d refused this rank: %.200s", to->rank, m.bye.text);
+    if (m.kind == PSM_WIRE_BYE) {
+        status = m.bye.status < 0 ? (psm_status)m.bye.status : PSM_ERR_PEER_CLOSED;
+        psm_fail(status, "init", state->rank, to->rank, 0, "the proxy of rank %d refused this rank: %.200s", to->rank,
+                 m.bye.text);
+        return psm_because(status, psm_refusal(status), to->rank);
+    }
     if (m.hello.rank != to->rank || m.hello.nranks != state->nranks)
         return psm_fail(PSM_ERR_MISMATCH, "init", state->rank, to->rank, 0,
                         "rank %d of %d answers at @%s, expected rank %d of %d", m.hello.rank, m.hello.nranks,

@@ -7,7 +7,7 @@ import itertools
 import re
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines, outside
@@ -38,10 +38,12 @@ _SLURM = {
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
     "launch.elastic.root_cause",
+    "launch.elastic.time",
     "launch.elastic.host",
     "launch.elastic.rank",
     "launch.elastic.exitcode",
     "launch.elastic.signal",
+    "launch.elastic.worker",
 )
 
 
@@ -50,8 +52,10 @@ class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
     ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
-    another process closed a connection. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
-    the last printed text. ``events`` are the lines about this death.
+    another process closed a connection, ``listed`` that only torchrun's list of the failures after the first one has it. ``time`` is
+    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
+    the last printed text. ``events`` are the lines about this death,
+    ``reason`` is the one that says why it ended.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -64,8 +68,11 @@ class Death:
     oom: bool = False
     root: bool = False
     by_peer: bool = False
+    listed: bool = False
+    time: str = ""
     local: int | None = None
     where: str | None = None
+    reason: Event | None = None
 
     @property
     def sent(self) -> bool:
@@ -74,8 +81,9 @@ class Death:
 
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
-        self.events.extend(e for e in other.events if e not in self.events)
-        for name in ("rank", "proc", "pid", "host", "code", "local", "where"):
+        known = {(e.ref, e.name) for e in self.events}
+        self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
+        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.
@@ -84,6 +92,8 @@ class Death:
         self.oom |= other.oom
         self.root |= other.root
         self.by_peer |= other.by_peer
+        self.listed &= other.listed
+        self.time = self.time or other.time
 
 
 def told_by_lab(job: Job, event: Event) -> bool:
@@ -123,15 +133,39 @@ def manner(death: Death) -> str:
     return "died" + (f" ({death.where})" if death.where else "")
 
 
-def collect(job: Job, run: int | None) -> list[Death]:
-    """The deaths of a run, one for each process, in the order of their lines."""
+def collect(job: Job, run: int | None) -> Sequence[Death]:
+    """The deaths of a run, one for each process, in the order of their lines. They are the same for every caller: do not change them."""
+    found = _collected(job)
+    if run not in found:
+        found[run] = _collect(job, run)
+    return found[run]
+
+
+@once
+def _collected(job: Job) -> dict[int | None, list[Death]]:
+    """The deaths of the runs that were asked for."""
+    return {}
+
+
+@once
+def _told(job: Job) -> dict[int | None, list[Event]]:
+    """What launchers and the system say, by run."""
+    out: dict[int | None, list[Event]] = defaultdict(list)
+    for event in job.events("launch.", "sys."):
+        out[job.run_of_event(event)].append(event)
+    return dict(out)
+
+
+def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
-    events = [e for e in job.events("launch.", "sys.") if job.run_of_event(e) == run]
+    events = _told(job).get(run, [])
     for death in (*_blocks(job, events), *_singles(job, run, events)):
         _place(job, run, death)
         found.add(death)
     kept = _without_strays(found.all)
-    return sorted(kept, key=lambda d: (not d.root, min((e.stream, e.ref.seq) for e in d.events)))
+    return sorted(
+        kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
+    )
 
 
 class _Deaths:
@@ -265,28 +299,53 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
     """torchrun's summary: separate lines for host, rank, exit code and signal of each failed worker."""
     out: list[Death] = []
     root, host, current = False, None, None
+    time = ""
     for event in events:
         if event.name not in _BLOCK:
             continue
         if event.name == "launch.elastic.root_cause":
             root, host, current = True, None, None
             root_event = event
+        elif event.name == "launch.elastic.time":
+            time = str(event.fields.get("time", ""))
         elif event.name == "launch.elastic.host":
             host, current = event, None
+        elif event.name == "launch.elastic.worker":
+            out.append(_on_one_line(event, [root_event] if root else []))
+            root, host, current = False, None, None
         elif event.name == "launch.elastic.rank":
-            current = Death(root=root, host=str(host.fields["host"]) if host is not None else None)
-            current.events = [*([root_event] if root else []), event]
+            told = str(host.fields["host"]) if host is not None else None
+            current = Death(root=root, listed=not root, time=time, host=told)
+            time = ""
+            current.events = [event, *([root_event] if root else [])]
             rank = event.fields.get("rank")
             current.rank = rank if isinstance(rank, int) else None
             root = False
             out.append(current)
         elif current is not None:
-            current.events.append(event)
-            if event.name == "launch.elastic.exitcode":
+            # the line that says how it ended comes first
+            ended = event.name == "launch.elastic.exitcode"
+            current.events.insert(0 if ended else len(current.events), event)
+            if ended:
                 _split(current, event.fields.get("exitcode"))
                 pid = event.fields.get("pid")
                 current.pid = pid if isinstance(pid, int) else None
     return [d for d in out if d.signal is not None or d.code]
+
+
+def _on_one_line(event: Event, head: list[Event]) -> Death:
+    """A worker of torchrun's summary. ``head`` is the line that calls it the first failure, if there is one."""
+    rank, pid = event.fields.get("rank"), event.fields.get("pid")
+    death = Death(
+        events=[*head, event],
+        rank=rank if isinstance(rank, int) else None,
+        pid=pid if isinstance(pid, int) else None,
+        host=str(event.fields.get("host", "")) or None,
+        root=bool(head),
+        listed=not head,
+    )
+    _split(death, event.fields.get("exitcode"))
+    return death
 
 
 def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
@@ -316,6 +375,13 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death if death.signal is not None or death.code else None
     if name == "launch.spawn.exited":
         return _spawn(job, run, event, death)
+    if name in ("launch.elastic.no_error_file", "launch.composer.exit"):
+        rank = fields.get("rank")
+        death.rank = rank if isinstance(rank, int) else None
+        death.root = name == "launch.elastic.no_error_file"
+        _split(death, fields.get("exitcode"))
+        _locate(job, run, death, fields.get("local_rank"))
+        return death if fields.get("exitcode") != 0 else None
     if name in ("launch.mpi.signal", "launch.mpi.abort"):
         rank, number = fields.get("rank"), fields.get("signal")
         death.rank = rank if isinstance(rank, int) else None
@@ -333,6 +399,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death
     if name == "launch.deepspeed.exit":
         _split(death, fields.get("exitcode"))
+        death.pid = _only_worker(job, event)
         return death if death.signal is not None or death.code else None
     if name in ("launch.slurm.oom", "launch.k8s.oom_killed", "launch.ray.oom"):
         death.signal, death.oom = signals.SIGKILL, True
@@ -349,6 +416,13 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         death.where = str(library).split("[", 1)[0] if library is not None else None
         return death
     return _handler(job, event, death)
+
+
+def _only_worker(job: Job, event: Event) -> int | None:
+    """The worker of DeepSpeed's launcher that ended, if the launcher has one worker."""
+    pids = {e.fields.get("pid") for e in job.events("launch.deepspeed.killing") if e.stream == event.stream}
+    pid = next(iter(pids)) if len(pids) == 1 else None
+    return pid if isinstance(pid, int) else None
 
 
 def _handler(job: Job, event: Event, death: Death) -> Death | None:

@@ -25,7 +25,7 @@ _GIVES_UP = (
     "framework.nccl_error",
     "torch.async_error",
     "torch.store.timeout",
-    "torch.barrier.monitored",
+    "torch.barrier.",
     "torch.fingerprint.mismatch",
     "nccltests.failure",
 )
@@ -45,7 +45,7 @@ STOPS = (
 # Lines of frameworks, launchers, kernels and libraries beside NCCL.
 _OUTSIDE = (
     *("launch.", "sys.", "torch.", "framework.", "nccltests."),
-    *("gloo.", "ofi.", "ucx.", "nixl.", "program.failed"),
+    *("gloo.", "ofi.", "ucx.", "nixl.", "deepep.", "xla.", "jax.", "program.failed"),
 )
 # This many lines of a process after an exception show that it continued.
 WENT_ON = 20

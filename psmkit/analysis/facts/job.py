@@ -80,6 +80,8 @@ class Job:
         for (_, rank), proc in self.proc_by_rank.items():
             if rank >= 0:
                 out[proc].add(rank)
+        for proc, rank in self.rank_by_proc.items():
+            out[proc].add(rank)
         return {proc: sorted(ranks) for proc, ranks in out.items()}
 
     def rank_of_thread(self, event: Event) -> int | None:
@@ -87,6 +89,20 @@ class Job:
         rank = self.rank_of(event.proc)
         device = self.numbering.device(event) if rank is None else None
         return rank if device is None else self.numbering.by_device.get((event.proc, device))
+
+    def rank_on(self, proc: int | None, thread: int | None) -> int | None:
+        """The global rank of a thread of a process, for lines that are no events. ``thread`` is an index into the scan's threads."""
+        rank = self.rank_of(proc) if proc is not None else None
+        if proc is None or rank is not None or thread is None:
+            return rank
+        device = self._device_of_thread.get(thread)
+        return None if device is None else self.numbering.by_device.get((proc, device))
+
+    @cached_property
+    def _device_of_thread(self) -> dict[int, int]:
+        """The device of each thread that selected only one, in processes that drive several ranks."""
+        procs = {proc for proc, _ in self.numbering.by_device if self.rank_of(proc) is None}
+        return self.numbering.of_threads(self.scan.events, procs)
 
     def device_of(self, proc: int) -> int | None:
         """The device of a process; None if it is unknown or the process has several."""

@@ -11,6 +11,7 @@ __all__ = [
     "comm_name",
     "joined",
     "name_of",
+    "name_of_rank",
     "name_of_thread",
     "names_of",
     "ranks_text",
@@ -34,6 +35,13 @@ def name_of_thread(job: Job, event: Event) -> str:
     if rank is None or job.rank_of(event.proc) is not None:
         return name_of(job, event.proc)
     return f"rank {rank} ({job.process(event.proc).name}, device {event.device})"
+
+
+def name_of_rank(job: Job, proc: int, rank: int | None) -> str:
+    """The name of a process; ``rank 3 (host:pid)`` if it drives several ranks and ``rank`` is one of them."""
+    if rank is None or job.rank_of(proc) is not None or rank not in job.ranks_of(proc):
+        return name_of(job, proc)
+    return f"rank {rank} ({job.process(proc).name})"
 
 
 def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:

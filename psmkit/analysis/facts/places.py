@@ -26,6 +26,7 @@ __all__ = [
     "missing_at",
     "no_log",
     "procs_on",
+    "rank_at",
     "single_node",
     "unnamed",
 ]
@@ -135,6 +136,32 @@ def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     if job.runs[run].nranks is not None and not job.missing_ranks(run) and local_rank < len(here):
         return here[local_rank]
     return None
+
+
+def rank_at(job: Job, proc: int, local_rank: int) -> int | None:
+    """The global rank with this local rank on the host of ``proc``, in the same run. Its process may drive several ranks."""
+    run = job.run_of(proc)
+    if run is None or local_rank < 0:
+        return None
+    host = job.process(proc).host
+    if single_node(job, run):
+        found = job.proc_of(run, local_rank)
+        return local_rank if found is not None and job.process(found).host == host else None
+    here = _ranks_on(job).get((run, host), [])
+    whole = job.runs[run].nranks is not None and not job.missing_ranks(run)
+    return here[local_rank] if whole and local_rank < len(here) else None
+
+
+@once
+def _ranks_on(job: Job) -> dict[tuple[int, str], list[int]]:
+    """The ranks on each host of each run."""
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for (run, rank), proc in job.proc_by_rank.items():
+        if rank >= 0:
+            out[run, job.process(proc).host].append(rank)
+    for ranks in out.values():
+        ranks.sort()
+    return dict(out)
 
 
 def absent_rank(job: Job, proc: int, local_rank: int) -> int | None:

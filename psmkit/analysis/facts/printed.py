@@ -37,13 +37,19 @@ class Printed:
             np.bincount(at, weights=n, minlength=len(keys)) for at, (_, n) in zip(parts, sums, strict=True) if len(keys)
         ]
         width = max(len(number), 1)
-        self.proc, self.kind = keys // width, keys % width
+        self.proc, self.kind = (keys // width).astype(np.int32), (keys % width).astype(np.int32)
         self.times = np.maximum(*times).astype(np.int64) if times else np.zeros(0, dtype=np.int64)
+        # where the rows of each process begin, from -1 on
+        self._begins = np.searchsorted(
+            self.proc, np.arange(-1, len(job.scan.processes) + 1, dtype=self.proc.dtype)
+        ).tolist()
         self._sums: dict[tuple[str, ...], Mapping[int, int]] = {}
 
     def of(self, proc: int) -> dict[str, int]:
         """How often a process printed each of its messages."""
-        low, high = np.searchsorted(self.proc, (proc, proc + 1))
+        if not -1 <= proc < len(self._begins) - 2:
+            return {}
+        low, high = self._begins[proc + 1 : proc + 3]
         return {
             self.names[kind]: times
             for kind, times in zip(self.kind[low:high].tolist(), self.times[low:high].tolist(), strict=True)

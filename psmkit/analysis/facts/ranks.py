@@ -8,14 +8,14 @@ because a reader must see that they are no facts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
-from psmkit.logparse.tables import ScanData
+from psmkit.logparse.tables import Events, ScanData
 from psmkit.logparse.types import Event, Process, Ref, Value
 from psmkit.model.rows import row
 
@@ -25,6 +25,7 @@ __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidenc
 ASSUMED = "assumed: "
 #: Subsystems of threads that select no device: their lines show device 0, whatever the rank's is.
 _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
+_NO_RANK = 1 << 31  # no job has this rank
 #: A host has at most this many GPUs, so a larger job has more hosts.
 MOST_DEVICES = 16
 
@@ -75,6 +76,19 @@ class Numbering:
         """The device of the thread that printed a line, None if it may not have selected one."""
         return _selected(event, self.helpers)
 
+    def of_threads(self, events: Events, procs: Collection[int]) -> dict[int, int]:
+        """The device of each thread of these processes whose lines show only one."""
+        if not procs:
+            return {}
+        helpers = [at for at, kind in enumerate(events.kinds) if kind in self.helpers]
+        # a line with device 0 may come from a thread that selected none
+        chose = (events.device > 0) | ((events.device == 0) & ~events.placed & ~np.isin(events.message, helpers))
+        rows = np.flatnonzero(np.isin(events.proc, list(procs)) & (events.thread >= 0) & chose)
+        seen: dict[int, set[int]] = defaultdict(set)
+        for pair in np.unique(events.thread[rows].astype(np.int64) << 32 | events.device[rows]).tolist():
+            seen[pair >> 32].add(pair & 0xFFFFFFFF)
+        return {thread: next(iter(found)) for thread, found in seen.items() if len(found) == 1}
+
 
 def evidence(scan: ScanData) -> Evidence:
     """Collect what lines, tags and launchers say about ranks."""
@@ -90,10 +104,9 @@ def evidence(scan: ScanData) -> Evidence:
     for process in scan.processes:
         pids[process.pid].append(process)
     _stated(scan, named, out, pids)
-    for event in scan.events.with_fields("nodes"):
-        nodes = event.fields.get("nodes")
-        if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
-            out.spread.add(event.proc)
+    for at, nodes in scan.events.fields(scan.events.names, "nodes"):
+        if isinstance(nodes, int) and nodes > 1 and (proc := int(scan.events.proc[at])) >= 0:
+            out.spread.add(proc)
     for fd in scan.fds:
         if fd.client is not None and fd.rank is not None and (fd.done is None or fd.server is not None):
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
@@ -217,7 +230,8 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
             out[instance.proc].add(instance.dev)
     for proc, devices in seen.items():
         out.setdefault(proc, devices)
-    return {proc: frozenset(devices) for proc, devices in out.items()}
+    same: dict[frozenset[int], frozenset[int]] = {}  # thousands of processes have one of a few devices
+    return {proc: same.setdefault(found := frozenset(devices), found) for proc, devices in out.items()}
 
 
 def _tags(scan: ScanData, out: Evidence) -> None:
@@ -241,7 +255,8 @@ def _own_proxies(scan: ScanData, out: Evidence) -> None:
     clients: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for tally in scan.services:
         for (_, _, local_rank), times in tally.opened.items():
-            clients[tally.proc][local_rank] += times
+            if 0 <= local_rank < _NO_RANK:
+                clients[tally.proc][local_rank] += times
     for proc, opened in clients.items():
         ranked = sorted(opened.items(), key=lambda item: -item[1])
         # peers connect to a proxy too, but less often than its own rank

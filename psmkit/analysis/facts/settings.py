@@ -166,4 +166,4 @@ def _firsts(job: Job) -> dict[int, dict[str, int]]:
 def odd_ranks(job: Job, run: int, exchange: str) -> list[int]:
     """Ranks whose settings differ from the majority's in a way that breaks an exchange."""
     procs = {p for d in differences(job, run) if exchange in d.breaks for p in d.odd}
-    return sorted({r for p in procs if (r := job.rank_of(p)) is not None})
+    return sorted({rank for p in procs for rank in job.ranks_of(p)})

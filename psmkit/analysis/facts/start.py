@@ -21,6 +21,7 @@ MET = (
     "init.channels",
     "transport.channel",
     "proxy.conn.new",
+    "proxy.closed_by_peer",
     "graph.",
     "topo.",
     "tuning.",

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at
+from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at, rank_at
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults, reports
@@ -137,7 +137,8 @@ class Graph:
 
     def _only_heard(self, at: Target) -> bool:
         ours = self.by(at.proc)
-        return bool(ours) and all(b.heard or b.weight == 1 for b in ours) and not all(b.heard for b in self.against(at))
+        told = all(b.heard or b.weight == 1 for b in ours)
+        return bool(ours) and told and any(not b.heard and b.weight > 1 for b in self.against(at))
 
 
 def target(job: Job, event: Event) -> Target | None:
@@ -157,6 +158,9 @@ def target(job: Job, event: Event) -> Target | None:
         proc = by_local_rank(job, event.proc, peer)
         if proc is not None:
             return Target(proc, job.rank_of(proc))
+        rank = rank_at(job, event.proc, peer)
+        if rank is not None:
+            return Target(job.proc_of(run, rank), rank)
         absent = absent_rank(job, event.proc, peer)
         return Target(None, absent) if absent is not None else None
     for name in _PEERS:
@@ -261,6 +265,8 @@ def _graphs(job: Job) -> dict[int, Graph]:
         weight = 3 if report is not None and report.points else weights[event.name]
         if not weight or index is None:
             continue
+        if weight == 3 and report is None and reports.began(job).get(event.proc, -1) > event.ref.seq:
+            continue  # libpsm found the reason in this process
         at = target(job, event)
         if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
             continue
@@ -295,6 +301,13 @@ def leaving(job: Job) -> dict[int, int]:
         if tally.begun_operation == "Stop" and tally.last_begun is not None:
             exits[tally.proc].append(tally.last_begun.seq)
     return {proc: min(seqs) for proc, seqs in exits.items() if len(job.instances_of.get(proc, ())) == 1}
+
+
+@once
+def _stopped(job: Job) -> set[int]:
+    """Processes whose proxy of their last communicator ended because they asked it to: a process that dies cannot."""
+    asked = {e.proc for e in job.events("proxy.uds.exit") if e.fields.get("stop") == 1 and not e.fields.get("abort")}
+    return asked & leaving(job).keys()
 
 
 def _came_through(job: Job, event: Event) -> bool:
@@ -334,6 +347,8 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if graph_.victims and any(b.weight != 2 for b in against):
         return True, 0.75
     if not any(b.event.name in _CLOSURES for b in against):
+        return False, 0.0
+    if best == 1 and at.proc in _stopped(job):
         return False, 0.0
     # a connection that closes while the other side still initialises always means a death
     closers = {b.by for b in against if b.event.name == "proxy.closed_by_peer"}

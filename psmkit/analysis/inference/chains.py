@@ -27,6 +27,9 @@ THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.prog
 _API = frozenset(
     {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
 )
+#: Transports between two ranks, and the files that connect their two ends.
+_TRANSPORTS = frozenset({"transport/p2p.cc", "transport/shm.cc", "transport/net.cc"})
+_CONNECTING = frozenset({"transport.cc", "transport/generic.cc"})
 #: libpsm's response to its caller: it says what failed, whoever is blamed above it.
 _RESPONSES = frozenset({"libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"})
 #: Bits of the number of a line, in a key of a process (or thread) and a line.
@@ -76,6 +79,16 @@ class Kind:
         return self.name in THREAD_ENDS or self.file in _API or self.file.rsplit("src/", 1)[-1] in _API
 
     @property
+    def connects(self) -> bool:
+        """Whether this step of a chain is in the setup of connections."""
+        return self.chain and self.file.rsplit("src/", 1)[-1] in _CONNECTING
+
+    @property
+    def connection(self) -> bool:
+        """Whether this step of a chain is in a transport between two ranks. The others have a replacement."""
+        return self.chain and self.file.rsplit("src/", 1)[-1] in _TRANSPORTS
+
+    @property
     def transport(self) -> bool:
         """Whether this step of a chain is in a transport or in the proxy."""
         return self.file.rsplit("src/", 1)[-1].startswith(("transport/", "transport.cc", "proxy.cc"))
@@ -94,6 +107,9 @@ class Shape:
     reached_api: bool = (
         False  # the error was returned to the application or stored as the communicator's asynchronous error
     )
+    connecting: bool = (
+        False  # the last step returns from a transport to the setup of connections, which passes on each error
+    )
 
     def add(self, row: int, kind: Kind, thread: int) -> None:
         """Append the next line of the process."""
@@ -105,6 +121,7 @@ class Shape:
         self.chain = self.chain or kind.chain
         self.code = self.code if kind.code is None else kind.code
         self.reached_api = self.reached_api or (kind.chain and kind.api)
+        self.connecting = kind.connects and len(self.kinds) > 1 and (self.connecting or self.kinds[-2].connection)
 
 
 def is_step(name: str) -> bool:
@@ -201,6 +218,8 @@ def _leads(shape: Shape, kind: Kind) -> bool:
         return False
     if shape.kinds[-1].name.startswith("plugin.") and kind.name.startswith("plugin."):
         return True  # a plugin warns in each of its functions, and returns through none of NCCL's
+    if shape.kinds[0].chain and shape.kinds[-1].name in THREAD_ENDS:
+        return False  # the warning of that chain is not in the log, and the thread tried again: this one says why
     return shape.chain or shape.severity == "error"
 
 

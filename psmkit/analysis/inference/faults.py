@@ -54,8 +54,12 @@ Column = npt.NDArray[Any]
 
 #: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+#: A network plugin fails to create its end of a connection. While it starts, NCCL takes another network.
+_ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
+#: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
+_CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
@@ -101,7 +105,7 @@ class _Lines:
     def __init__(self, job: Job, rows: Column) -> None:
         self.job, self.events, self.rows = job, job.scan.events, rows
         self.keys = keys(self.events.proc[rows], self.events.first[rows])
-        self.threads: list[int] = self.events.thread[rows].tolist()
+        self.threads = self.events.thread[rows]
 
     def fault(self, event: Event, kind: Kind) -> Fault:
         return Fault(event, kind, reports.of(self.job, event))
@@ -127,6 +131,8 @@ class Cascade:
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
     aftermath: bool = False  # its process had been aborted before
+    chosen: bool = False  # a network failed that NCCL had chosen: its connections have no replacement
+    began: bool = False  # libpsm then ended the operation of all ranks, for a reason of this process
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     fatal: bool = False  # this ended the job, as far as one process can show
 
@@ -189,14 +195,16 @@ class Cascade:
             return not (self.destroyed and not self.reached_api)
         if self.reached_api:
             return not (self.destroyed and self.severity == "warning")
+        if self.last_words and (self.chosen or (self.shape.connecting and self.first.chain)):
+            return not self.destroyed  # whoever connects a rank passes on each error of its transport
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and self.returned and not self.destroyed
 
     @property
     def ended_all(self) -> bool:
-        """Whether the rank ended the operation of all ranks because of it."""
-        return any(kind.name == reports.ENDS_ALL for kind in self.kinds)
+        """Whether the rank ended the operation of all ranks because of it, and libpsm gives no other reason."""
+        return not self.began and any(kind.name == reports.ENDS_ALL for kind in self.kinds)
 
     @property
     def settled(self) -> bool:
@@ -218,7 +226,7 @@ class Cascade:
         if first.chain:
             if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
-            return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
+            return _CODES.get(first.code or 0)
         known, report = first.known, first.report
         if known is None or first.kind.name in UNKNOWN:
             return None
@@ -233,7 +241,7 @@ class Cascade:
             return False
         # a refused connection may be the origin (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
-            return None
+            return True if self.began and report is None else None
         return True if known.origin is True or known.blames == "self" else None
 
 
@@ -271,7 +279,8 @@ def brief(job: Job, event: Event, most: int = 90) -> str:
     report = reports.of(job, event)
     whole = body(job, event, 400)
     if report is not None and report.status:
-        whole = f"{report.status}: {event.fields.get('reason')}"
+        whole = f"{report.status}: {_without_arguments(report.reason)}"
+        most += len(report.status)  # the reason matters more
     kept: list[str] = []
     for word in whole.removesuffix(_CUT).split():
         if word.count(":") > 1 and _HEX.issuperset(word.strip(",()")):
@@ -284,6 +293,13 @@ def brief(job: Job, event: Event, most: int = 90) -> str:
     if whole.endswith(_CUT):
         return short + _CUT
     return short if short == text else short + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _without_arguments(reason: str) -> str:
+    """A reason of libpsm without the arguments of the call that failed: the error stands behind them."""
+    call, end, error = reason.partition("): ")
+    name, begin, _ = call.partition("(")
+    return f"{name}: {error}" if end and begin and name.isidentifier() else reason
 
 
 def place(event: Event) -> str | None:
@@ -380,6 +396,7 @@ class _Later:
 
     other: Others
     speaking: frozenset[int]  # processes whose log holds more than failures
+    connecting: frozenset[int]  # threads that connect their rank over a network
     aborts: Mapping[int, int]  # process -> its last line about an abort
     repairs: Mapping[
         tuple[int, str], list[Event]
@@ -404,7 +421,8 @@ def _later(job: Job, other: Others) -> _Later:
         known = message(job, name)
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
-    return _Later(other, other.procs, aborts, repairs, frozenset(repairable), frozenset(watched))
+    connecting = frozenset(e.thread for e in job.events("net.channel."))
+    return _Later(other, other.procs, connecting, aborts, repairs, frozenset(repairable), frozenset(watched))
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
@@ -416,9 +434,11 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
+    cascade.began = reports.began(job).get(cascade.proc, -1) > cascade.begin
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
     aborted = later.aborts.get(cascade.proc, -1) > cascade.begin
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
+    cascade.chosen = cascade.first.event.name in _ENDPOINTS and bool(cascade.threads & later.connecting)
     cascade.fatal = cascade.ends_job()
 
 
@@ -461,7 +481,7 @@ def cascades(job: Job) -> list[Cascade]:
     seqs = job.scan.events.first[rows[[at + shape.rows[-1] for at, shape in found]]].tolist()
     out: list[Cascade] = []
     for (at, shape), event, end in zip(found, events, seqs, strict=True):
-        threads = frozenset(lines_.threads[at + row] for row in shape.threads.values())
+        threads = frozenset(lines_.threads[[at + row for row in shape.threads.values()]].tolist())
         out.append(Cascade(event.proc, shape, lines_.fault(event, shape.kinds[0]), end, threads, lines_, at))
     later = _later(job, other)
     for cascade in out:
@@ -474,7 +494,8 @@ class Reported:
 
     def __init__(self, items: Iterable[Cascade]) -> None:
         chosen = list(items)
-        found = np.sort(np.concatenate([c._lines.keys[c.rows] for c in chosen])) if chosen else np.zeros(0, np.int64)
+        rows = [c._at + row for c in chosen for row in c.shape.rows]
+        found = np.sort(chosen[0]._lines.keys[rows]) if chosen else np.zeros(0, np.int64)
         self._keys = array("q", found.tobytes())
 
     def __contains__(self, event: Event) -> bool:

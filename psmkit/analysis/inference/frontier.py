@@ -266,7 +266,7 @@ def _step(
     debt = debts(job).get(rear)
     if debt is not None:
         return debt.step, debt.stage, "proxy", debt.refs
-    comm = comm_name(job, group) if group is not None else "its communicator"
+    comm = f"communicator {comm_name(job, group)}" if group is not None else "its communicator"
     if mine.part == _BEGUN and next_.part > _BEGUN:
         # its peers passed the first exchange of all ranks, so it did as well
         return f"the next step of its init of {comm}", "init", "init", ()

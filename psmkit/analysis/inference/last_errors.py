@@ -1,4 +1,4 @@
-"""NCCL's last warning, as torch repeats it below `Last error:`."""
+"""NCCL's last warning, as torch repeats it below `Last error:` and XLA in the text of the error."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from psmkit.model import CODES, Named
 __all__ = ["LastError", "last_errors"]
 
 _HEAD = "Last error:"
+_XLA = "framework.nccl_error"
+#: What XLA appends behind the text of the warning.
+_APPENDED = ("'. [", "'.;", "'.")
 #: Blank lines between the head and the text.
 _MOST_BLANK = 2
 #: A text is repeated by each rank.
@@ -25,7 +28,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The text below a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank."""
+    """The text below or in a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank."""
 
     head: Event
     ref: Ref
@@ -36,14 +39,20 @@ class LastError:
 
 
 def last_errors(job: Job, run: int | None) -> list[LastError]:
-    """The last warnings that torch repeats in a run, in reading order."""
-    heads = [e for e in job.events("torch.last_error.head") if job.run_of_event(e) == run][:_MOST]
+    """The last warnings that torch or XLA repeat in a run, in reading order."""
+    heads = [e for e in job.events("torch.last_error.head", _XLA) if job.run_of_event(e) == run]
+    heads = [e for e in heads if e.name != _XLA or e.fields.get("last")][:_MOST]
     found = (_text(job, head) for head in heads)
     return [_read(job, head, *item) for head, item in zip(heads, found, strict=True) if item is not None]
 
 
 def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
     """The first text below a head, without the launcher's tag that both lines begin with."""
+    if head.name == _XLA:
+        text = str(head.fields["last"])
+        for end in _APPENDED:
+            text = text.partition(end)[0]
+        return (head.ref, text.strip()) if text.strip() else None
     before, _, rest = _line(job, head.ref).partition(_HEAD)
     ref = head.ref
     if rest.strip():

@@ -7,7 +7,7 @@ from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.places import behind_rank
 from psmkit.model import Finding
 
-__all__ = ["blamed", "device_of_rank"]
+__all__ = ["blamed", "device_of_rank", "global_rank"]
 
 
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
@@ -16,6 +16,15 @@ def blamed(job: Job, finding: Finding) -> frozenset[int]:
         return frozenset()
     found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
     return frozenset(proc for proc in found if proc is not None)
+
+
+def global_rank(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
+    """The global rank of a rank of a communicator, or of a rank that is global already."""
+    known = job.rank_of(proc) if proc is not None else rank
+    if proc is None or known is not None or comm is None:
+        return rank if known is None else known
+    device = device_of_rank(job, proc, rank, comm)
+    return job.numbering.by_device.get((proc, device)) if device is not None else None
 
 
 def device_of_rank(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:

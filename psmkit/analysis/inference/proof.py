@@ -34,6 +34,7 @@ _LASTING = (
     "torch.dump.timeout_signal",
     "torch.heartbeat.stuck",
     "torch.heartbeat.timeout",
+    "torch.heartbeat.hang",
     "torch.desync.lagging",
     "torch.desync.joined",
     "torch.desync.at",

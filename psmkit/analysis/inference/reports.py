@@ -14,7 +14,7 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.catalogue import Phrase
-from psmkit.catalogue.reasons import FOLLOWS, OTHER, about, cause_of
+from psmkit.catalogue.reasons import FOLLOWS, OTHER, about, cause_of, origin_of
 from psmkit.logparse.types import Event
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "ENDS_ALL",
     "MISMATCH",
     "Report",
+    "began",
     "odd",
     "odd_in",
     "of",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 DEADLINE, DIED, MISMATCH = "deadline", "peer-died", "mismatch"
+#: The cause of a rank that ended the operation because another rank did.
+_PASSED_ON = "peer-failed"
 #: Version 0.1 printed its status in words.
 _WITHOUT_STATUS = "libpsm.proxy.failed"
 #: The status of a call that an abort ended: the abort's reason stands elsewhere.
@@ -94,6 +97,11 @@ def of(job: Job, event: Event) -> Report | None:
     by = job.rank_of_thread(event)
     if by is None and isinstance(rank, int):
         by = rank
+    run = job.run_of(event.proc)
+    if cause == _PASSED_ON and named is not None and run is not None and job.proc_of(run, named) is None:
+        # no log shows what that rank reported, but its words are part of the reason
+        inner = origin_of(str(event.fields["reason"]))
+        cause, named = inner if inner[1] is not None else (cause, named)
     return Report(event, by, cause, named, str(event.fields.get("status", "")), retold)
 
 
@@ -120,6 +128,15 @@ def _all(job: Job) -> dict[int, list[Report]]:
 def reports(job: Job, run: int) -> list[Report]:
     """All failures that libpsm reports in a run."""
     return _all(job).get(run, [])
+
+
+@once
+def began(job: Job) -> dict[int, int]:
+    """The processes that ended the operation of all ranks for a reason of their own, with the place of that line.
+
+    What they said about a peer before is part of their own failure: libpsm names the peer where the peer is the reason.
+    """
+    return {r.event.proc: r.event.ref.seq for run in _all(job).values() for r in run if r.begins}
 
 
 def origin(first: Report, others: Iterable[Report]) -> int | None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from psmkit.analysis.facts.connections import age_of, owes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import by_local_rank
+from psmkit.analysis.facts.places import by_local_rank, rank_at
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
-__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits", "waits_for", "waits_of"]
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Index:
 
     ends: dict[int, int]  # stream -> its last line
     last_read: dict[int, Ref]  # process -> the last response that it read
-    clients: dict[int, set[int]]  # process -> local ranks that its service worked for
+    clients: dict[tuple[int, int | None], set[int]]  # service -> local ranks that it worked for
     orphans: bool  # some responses have no service
 
 
@@ -65,7 +65,7 @@ def _index(job: Job) -> _Index:
         if known is None or known.seq < count.last.seq:
             index.last_read[count.proc] = count.last
     for tally in scan.services:
-        index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
+        index.clients[_service(job, tally.proc, tally.thread)].update(rank for _, _, rank in tally.opened)
     return index
 
 
@@ -73,6 +73,11 @@ def _index(job: Job) -> _Index:
 def _ended_at(job: Job) -> dict[tuple[int, int, int], Thread]:
     """The thread whose last line is the one of a process at a place (file, line)."""
     return {(thread.proc, thread.last.file, thread.last.line): thread for thread in job.scan.threads}
+
+
+def _service(job: Job, proc: int, which: int | None) -> tuple[int, int | None]:
+    """A proxy service: a process with several ranks has one for each, which its thread or its rank tells from the others."""
+    return (proc, None if job.rank_of(proc) is not None else which)
 
 
 def _run(job: Job, *procs: int | None) -> int | None:
@@ -104,14 +109,15 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         waiter, target = None, caller
     ours = proof.of(job, run)
     age = call_age(job, call, caller)
-    proven = proof.aged(age, job.scan.totals.max_call_age)
     # a caller that does not read its response is stuck; lines from outside identify it
     idle = call.state != "served" or not ours.suspects or caller in ours.suspects
-    proven = proven or (bool(ours.lasting) and not ours.failed and idle)
+    proven = idle and (proof.aged(age, job.scan.totals.max_call_age) or (bool(ours.lasting) and not ours.failed))
     if call.state == "served" and not (
         caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
     ):
         proven = False  # the missing line belongs in another file, which may have been cut earlier
+    if caller is not None and _read(job, call, caller):
+        proven = False
     proven = proven and not _cut(job, caller, call.service)
     return Wait(
         run,
@@ -119,8 +125,8 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         stage,
         waiter,
         target,
-        _rank(job, waiter),
-        _rank(job, target),
+        job.rank_on(waiter, call.caller_thread),
+        job.rank_on(target, call.service_thread if call.state == "begun" else call.caller_thread),
         None,
         call.op,
         refs,
@@ -147,12 +153,17 @@ def caller_of(job: Job, call: Call) -> int | None:
     """The caller of a call. If no line names it, it is the only rank that the service ever worked for, if there is just one."""
     if call.caller is not None or call.service is None:
         return call.caller
-    clients = _index(job).clients.get(call.service, set())
+    clients = _index(job).clients.get(_service(job, call.service, call.service_thread), set())
     if call.peer_local_rank is not None:
         clients = {call.peer_local_rank}
     if len(clients) != 1:
         return None
-    return by_local_rank(job, call.service, next(iter(clients)))
+    (local,) = clients
+    proc = by_local_rank(job, call.service, local)
+    if proc is not None:
+        return proc
+    run, rank = job.run_of(call.service), rank_at(job, call.service, local)
+    return job.proc_of(run, rank) if run is not None and rank is not None else None
 
 
 def call_age(job: Job, call: Call, caller: int | None) -> int:
@@ -176,6 +187,31 @@ def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
         for i in job.instances_of.get(proc, [])
         for later in (i.complete, i.last_op)
     )
+
+
+@once
+def unread(job: Job) -> bool:
+    """Whether lines about answers are lost: they look unread, and the callers work like their peers."""
+    served = ((call, caller_of(job, call)) for call in job.scan.calls if call.state == "served")
+    return any(caller is not None and _read(job, call, caller) for call, caller in served)
+
+
+def _read(job: Job, call: Call, proc: int) -> bool:
+    """Whether the line of an answer is lost in another file than the call's: its reader completed its inits, and called as many
+    collectives as any peer, more than the one that may wait for a connection."""
+    if call.state != "served" or call.served is None or _beside(job, proc, call.served):
+        return False
+    ours = job.instances_of.get(proc, ())
+    if not ours or any(i.complete is None for i in ours):
+        return False
+    most = _most(job)
+    return all(i.ops >= most.get(i.group, 0) for i in ours) and any(i.ops > 1 for i in ours)
+
+
+@once
+def _most(job: Job) -> dict[int, int]:
+    """How many collectives the foremost member of each communicator called."""
+    return {group.group: max((r.ops for r in group.ranks), default=0) for group in job.scan.groups}
 
 
 def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:
@@ -265,17 +301,17 @@ def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
     """
     if fd.received is not None or fd.asked is None or target is None:
         return False
-    asked = _served(job).get((target, job.scan.files[fd.asked.file].stream), [])
+    asked = _served(job).get((_service(job, target, fd.peer), job.scan.files[fd.asked.file].stream), [])
     return len(asked) - bisect.bisect_right(asked, fd.asked.seq + 20) >= 2
 
 
 @once
-def _served(job: Job) -> dict[tuple[int, int], list[int]]:
+def _served(job: Job) -> dict[tuple[tuple[int, int | None], int], list[int]]:
     """Where the requests that each service read were sent, by service and stream."""
-    out: dict[tuple[int, int], list[int]] = defaultdict(list)
+    out: dict[tuple[tuple[int, int | None], int], list[int]] = defaultdict(list)
     for fd in job.scan.fds:
         if fd.server is not None and fd.asked is not None and fd.received is not None:
-            out[fd.server, job.scan.files[fd.asked.file].stream].append(fd.asked.seq)
+            out[_service(job, fd.server, fd.peer), job.scan.files[fd.asked.file].stream].append(fd.asked.seq)
     for seqs in out.values():
         seqs.sort()
     return dict(out)
@@ -348,7 +384,7 @@ def _connection(job: Job, tally: ServiceTally) -> Wait | None:
     refs = tuple(r for r in (tally.last_opened, tally.last_served) if r is not None)
     proven = (tally.proc in ours.suspects or proof.aged(age, job.scan.totals.max_call_age)) and not ours.failed
     proven = proven and not _cut(job, tally.proc)
-    ranks = (_rank(job, client), _rank(job, tally.proc))
+    ranks = (_rank(job, client), job.rank_on(tally.proc, tally.thread))
     return Wait(run, "connection", message, client, tally.proc, *ranks, None, None, refs, age, proven)
 
 

@@ -45,7 +45,8 @@ def find(job: Job) -> list[Finding]:
             continue
         # the first kind is the nearest to the cause
         found = [f for kind in _KINDS if (f := _library(job, run, kind)) is not None][:1]
-        out += found or _exceptions(job, run) or _program(job, run) or _cut(job, run)
+        found = found or _exceptions(job, run) or [f for f in [_library(job, run, _ENGINE)] if f is not None]
+        out += found or _program(job, run) or _cut(job, run) or _waits(job, run)
     return out
 
 
@@ -167,13 +168,50 @@ def _gloo_timeout(job: Job, events: Sequence[Event]) -> str:
     return f"{_who(job, events)} gave up{after} in a gloo {events[0].fields.get('what')}: another process did not come"
 
 
+def _deepep(job: Job, events: Sequence[Event]) -> str:
+    late = sorted(
+        {
+            p
+            for e in events
+            if isinstance(v := e.fields.get("value"), int) and v > 0 and isinstance(p := e.fields.get("peer"), int)
+        }
+    )
+    ranks = sorted({r for e in events if isinstance(r := e.fields.get("rank"), int)})
+    if not ranks:
+        return (
+            f"DeepEP gave up in {str(events[0].fields.get('what', 'a kernel'))[:_LONGEST]}: another rank did not come"
+        )
+    wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in a barrier of DeepEP"
+    return f"{wait}: {ranks_text(late)} did not come" if 0 < len(late) <= _MOST else wait
+
+
+def _xla(job: Job, events: Sequence[Event]) -> str:
+    told = str(events[0].fields.get("what", ""))[:_LONGEST]
+    return f"XLA ended {_who(job, events)} after {events[0].fields.get('seconds')} s of waiting for `{told}`"
+
+
+def _jax(job: Job, events: Sequence[Event]) -> str:
+    return f"JAX ended {_who(job, events)} because another process of the job died"
+
+
+def _engine(job: Job, events: Sequence[Event]) -> str:
+    worker = _said(events[0]).strip() if "what" in events[0].fields else ""
+    name = f" ({worker})" if worker and " " not in worker else ""
+    return f"the inference engine reports that one of its processes failed{name}"
+
+
 _KINDS = (
+    _Kind("deepep.timeout", _deepep, 0.7),
+    _Kind("xla.rendezvous.exits", _xla, 0.7),
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),
     _Kind("nixl.error", _nixl, 0.6),
     _Kind("gloo.closed", _gloo, 0.6),
     _Kind("gloo.timeout", _gloo_timeout, 0.6),
+    _Kind("jax.service.fatal", _jax, 0.6),
 )
+#: An engine wraps the exceptions of its workers, which say more.
+_ENGINE = _Kind("framework.engine_failed", _engine, 0.6)
 
 
 def _exceptions(job: Job, run: int | None) -> list[Finding]:
@@ -253,6 +291,36 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             next_step="Give the rest of the log: the line below the stack names the exception.",
             refs=[e.ref for e in heads[:4]],
             ranks=ranks,
+            stage="error",
+        )
+    ]
+
+
+def _waits(job: Job, run: int | None) -> list[Finding]:
+    """A warning about a wait of XLA or vLLM that is open when the log ends."""
+    ended = {e.stream: (e.last or e.ref).seq for e in job.events("xla.rendezvous.unstuck", run=run)}
+    names = ("xla.rendezvous.waits", "framework.engine_waits")
+    events = [
+        e
+        for e in job.events(*names, run=run)
+        if not _continued(job, run, e) and (e.last or e.ref).seq > ended.get(e.stream, -1)
+    ]
+    entry = faults.message(job, events[0].name) if events else None
+    if entry is None:
+        return []
+    what, seconds = str(events[0].fields.get("what", "")), events[0].fields.get("seconds")
+    title = f"XLA waits for `{what[:_LONGEST]}`" if what else "vLLM waits for its workers"
+    return [
+        new_finding(
+            job,
+            "PSM305",
+            run=run,
+            title=f"{title} for {seconds} s when the log ends: it is slow or it hangs",
+            severity=Severity.WARNING,
+            confidence=0.5,
+            explanation=entry.meaning,
+            next_step=entry.next_step,
+            refs=[e.ref for e in events[-4:]],
             stage="error",
         )
     ]

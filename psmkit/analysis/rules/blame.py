@@ -9,12 +9,13 @@ from itertools import islice
 
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.naming import name_of, name_of_rank, names_of, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import faults, reports
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
+from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.suspects import suspect
@@ -29,7 +30,7 @@ _MOST_TEXTS = 64
 
 
 def _name(job: Job, at: Target) -> str:
-    return name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
+    return name_of_rank(job, at.proc, at.rank) if at.proc is not None else f"rank {at.rank}"
 
 
 def _spoke(job: Job, at: Target) -> bool:
@@ -47,11 +48,16 @@ def _own(cascade: faults.Cascade) -> bool:
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     """The strongest line of each blamer, then other lines."""
-    ranked = sorted(items, key=lambda b: -b.weight)
+
+    # what RAS prints says less about a connection than the thread that lost it
+    def telling(blame: Blame) -> tuple[bool, bool, int]:
+        return blame.weight < 3, blame.event.name.startswith("ras."), -blame.weight
+
+    ranked = sorted(items, key=telling)
     first = list({b.by: b for b in reversed(ranked)}.values())
     chosen = {id(b) for b in first}
     rest = [b for b in ranked if id(b) not in chosen]
-    return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
+    return [b.event.ref for b in sorted(first, key=telling) + rest][:most]
 
 
 #: The last line of a process's own proxy.
@@ -69,6 +75,7 @@ def find(job: Job) -> list[Finding]:
             continue
         # if a line says what broke, that is the origin, and the blame only confirms it
         explained = any(c.fatal and _own(c) for c in faults.of_run(job, info.index))
+        explained = explained or not info.procs.isdisjoint(reports.began(job))
         out.extend(_silent(job, info.index, ours) if not explained else [])
         named = {c for f in out if f.run == info.index for c in f.culprits}
         out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
@@ -164,6 +171,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
     found = []
     chosen = ours.ends()
     last_one = suspect(job, run)
+    thrown = raised(job, run)
     if not chosen and last_one is not None:
         chosen = [last_one]
     for at in chosen:
@@ -185,8 +193,10 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
             continue
         broke = _broke(job, errors) or any(b.lost for b in against)
         if broke and against:
-            gone = "disappeared or was cut off" if ours.victims and ours.victims <= ours.unsure else "disappeared"
-            what = f"{gone}: {names_of(job, blamers)} lost the connection to it"
+            # a RAS thread that hears nothing of a process has not seen a connection close
+            heard = all(b.event.name.startswith("ras.") for b in against) and not _broke(job, errors)
+            verb = "is lost to the RAS threads of" if heard else "lost its connection to"
+            what = f"{verb} {names_of(job, blamers)}"
         elif against:
             what = f"is named in the errors of {names_of(job, blamers)}"
         else:
@@ -198,12 +208,12 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 job,
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} {what}, and {quiet}",
+                title=f"{_name(job, at)} {what}" + (f", and {quiet}" if at.rank not in thrown else ""),
                 confidence=confidence,
                 explanation=(
                     f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} names no other rank. "
                     + (
-                        "A process that is killed, or whose host is lost, prints no error."
+                        "A connection breaks when a process ends, when a host or the network fails, or when one of the two ends closes it. The log does not show which."
                         if broke
                         else "A process that is stopped, stuck or cut off from the network prints no error."
                     )
@@ -212,7 +222,7 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 ranks=[r for r in (at.rank,) if r is not None],
                 procs=[p for p in (at.proc,) if p is not None],
                 culprits=[r for r in (at.rank,) if r is not None],
-                stage="died" if broke else "error",
+                stage="lost" if broke else "error",
             )
         )
     if len(found) > 1:
@@ -267,12 +277,14 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
         blamers = sorted({b.by for b in blames})
         if all(_idle(job, by) for by in blamers):
             continue
+        seen = any(p in job.instances_of for p in (at.proc, *blamers) if p is not None)
+        rest = " before the communicators were torn down" if seen else "; the log shows no communicator of theirs"
         out.append(
             new_finding(
                 job,
                 "PSM108",
                 run=run,
-                title=f"{_name(job, at)} closed its connections to {names_of(job, blamers)} before the communicators were torn down",
+                title=f"{_name(job, at)} closed its connections to {names_of(job, blamers)}{rest}",
                 severity=Severity.INFO if at.proc in spoke else severity,
                 confidence=0.6,
                 refs=_lines(blames),

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import calls, damage
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.naming import comm_name, ranks_text, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.frontier import outlives
 from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.inference.waits import lagging
+from psmkit.analysis.inference.waits import lagging, unread
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import RAISED
 
 __all__ = ["differing", "find"]
 
@@ -61,9 +63,9 @@ def _value(name: str, value: Value | None) -> str:
     return str(value)
 
 
-def _call(op: Mapping[str, Value]) -> str:
-    parts = [f"{name} {_value(name, op[name])}" for name in ("count", "datatype", "op", "root") if name in op]
-    return f"{op.get('coll', 'a collective')}({', '.join(parts)})"
+def _call(op: Mapping[str, Value], fields: Sequence[str] = ("count", "datatype", "op", "root")) -> str:
+    parts = [f"{name} {_value(name, op[name])}" for name in fields if name in op and name != "coll"]
+    return f"{op.get('coll', 'a collective')}" + (f"({', '.join(parts)})" if parts else "")
 
 
 def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
@@ -83,7 +85,8 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     if ended and not _intact(job, run, group, div):
         return None  # a lost line looks the same, and ranks with different calls rarely end in order
     parties = _parties(group, div)
-    shifted = _line_lost(group, div) or _skipped(job, group, parties) or damage.lossy(job)
+    lossy = damage.lossy(job) or unread(job)
+    shifted = _line_lost(group, div) or _skipped(job, group, parties) or lossy
     ours = proof.of(job, run)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party deviates; of equal parties neither does
@@ -91,9 +94,12 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     # RAS shows that all wait for another rank, so this difference may be a lost line
     silent = proof.silent(job, run)
     aside = bool(odd and silent) and not silent & {job.proc_in(group.group, r) for r in odd}
-    waits = bool(ours.lasting) and not (_line_lost(group, div) and damage.lossy(job))
+    waits = bool(ours.lasting) and not (lossy or _shifted(div))
     lost = not ended and (damage.explains(job, group) or aside or (shifted and not waits))
-    sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
+    # those that differ from most come first, with what differs
+    parties.sort(key=lambda party: len(party[1]))
+    sides = [f"{_ranks(ranks)} called {_call(op, fields)}" for op, ranks in parties]
+    refs = [ref for _, ref in sorted(zip(div.ranks, div.refs, strict=False), key=lambda at: at[0] not in odd)]
     name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
     what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
@@ -101,7 +107,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         job,
         "PSM301",
         run=run,
-        title=f"collective mismatch in {name} at call {div.index + 1}: {words(sides, 3)}",
+        title=f"collective mismatch in communicator {name} at call {div.index + 1}: {words(sides, 3)}",
         severity=Severity.WARNING if lost else None,
         confidence=0.5 if lost else 0.9,
         explanation=(
@@ -113,7 +119,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
             )
             + (" A lost log line would look the same." if lost else "")
         ),
-        refs=div.refs[:8],
+        refs=refs[:8],
         comm=name,
         ranks=sorted({r for _, ranks in parties for r in ranks}),
         procs=procs,
@@ -132,7 +138,7 @@ def _retyped(
         "PSM301",
         run=run,
         title=(
-            f"members of {name} call {one.get('coll')} with different types of the same size in bytes at call {div.index + 1}: "
+            f"members of communicator {name} call {one.get('coll')} with different types of the same size in bytes at call {div.index + 1}: "
             f"rank {div.ranks[0]} called {_call(one)}, rank {div.ranks[at]} called {_call(other)}"
         ),
         severity=Severity.INFO,
@@ -300,7 +306,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         "PSM302",
         run=run,
         title=(
-            f"{_ranks(rear)} never came to call {most - least + 1} of {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
+            f"{_ranks(rear)} did not make call {most - least + 1} of communicator {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
             f"and {'wait' if many else 'waits'} for it"
         ),
         severity=None if proven else Severity.WARNING,
@@ -370,6 +376,14 @@ def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
     return all(job.scan.files[f].complete_end for f in files)
 
 
+#: NCCL 2.4 to 2.7 ended the communicator, so nobody waited.
+_ENDED = "coll.mismatch_seen"
+#: A kernel of these releases waits, and only supposes why.
+_SUPPOSED = "coll.maybe_hang"
+#: A mismatch is seen where it begins and at the next rank; what more ranks see does not show where it began.
+_MOST_SEEING = 2
+
+
 def _reported(job: Job) -> list[Finding]:
     """A library's own comparison of the ranks, which alone proves the difference or the lag. torch's has a rule that names the ranks."""
     out = []
@@ -378,16 +392,24 @@ def _reported(job: Job) -> list[Finding]:
         ("PSM302", "the library names ranks that did not join a collective"),
     ):
         for run, events in by_run(job, (e for e in sightings(job, code) if not e.name.startswith("torch."))).items():
+            ended = any(e.name == _ENDED for e in events)
+            kernels = [e for e in events if e.name in (_ENDED, _SUPPOSED)]
+            seen = sorted({rank for e in kernels if (rank := number(e.fields, "rank")) is not None})
+            ranks = seen if len(seen) <= _MOST_SEEING else []
+            supposed = all(e.name == _SUPPOSED for e in events)
+            said = "the library supposes that ranks called different collectives" if supposed else title
             out.append(
                 new_finding(
                     job,
                     code,
                     run=run,
-                    title=title,
-                    confidence=0.9,
+                    title=f"{said} at and around {ranks_text(ranks)}" if ranks else said,
+                    confidence=0.7 if supposed else 0.9,
                     refs=[e.ref for e in events[:4]],
+                    ranks=ranks,
                     procs=sorted({e.proc for e in events if e.proc >= 0}),
-                    stage="collective",
+                    culprits=ranks if ended else [],
+                    stage=RAISED if ended else "collective",
                 )
             )
     return out

@@ -43,7 +43,7 @@ def find(job: Job) -> list[Finding]:
         if not waiting:
             out.append(_old(job, tally, run, message, f"{name} {role}", age))
             continue
-        rank = job.rank_of(tally.proc)
+        rank = job.rank_on(tally.proc, tally.thread)
         out.append(
             new_finding(
                 job,
@@ -72,7 +72,7 @@ def find(job: Job) -> list[Finding]:
 
 def _old(job: Job, tally: ServiceTally, run: int, message: str, kind: str, age: int) -> Finding:
     """The Setup follows the Init immediately: after so much other output it will not come any more."""
-    rank = job.rank_of(tally.proc)
+    rank = job.rank_on(tally.proc, tally.thread)
     who = name_of(job, tally.proc)
     return new_finding(
         job,

@@ -11,6 +11,7 @@ import heapq
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.deaths import FAULTS, Death, collect, manner
@@ -37,15 +38,14 @@ def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for who ended the job."""
     out: list[Finding] = []
     for run in endings.runs(job):
-        deaths = collect(job, run)
+        deaths = list(collect(job, run))
         found = raised(job, run)
-        for death in deaths:
+        for at, death in enumerate(deaths):
             # torchrun and srun give the exit code; the traceback gives the reason.
             if death.code is not None and death.where is None:
                 reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
                 if reason is not None:
-                    death.where = reason.text
-                    death.events.append(reason.event)
+                    deaths[at] = replace(death, where=reason.text, reason=reason.event)
         out.extend(_deaths(job, run, deaths))
         out.extend(_ended(job, run))
     return out
@@ -66,7 +66,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         anonymous = death.events[0].name == "sys.shell.killed" or (
             death.rank is None and death.pid is None and death.local is None
         )
-        late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
+        # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
+        first = death.events[0].name == "launch.deepspeed.exit"
+        late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
         if (
             late
             or death.sent
@@ -104,6 +106,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             )
         )
         return out
+    if len(origins) > 1 and all(d.listed for d in origins):
+        return [*out, _listed(job, run, origins)]
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
     cut = bool(followers) and all(d.by_peer for d in followers)
@@ -115,6 +119,23 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
+
+
+def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
+    """Workers that torchrun lists as failed after the first one, which the log does not show."""
+    ranks = [d.rank for d in deaths if d.rank is not None]
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{ranks_text(ranks)} {manner(deaths[0])}, and the log does not show which rank failed first",
+        confidence=0.8,
+        explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`.",
+        next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank.",
+        refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
+        ranks=ranks,
+        stage="error",
+    )
 
 
 def _has_procs(job: Job, run: int | None) -> bool:
@@ -169,6 +190,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
         step = None
+    elif death.reason is not None:
+        step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
     else:
         step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     return new_finding(
@@ -180,7 +203,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
-        refs=[e.ref for e in death.events[:5]],
+        refs=[e.ref for e in (*([death.reason] if death.reason is not None else []), *death.events)][:5],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
         # Ranks in one message failed in the same way, so none of them is the origin.

@@ -92,7 +92,7 @@ def _unclean(job: Job, run: int | None, died: dict[int, Event]) -> Finding:
         job,
         "PSM402",
         run=run,
-        title=f"{names_of(job, sorted(died))} ended without closing {'their records' if many else 'its record'}",
+        title=f"{names_of(job, sorted(died))} ended and left {'their records' if many else 'its record'} open",
         severity=Severity.WARNING,
         confidence=0.5,
         explanation="They were killed, crashed or called _exit, perhaps together with the whole job: launchers end a job like this."

@@ -35,6 +35,8 @@ _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
 _OF_OTHER_RULES = frozenset({"record.died"})
+#: The first lines about clients that are no rank.
+_CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -77,7 +79,7 @@ def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
 
 def _foreign(cascade: Cascade) -> bool:
     """Whether a client other than NCCL is the origin; such clients have a rule of their own."""
-    return cascade.first.known is not None and cascade.first.known.finding == "PSM106"
+    return cascade.first.event.name in _CLIENTS
 
 
 def _follows(job: Job, cascade: Cascade) -> bool:
@@ -104,8 +106,8 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
-    if (unanswered := _unanswered(job, cascade)) is not None and unanswered.finding is not None:
-        return unanswered.finding
+    if (reason := _reason(job, cascade)) is not None and reason.finding is not None:
+        return reason.finding
     named = known.finding if known is not None else None
     text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     memory = faults.phrase(job, "out of memory", text)
@@ -126,6 +128,14 @@ def _unanswered(job: Job, cascade: Cascade) -> Phrase | None:
     """The call that libpsm says nobody answered in time."""
     report = cascade.first.report
     return reports.unanswered(job, report.cause, report.reason) if report is not None else None
+
+
+def _reason(job: Job, cascade: Cascade) -> Phrase | None:
+    """What the catalogue knows about the reason that libpsm gives: it decides the code, the meaning and what to do."""
+    report = cascade.first.report
+    if report is None:
+        return None
+    return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
@@ -197,7 +207,7 @@ def _finding(
     explanation = f"The error of {whose} follows from no other error in the log."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _unanswered(job, cascade) or (known if sure else None)
+    says = _reason(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
     explanation += _route(cascade)
@@ -308,6 +318,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     run = job.run_of(group[0].proc)
     if report is not None and report.cause == reports.MISMATCH and run is not None:
         return reports.odd_in(job, run)
+    if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
+        return _other_release(job, run, group)
     if known.finding == "PSM406" and known.blames != "self":
         down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
         if down:
@@ -318,6 +330,13 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     if not found and _returned(group):
         return sorted(set(named))
     return sorted({at.rank for at in found if at.rank is not None})
+
+
+def _other_release(job: Job, run: int, group: Sequence[Cascade]) -> list[int]:
+    """The ranks whose release differs from that of most ranks, by the lines that name two of them; nobody without a majority."""
+    pairs = [(c.first.event.fields.get("rank"), c.first.event.fields.get("peer")) for c in group]
+    differ = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+    return reports.odd(differ, (), job.runs[run].nranks or len(job.runs[run].procs))
 
 
 def _returned(group: Sequence[Cascade]) -> bool:
@@ -424,8 +443,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
     if isinstance(says, Phrase) and says.finding is not None:
         code = says.finding
-        if named and not told:
-            told = f"{ranks_text(named)} did not answer each other: {reports.statement(lead.first.report.reason)}"
+        report = lead.first.report
+        if named and report is not None and not told:
+            told = f"{ranks_text(named)} did not answer each other: {reports.statement(report.reason)}"
     return new_finding(
         job,
         code,
@@ -457,7 +477,7 @@ _DID = {
     "peer-closed": "stopped while {} still needed it",
     "peer-failed": "failed first, according to {}",
     "peer-sent": "broke the protocol, according to {}",
-    reports.DIED: "disappeared: {} lost the connection to it",
+    reports.DIED: "lost its connection to {}",
 }
 
 
@@ -475,7 +495,8 @@ def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
 def _named_by_libpsm(
     job: Job, after: Sequence[Cascade], at: blame.Target | None
 ) -> tuple[str | None, Cascade | None, bool]:
-    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The report behind it, and whether only the connection is lost."""
+    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The failure behind it, if that says it
+    best, and whether only the connection is lost."""
     ours = [
         (r, c)
         for c in after
@@ -488,9 +509,11 @@ def _named_by_libpsm(
     name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
     first, behind = next((r, c) for r, c in ours if r.cause == cause)
     if cause == reports.DIED and at.proc in at_work_by_lab(job):
-        return f"{victims} lost the connection to {name}, which is still at work", behind, True
-    reason = reports.statement(first.reason) if cause == reports.DEADLINE else first.reason
-    return f"{name} {_DID[cause].format(victims)}: {reason}", behind, False
+        return f"{victims} lost the connection to {name}, which is still at work", None, True
+    title = f"{name} {_DID[cause].format(victims)}: "
+    if cause == reports.DEADLINE:
+        return title + reports.statement(first.reason), behind, False
+    return title + first.reason, None, False
 
 
 def _survived(job: Job, run: int) -> list[Finding]:

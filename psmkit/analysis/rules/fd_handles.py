@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.damage import lost_lines
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.naming import name_of_rank
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import FdExchange
@@ -52,7 +52,7 @@ def _finding(job: Job, fd: FdExchange, other: FdExchange | None) -> Finding:
     else:
         title = f"{client} asked {server} for handle 0x{asked:x} and got the descriptor of handle 0x{got:x}"
     server_did = other is not None or (fd.read is not None and fd.read == asked)
-    rank = job.rank_of(fd.server) if fd.server is not None else None
+    rank = _server(job, fd)
     # a line that was glued to another one can show a wrong number
     damaged = lost_lines(job, procs) > 0
     return new_finding(
@@ -70,7 +70,15 @@ def _finding(job: Job, fd: FdExchange, other: FdExchange | None) -> Finding:
     )
 
 
+def _server(job: Job, fd: FdExchange) -> int | None:
+    """The rank whose service answered: of a process with several, the one that the client asked."""
+    if fd.server is None:
+        return None
+    rank = job.rank_of(fd.server)
+    return fd.peer if rank is None and fd.peer in job.ranks_of(fd.server) else rank
+
+
 def _name(job: Job, proc: int | None, rank: int | None) -> str:
     if proc is not None:
-        return name_of(job, proc)
+        return name_of_rank(job, proc, rank)
     return f"rank {rank}" if rank is not None else "an unknown rank"

@@ -30,7 +30,7 @@ def decode(magic: int) -> tuple[str, str]:
     if raw == bytes(8):
         return shown, "zeros: a port scan, a health check, or a peer that closed at once"
     if text.startswith("GET /met"):
-        return shown, "an HTTP request for /metrics: a Prometheus scraper"
+        return shown, "an HTTP request, probably of a Prometheus scraper"
     if text.startswith(("GET /hea", "GET /rea", "GET /liv")):
         return shown, "an HTTP health check"
     if text.startswith(_HTTP):
@@ -125,7 +125,7 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
     # the thread that accepted it may no longer serve its ranks
     after, silence = _afterwards(job, first)
     survived = torn_down(job, proc) or (run is not None and _went_on(job, proc, events[-1]))
-    rank = job.rank_of(proc)
+    rank = job.rank_of_thread(first)
     times = len(events)
     sender = first.fields.get("addr")
     source = f" from {sender}" if isinstance(sender, str) else ""

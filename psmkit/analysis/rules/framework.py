@@ -85,7 +85,8 @@ def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> s
     name = framework[:1].upper() + framework[1:]
     if last is not None:
         why = f" {last.known.meaning}" if last.known is not None and last.known.meaning else ""
-        return f"{name} repeats NCCL's last warning below `Last error:`; it may be older than the failure.{why}"
+        where = " below `Last error:`" if last.head.name == "torch.last_error.head" else ""
+        return f"{name} repeats NCCL's last warning{where}; it may be older than the failure.{why}"
     if warnings := _warnings(job, run):
         said = faults.body(job, next(c.first.event for c in faults.of_run(job, run) if c.first.ref == warnings[0]))
         return f"{name} reports that a NCCL call failed. NCCL warned: {said}. The log does not show whether that is the reason."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
@@ -22,6 +23,8 @@ from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
+#: What stands before the last warning of NCCL, in the reason of a rank that drives it.
+_LAST_ERROR = "last error: "
 #: Seconds: a stage that is younger than this at the deadline may still be in progress.
 _STANDS_STILL = 1.0
 #: The same, as a fraction of the run's time limit.
@@ -272,7 +275,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         rank = _rank(first)
         cause, other = about(first.fields)
         damaged = DAMAGED.get(cause)
-        blamed = [] if damaged else _blamed(job, run, first, own)
+        blamed = [] if damaged or _about_a_peer(job, first) else _blamed(job, run, first, own)
         whose = f" because of {ranks_text(blamed)}" if blamed and rank not in blamed else ""
         said = reports.unanswered(job, cause, str(first.fields.get("reason", "")))
         told = reports.statement(str(first.fields.get("reason", ""))) if said is not None else _told(first)
@@ -307,6 +310,13 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     if left:
         out.append(_kept(job, run, left, f"{ranks_text(map(_rank, left))}: {left[0].fields.get('reason')}"))
     return out
+
+
+def _about_a_peer(job: Job, failed: Event) -> bool:
+    """Whether a rank repeats a warning of NCCL about what a peer sent, which does not say who is wrong."""
+    _, _, warning = str(failed.fields.get("reason", "")).rpartition(_LAST_ERROR)
+    known = lines.catalogue(job).match(warning) if failed.fields.get("by") == "nccl" else None
+    return known is not None and known[0].finding == "PSM105" and known[0].blames == "peer"
 
 
 def _sender(wrong: Sequence[Event]) -> list[int]:

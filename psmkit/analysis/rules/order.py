@@ -22,9 +22,10 @@ _NEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a process called in two communicators: how often, and its last call in each."""
+    """What a rank called in two communicators: how often, and its last call in each."""
 
     proc: int
+    rank: int | None
     calls: tuple[int, int]
     last: tuple[Ref, Ref]
 
@@ -38,12 +39,13 @@ class _Use:
 def find(job: Job) -> list[Finding]:
     """PSM302 for communicators whose collectives are called in two orders."""
     uses: dict[tuple[int, int], list[_Use]] = defaultdict(list)
-    for proc, ours in _called(job).items():
+    for (proc, device), ours in _called(job).items():
+        rank = job.numbering.by_device.get((proc, device)) if device is not None else job.rank_of(proc)
         newest = sorted(ours, key=lambda item: -item[1].seq)[:_NEWEST]
         for at, one in enumerate(newest):
             for two in newest[at + 1 :]:
                 (a, ref_a, n_a), (b, ref_b, n_b) = sorted((one, two), key=lambda item: item[0])
-                uses[a, b].append(_Use(proc, (n_a, n_b), (ref_a, ref_b)))
+                uses[a, b].append(_Use(proc, rank, (n_a, n_b), (ref_a, ref_b)))
     out = []
     for groups, items in uses.items():
         found = _crossing(job, groups, items)
@@ -52,14 +54,18 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _called(job: Job) -> dict[int, list[tuple[int, Ref, int]]]:
-    """The communicators in which each process called collectives: group, last call, number of calls. Not those that ended."""
-    out: dict[int, list[tuple[int, Ref, int]]] = defaultdict(list)
+def _called(job: Job) -> dict[tuple[int, int | None], list[tuple[int, Ref, int]]]:
+    """The communicators in which each rank called collectives: group, last call, number of calls. Not those that ended.
+
+    A rank is a process, or one device of a process with several.
+    """
+    out: dict[tuple[int, int | None], list[tuple[int, Ref, int]]] = defaultdict(list)
     for group in job.scan.groups:
         for member in group.ranks:
-            proc = job.scan.instances[member.instance].proc
+            instance = job.scan.instances[member.instance]
+            device = instance.dev if job.rank_of(instance.proc) is None else None
             if member.last is not None and member.ops and not _ended(job, member):
-                out[proc].append((group.group, member.last, member.ops))
+                out[instance.proc, device].append((group.group, member.last, member.ops))
     return out
 
 
@@ -95,7 +101,7 @@ def _finding(
 ) -> Finding:
     state = proof.of(job, run)
     small, large = sorted((0, 1), key=lambda side: len(parties[side]))
-    ranks = [sorted({r for u in parties[side] if (r := job.rank_of(u.proc)) is not None}) for side in (0, 1)]
+    ranks = [sorted({u.rank for u in parties[side] if u.rank is not None}) for side in (0, 1)]
     odd = ranks[small] if 2 * len(parties[large]) > len(items) and len(parties[small]) < len(parties[large]) else []
     names = [comm_name(job, group) for group in groups]
     proven = bool(state.lasting)

@@ -54,7 +54,7 @@ def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
         job,
         "PSM304",
         run=run.index,
-        title=f"{name_of(job, proc)} stopped at {stage} while {names_of(job, peers)} went on and {'wait' if len(peers) > 1 else 'waits'} for it",
+        title=f"{name_of(job, proc)} stopped in stage {stage}; {names_of(job, peers)} went on and {'wait' if len(peers) > 1 else 'waits'} for it",
         confidence=0.9,
         explanation=(
             f"The last line of {name_of(job, proc)} is at stage {stage}, with no error of its own. {names_of(job, peers)} "

@@ -335,7 +335,7 @@ def _unreachable(
 ) -> Finding:
     """PSM407 for a process that RAS lacks: an error if RAS gave it up, or if time passed; else one moment shows no hang."""
     proven = dead or lasting
-    what = "is considered dead by RAS" if dead else "does not answer RAS" if lasting else "did not answer one RAS query"
+    what = "is dead according to RAS" if dead else "does not answer RAS" if lasting else "did not answer one RAS query"
     which = f"process {process.pid} on {process.host}" if process is not None else "the process of this rank"
     explanation = "RAS could not reach this process: the process or its host is stopped, overloaded or dead."
     if not proven:

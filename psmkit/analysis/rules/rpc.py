@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, names_of, ranks_text, words
+from psmkit.analysis.facts.naming import name_of, name_of_rank, names_of, ranks_text, words
 from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, proof
@@ -64,12 +64,16 @@ def _pending(job: Job) -> list[Finding]:
 def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service began a call and its handler never finished."""
     call, wait = items[0]
-    service = name_of(job, call.service) if call.service is not None else "a proxy service that no line names"
+    service = (
+        name_of_rank(job, call.service, wait.target_rank)
+        if call.service is not None
+        else "a proxy service that no line names"
+    )
     asking = caller_of(job, call)
-    caller = name_of(job, asking) if asking is not None else _local(job, call)
+    caller = name_of_rank(job, asking, wait.rank) if asking is not None else _local(job, call)
     op = f"opId 0x{call.op:x}" if call.op else "opId unknown"
     more = f" (and {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
-    own = asking is not None and asking == call.service
+    own = asking is not None and asking == call.service and wait.rank == wait.target_rank
     culprits = [r for r in (wait.target_rank,) if r is not None]
     return new_finding(
         job,
@@ -94,7 +98,7 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
     """The service responded and the caller never read the response: the caller is stuck."""
     call, wait = items[0]
     asking = caller_of(job, call)
-    caller = name_of(job, asking) if asking is not None else "the caller"
+    caller = name_of_rank(job, asking, wait.target_rank) if asking is not None else "the caller"
     more = f" (and to {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
     return new_finding(
         job,
@@ -229,7 +233,7 @@ def _failed(job: Job) -> list[Finding]:
                 confidence=0.8,
                 refs=[*(e.ref for e in ours[:4]), *(t.last_begun for t in tallies)],
                 procs=[proc],
-                culprits=[r for r in (job.rank_of(proc),) if r is not None] if ended else [],
+                culprits=_served_by(job, proc, ours, tallies) if ended else [],
                 stage=names[0] if names else None,
             )
         )
@@ -268,6 +272,12 @@ def _refused(job: Job, events: Sequence[Event]) -> list[Finding]:
             )
         )
     return out
+
+
+def _served_by(job: Job, proc: int, events: Sequence[Event], tallies: Sequence[ServiceTally]) -> list[int]:
+    """The ranks of the services that failed: a process with several ranks has one for each."""
+    told = [job.rank_of_thread(e) for e in events] + [job.rank_on(proc, t.thread) for t in tallies]
+    return sorted({rank for rank in told if rank is not None})
 
 
 def _ended(job: Job, proc: int, events: Sequence[Event]) -> bool:

@@ -37,6 +37,8 @@ class _Queues:
         self.total: Counter[tuple[bool, int, int]] = Counter()
         #: The ranks that wait for a (communicator, rank).
         self.waiters: dict[tuple[int, int], set[int]] = defaultdict(set)
+        #: The ranks of a communicator that owe a call.
+        self.owing: dict[int, set[int]] = defaultdict(set)
         for pair in pairs:
             for key in ((True, pair.group, pair.src), (False, pair.group, pair.dst)):
                 self.total[key] += 1
@@ -46,6 +48,8 @@ class _Queues:
                 self.waiters[pair.group, pair.dst].add(pair.src)
             if pair.pending_recvs:
                 self.waiters[pair.group, pair.src].add(pair.dst)
+            if pair.pending_sends or pair.pending_recvs:
+                self.owing[pair.group].add(_owing(pair))
 
 
 @rule(order=260)
@@ -138,7 +142,7 @@ def _circle(job: Job, group: int, sends: list[PairQueue]) -> Finding | None:
         job,
         "PSM303",
         run=run,
-        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in {comm_name(job, group)}",
+        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in communicator {comm_name(job, group)}",
         severity=None if proven else Severity.WARNING,
         confidence=0.9 if proven else 0.6,
         explanation="The last call of each of these ranks is a send to the next one. A send outside a group waits until its receiver calls recv, so each waits for the next."
@@ -205,7 +209,7 @@ def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> F
         job,
         "PSM303",
         run=run,
-        title=f"{title}: a wrong peer, in {name}",
+        title=f"{title}: a wrong peer, in communicator {name}",
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven else 0.6,
         explanation="All other sends and recvs of the communicator are paired."
@@ -242,7 +246,7 @@ def _retyped(job: Job) -> list[Finding]:
                 run=_run(job, pair),
                 title=(
                     f"rank {pair.src} sends {calls.type_name(sent)} to rank {pair.dst}, which receives {calls.type_name(received)} "
-                    f"of the same size in bytes, in {comm_name(job, group)}{more}"
+                    f"of the same size in bytes, in communicator {comm_name(job, group)}{more}"
                 ),
                 severity=Severity.INFO,
                 confidence=0.8,
@@ -305,7 +309,7 @@ def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
         run=job.run_of(instance.proc),
         title=(
             f"rank {instance.rank} went to its teardown {counted(lack, 'round')} of sends and recvs before "
-            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in {name}"
+            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in communicator {name}"
         ),
         confidence=0.85,
         explanation=(
@@ -355,7 +359,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
                 job,
                 "PSM302",
                 run=run,
-                title=f"rank {rank} made {most - least} fewer {plural(most - least, 'send or recv', 'sends and recvs')} than every other rank of {comm_name(job, group)}",
+                title=f"rank {rank} made {most - least} fewer {plural(most - least, 'send or recv', 'sends and recvs')} than every other rank of communicator {comm_name(job, group)}",
                 severity=None if proven else Severity.WARNING,
                 confidence=0.8 if proven else 0.5,
                 explanation="The other ranks stopped at the same call, as waiting ranks do"
@@ -410,7 +414,7 @@ def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
         job,
         "PSM303",
         run=run,
-        title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in {name}",
+        title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in communicator {name}",
         severity=Severity.WARNING if shifted else None,
         confidence=0.5 if shifted else 0.9,
         explanation=(
@@ -460,20 +464,21 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    # a wrong program is wrong on one rank or on all; lost lines hit some
+    proven = proven and (outside or len(queues.owing[pair.group]) in (1, _size(job, pair)))
     # RAS shows that another rank stopped, so the call may be a lost line
     silent = proof.silent(job, run)
     proven = proven and (not silent or owed_by in silent)
     # damaged lines may be the calls that seem to lack
     proven = proven and lack > damage.lost_lines(job, [job.proc_in(pair.group, owing)])
-    what, counter = ("sends", "recv") if sending else ("recvs", "send")
+    what, counter = ("send", "recv") if sending else ("recv", "send")
     name = comm_name(job, pair.group)
-    done = "sent to" if sending else "expects from"
     refs = (pair.sends if sending else pair.recvs)[:3]
     return new_finding(
         job,
         "PSM303",
         run=run,
-        title=f"{lack} of the {what} that rank {waiter} {done} rank {owing} {'has' if lack == 1 else 'have'} no {counter} there, in {name}",
+        title=f"rank {owing} has no {counter} for {counted(lack, what)} of rank {waiter}, in communicator {name}",
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven and hole else 0.7 if proven else 0.5,
         explanation=(
@@ -488,6 +493,10 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
         culprits=[owing] if proven else [],
         stage="send/recv",
     )
+
+
+def _size(job: Job, pair: PairQueue) -> int:
+    return max((i.nranks for i in job.members.get(pair.group, ())), default=0)
 
 
 def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:

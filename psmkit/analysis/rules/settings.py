@@ -131,7 +131,7 @@ def _setting(job: Job, run: int, difference: Difference, trouble: frozenset[str]
     ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))
     severity = Severity.ERROR if error else Severity.INFO if ended else Severity.WARNING
     shown = [*odd, *(p for procs in difference.values.values() for p in procs[:1])]
-    guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
+    guilty = sorted({rank for p in odd for rank in job.ranks_of(p)})
     return new_finding(
         job,
         "PSM601",
@@ -222,7 +222,7 @@ def _networks(job: Job, run: int, trouble: frozenset[str]) -> list[Finding]:
     if len(values) > 1 and any(count == 1 for count in common.values()) and not _subsets(values):
         apart = bool(trouble - {COLLECTIVE})  # ranks that work are connected
         odd = Difference("", frozenset(), values).odd
-        guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
+        guilty = sorted({rank for p in odd for rank in job.ranks_of(p)})
         out.append(
             new_finding(
                 job,

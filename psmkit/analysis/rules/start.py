@@ -13,6 +13,7 @@ from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import main_thread, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, Ref
@@ -62,6 +63,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     members = job.members.get(run.world, [])
     if ours.failed or past_bootstrap(job, run) or not members:
         return None  # they did start: only their logs are missing
+    if all(i.start is None for i in members):
+        return None  # the log lacks the lines of init
     if any(i.rank < 0 for i in members):
         return None  # a process whose rank no line names is one of those that seem to be missing
     outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))
@@ -114,7 +117,12 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
     out: list[Finding] = []
     for group in sorted(run.groups):
         members = job.members.get(group, [])
-        open_ = [i for i in members if i.start is not None and i.complete is None and i.end is None]
+        # a rank that works completed its init, and one whose log is lost may have
+        open_ = [
+            i
+            for i in members
+            if i.start is not None and i.complete is None and i.end is None and not i.ops and i.proc not in lost(job)
+        ]
         if not open_:
             continue
         guilty = [i for i in open_ if i.proc in ours.suspects]

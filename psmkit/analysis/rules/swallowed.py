@@ -126,12 +126,12 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
         job,
         "PSM404",
         run=job.run_of(cascade.proc),
-        title=f"{name_of_thread(job, first.event)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
+        title=f"{name_of_thread(job, first.event)} got {error} at {where} in a progress or service thread, and no line shows that it aborted",
         severity=Severity.WARNING if followed else Severity.ERROR,
         confidence=0.6 if followed else 0.85,
         explanation=(
             f"The thread returned through {where}{returned}{cause}. The chain ends there: no line shows that the thread reported the error to "
-            "the communicator, and no abort follows, so neither this rank nor its peers will notice."
+            "the communicator, and no abort follows. Then neither this rank nor its peers notice it."
         ),
         refs=list(dict.fromkeys(refs))[:6],
         ranks=[rank] if rank is not None else (),

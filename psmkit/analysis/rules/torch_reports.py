@@ -30,6 +30,7 @@ _WHAT = {
     "COLLECTIVE_DTYPE_MISMATCH": "another data type",
 }
 _SHOWN = 4
+_RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive."
 
 
 @rule(order=62)
@@ -71,7 +72,7 @@ def _desync(job: Job) -> Iterator[Finding]:
         if not behind:
             continue
         ranks = sorted(behind)
-        what = "never joined a collective" if never else "did not join the collective in which the others wait"
+        what = "joined no collective" if never else "did not join the collective in which the others wait"
         yield new_finding(
             job,
             "PSM302",
@@ -86,19 +87,33 @@ def _desync(job: Job) -> Iterator[Finding]:
 
 
 def _barriers(job: Job) -> Iterator[Finding]:
-    for event in job.events("torch.barrier.monitored"):
-        run = job.run_of_event(event)
-        named = event.fields.get("from_rank", event.fields.get("rank"))
-        ranks = [named] if isinstance(named, int) else []
+    """Rank 0 asks the others, and only rank 0 knows who is missing: the others lose rank 0 when it gives up."""
+    for run, events in outside.runs_of(job, "torch.barrier.").items():
+        late: dict[int, Event] = {}
+        lost: dict[int, Event] = {}
+        for event in events:
+            rank = event.fields.get("rank")
+            named = [rank] if isinstance(rank, int) else _numbers(event.fields.get("ranks"))
+            for rank in named:
+                (lost if event.name == "torch.barrier.reached" else late).setdefault(rank, event)
+        ranks = sorted(late or lost)
+        if not ranks:
+            continue
+        what = "did not reach a monitored barrier in time"
+        if not late:
+            what = "reached a monitored barrier and lost rank 0, whose log names the rank at fault"
         yield new_finding(
             job,
             "PSM302",
             run=run,
-            title=f"rank {named} did not reach a monitored barrier in time",
-            refs=[event.ref],
+            title=f"{ranks_text(ranks)} {what}",
+            confidence=0.9 if late else 0.6,
+            explanation=None if late else _RANK_0,
+            next_step=None if late else "Read the log of rank 0.",
+            refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
             ranks=ranks,
             procs=_procs(job, run, ranks),
-            culprits=ranks,
+            culprits=sorted(late),
         )
 
 
@@ -294,7 +309,7 @@ def _absent(job: Job, one: _Analysis) -> Finding:
         job,
         "PSM302",
         run=run,
-        title=f"{who} never joined {one.what}",
+        title=f"{who} did not join {one.what}",
         confidence=0.9,
         explanation="torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.",
         next_step=f"Find out what {who} did instead: py-spy dump of the process, its last lines.",
@@ -364,5 +379,19 @@ def _store(job: Job, event: Event) -> Finding:
         title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
     else:
         title = "a rank waited in vain for torch's store"
-    # The rank in this line is that of the group, which equals the job's only in the default group, so it identifies nobody for sure.
-    return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])
+    # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
+    # source did not come: other errors are about the process that hosts the store.
+    error = str(event.fields.get("error", ""))
+    sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
+    ranks = [source] if sure and isinstance(source, int) else []
+    return new_finding(
+        job,
+        "PSM201",
+        run=run,
+        title=title,
+        confidence=0.75,
+        refs=[event.ref],
+        ranks=ranks,
+        procs=_procs(job, run, ranks),
+        culprits=ranks,
+    )

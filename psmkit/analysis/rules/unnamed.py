@@ -5,8 +5,10 @@ Such a line belongs to no process, so no chain can be followed, but it still sho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.tags import rank_of_tag
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
@@ -14,11 +16,14 @@ from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
 _ENDS = ("comm.end.", "nccltests.ok")
+#: A failure on more devices than this is no failure of one of them.
+_MOST_DEVICES = 2
 
 
 @rule(order=20)
@@ -47,8 +52,11 @@ def find(job: Job) -> list[Finding]:
         # a bare number may be that of the line, and a line without a tag may be of any rank
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
+        devices = [] if ranks else _devices(events)
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
+        if devices:
+            who = f"the rank on {_device_text(devices)}"
         # a peer whose connection broke is gone; an address without a route says nothing about it
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
@@ -66,9 +74,27 @@ def find(job: Job) -> list[Finding]:
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
                 culprits=ranks if cause and known.blames != "peer" else [],
-                named=blame.addressed(events) if cause and broke else [],
+                named=_named(events, devices, known, broke) if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )
         )
     return out
+
+
+def _devices(events: Sequence[Event]) -> list[int]:
+    """The devices in the prefixes of lines whose host and pid are lost, none if a line lacks one or there are many."""
+    found = {e.device for e in events}
+    devices = sorted(d for d in found if d is not None and d >= 0)
+    return devices if len(devices) == len(found) <= _MOST_DEVICES else []
+
+
+def _device_text(devices: Sequence[int]) -> str:
+    return f"{plural(len(devices), 'device')} {joined(map(str, devices))}"
+
+
+def _named(events: Sequence[Event], devices: Sequence[int], known: Message, broke: bool) -> list[Named]:
+    """The peer whose connection broke, else the devices that report a failure of their own."""
+    if broke:
+        return blame.addressed(events)
+    return [Named(device=device) for device in devices] if known.blames != "peer" else []

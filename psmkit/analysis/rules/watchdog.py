@@ -34,7 +34,7 @@ from psmkit.model import Finding
 __all__ = ["find"]
 
 _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
-_HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
+_HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout", "torch.heartbeat.hang")
 # Some ranks complete these before others: a rank without a report may already be done with one.
 _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers are separate from those of collectives, or stand for several operations.
@@ -45,10 +45,8 @@ _FEW = 4
 #: More silent ranks than this are no short list of places to look at.
 _MOST_SUSPECTS = 8
 
-_NO_CULPRIT = (
-    "Give the output of all ranks. While the job hangs, take stacks of the proxy threads and a RAS answer (ncclras). Check link counters "
-    "and Xid messages of all hosts."
-)
+_NO_CULPRIT = "While the job hangs, take the stacks of all threads and a RAS answer (ncclras). Check the link counters and Xid messages of all hosts."
+_MORE_OUTPUT = "Give the output of all ranks."
 
 
 @rule(order=60)
@@ -108,6 +106,8 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
                 else f"Look first at the output of {ranks_text(suspects)}, and take the stack of {'it' if len(suspects) == 1 else 'each'} (py-spy dump, gdb)."
                 if suspects
                 else _NO_CULPRIT
+                if _in_view(job, run, group, waiting)
+                else f"{_MORE_OUTPUT} {_NO_CULPRIT}"
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
@@ -228,11 +228,13 @@ def _reason(
         return "the ranks called different operations with this number"
     if _diverge(job, run):
         return "all ranks that report joined it, but their NCCL lines show different calls"
-    total = size_of(job, run, group)
     seen = {m.rank for m in waiting}
-    whole = total is not None and len(seen) >= total
-    if whole or (group.name in (None, "0") and run is not None and _level(job, run)):
-        return "no rank lags behind, so the operation hangs in NCCL, the network or a GPU"
+    if elsewhere := [m for m in group.reporters if m.rank not in seen and m.seq is not None]:
+        works = joined(sorted({f"{m.op or 'collective'} {m.seq}" for m in elsewhere})[:_FEW])
+        return f"{_short(elsewhere)} gave up on {works}"
+    if _in_view(job, run, group, waiting):
+        return "no rank lags behind"
+    total = size_of(job, run, group)
     silent = silent_ranks(job, run, group)
     if total is None and seen == set(range(len(seen))):
         return "the log does not show whether there are others"
@@ -242,6 +244,13 @@ def _reason(
     listed = len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS
     who = f"{ranks_text(silent)} of {of}" if listed else f"{len(silent)} of {of} ranks"
     return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
+
+
+def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
+    """Whether the log shows that every rank is at this work: all report it, or all made the same number of calls."""
+    total = size_of(job, run, group)
+    whole = total is not None and len({m.rank for m in waiting}) >= total
+    return whole or (group.name in (None, "0") and run is not None and _level(job, run))
 
 
 def _waits(silent: MissingRanks) -> str:
@@ -371,6 +380,8 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
     if not seen and len(silent - outside.printing_ranks(job)) > 1:
         return _Absent()  # a part of an output lacks lines of several ranks
+    if 1 < len(silent) <= damage.lost_lines(job, _procs(job, run, silent)):
+        return _Absent()  # the reports of all but one of them may be lost
     return _Absent(silent, seen=seen)
 
 

@@ -39,7 +39,7 @@ TABLE = (
         precedence=10,
         symptom=True,
         meaning="Other ranks report that this peer closed a connection, refused one or does not answer. Its own log shows no error.",
-        next_step="The process was killed or stopped, or its host was lost. Read dmesg, the launcher's output and the scheduler's log of that host.",
+        next_step="Find out whether that process was killed or stopped: dmesg, the launcher's output and the scheduler's log of its host show it. If it still runs, take its stack, and check the network to its host.",
     ),
     Code(
         code="PSM404",

@@ -42,7 +42,7 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The symbol is a function or a pointer, or has the size of another version's table. NCCL reads it with the layout of the version in its name.",
-        next_step="Define the table itself, not a pointer to it, with the type of that version; psm_abi declares each symbol with its type.",
+        next_step="Define the table itself, not a pointer to it, with the type of that version. psmkit's headers declare each symbol with its type (docs/plugins.md: psm_abi/net.h and others).",
     ),
     Code(
         code="PSM905",

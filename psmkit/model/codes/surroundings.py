@@ -23,7 +23,11 @@ TABLE = (
         title="library versions differ",
         family=Family.SETTINGS,
         severity=Severity.WARNING,
-        meaning="Ranks run different NCCL releases.",
+        # An error where NCCL refuses the releases. A difference alone breaks nothing: it heads no report.
+        effect=Effect.FAILS,
+        names_origin=True,
+        look_first=False,
+        meaning="Ranks run different NCCL releases, or the program and its library do. Where they do not fit, NCCL reports an error.",
         next_step="Load the same library on every rank; print it with NCCL_DEBUG=VERSION.",
     ),
     Code(

@@ -1,0 +1,194 @@
+/* A scan: its beginning, its end, and the tables that it returns. */
+#include "internal.h"
+
+ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
+{
+    struct ls_scan *scan = ls_zalloc(sizeof *scan);
+    scan->cat = cat;
+    scan->emit_all = mode & 1;
+    scan->keep_calls = mode & 2;
+    scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
+    scan->guesses = ls_zalloc(sizeof *scan->guesses);
+    scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
+    scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
+    scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
+    scan->epoch = 1;
+    scan->rpc = ls_rpc_new();
+    scan->fds = ls_fds_new();
+    scan->comms = ls_comms_new();
+    scan->book = ls_book_new();
+    return scan;
+}
+
+/* Frees what only reading needs. */
+static void forget(ls_scan *scan)
+{
+    for (uint32_t i = 0; i < scan->states.n; i++) free(scan->states.at[i].count_of);
+    ls_drop(&scan->states);
+    ls_drop(&scan->homes);
+    ls_drop(&scan->event_hash);
+    ls_index_drop(&scan->tag_index);
+    ls_index_drop(&scan->word_index);
+    ls_index_drop(&scan->host_index);
+    ls_index_drop(&scan->proc_index);
+    ls_index_drop(&scan->pid_index);
+    ls_index_drop(&scan->thread_index);
+    ls_index_drop(&scan->event_index);
+    ls_index_drop(&scan->shape_index);
+    free(scan->cache);
+    free(scan->guesses);
+    free(scan->scratch);
+    scan->cache = NULL;
+    scan->guesses = NULL;
+    scan->scratch = NULL;
+}
+
+void ls_scan_free(ls_scan *scan)
+{
+    if (!scan) return;
+    for (uint32_t i = 0; i < scan->files.n; i++) {
+        free(scan->files.at[i].carry);
+        free(scan->files.at[i].wrapped.text);
+        free(scan->files.at[i].torn);
+    }
+    forget(scan);
+    ls_rpc_free(scan->rpc);
+    ls_fds_free(scan->fds);
+    ls_comms_free(scan->comms);
+    ls_book_free(scan->book);
+    free(scan->texts.at);
+    free(scan->event_texts.at);
+    free(scan->files.at);
+    free(scan->streams.at);
+    free(scan->tags.at);
+    free(scan->words.at);
+    free(scan->hosts.at);
+    free(scan->procs.at);
+    free(scan->threads.at);
+    free(scan->counts.at);
+    free(scan->outside_counts);
+    free(scan->number_of);
+    free(scan->kept_of);
+    free(scan->events.at);
+    free(scan->values.at);
+    free(scan->shapes.at);
+    free(scan);
+}
+
+uint32_t ls_scan_stream(ls_scan *scan)
+{
+    ls_push(&scan->streams);
+    return scan->streams.n - 1;
+}
+
+uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
+{
+    struct ls_file *f = ls_push(&scan->files);
+    f->stream = stream;
+    f->complete = true;
+    return scan->files.n - 1;
+}
+
+void ls_scan_record(ls_scan *scan, uint32_t file)
+{
+    scan->files.at[file].record = true;
+}
+
+void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home)
+{
+    uint32_t id = ls_host_id(scan, host, (uint32_t)n, true);
+    *ls_push(&scan->homes) = (struct ls_home){.stream = stream, .host_id = id, .home = home, .pid = pid};
+}
+
+void ls_end_round(ls_scan *scan)
+{
+    ls_rpc_round(scan);
+}
+
+void ls_finish(ls_scan *scan)
+{
+    ls_rpc_finish(scan);
+    ls_fds_finish(scan);
+    ls_comms_finish(scan);
+    ls_book_finish(scan);
+    forget(scan);
+}
+
+void ls_clear_events(ls_scan *scan)
+{
+    scan->events.n = 0;
+    scan->values.n = 0;
+    scan->event_texts.n = 0;
+}
+
+uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
+{
+    return scan->files.at[file].line;
+}
+
+int ls_file_complete(const ls_scan *scan, uint32_t file)
+{
+    return scan->files.at[file].complete;
+}
+
+/* The threads that the start of a file names, each once, with the births seen there. */
+size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max)
+{
+    size_t count = 0;
+    const char *p = data, *e = data + n, *nl;
+    while (p < e && (nl = memchr(p, '\n', (size_t)(e - p))) != NULL) {
+        uint32_t len = (uint32_t)(nl - p < LS_LINE_MAX ? nl - p : LS_LINE_MAX), body;
+        int level;
+        struct ls_prefix pre = {0};
+        int64_t tag = ls_find_tag(p, 0, len, true, &level, &body);
+        if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
+            uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = ls_trim(p, body, len);
+            struct ls_match m;
+            bool birth =
+                ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
+            uint64_t text = scan->hosts.at[host];
+            int32_t t = ls_tag_id(scan, p + pre.tag, pre.tag_len);
+            size_t i = 0;
+            while (i < count &&
+                   !(out[i].host == text && out[i].pid == pre.pid && out[i].tid == pre.tid && out[i].tag == t))
+                i++;
+            if (i == count && count < max)
+                out[count++] = (ls_sighting){.host = text, .pid = pre.pid, .tid = pre.tid, .tag = t};
+            if (i < count) out[i].births += birth;
+        }
+        p = nl + 1;
+    }
+    return count;
+}
+
+const char *ls_text(const ls_scan *scan, size_t *n)
+{
+    *n = scan->texts.n;
+    return scan->texts.at;
+}
+
+const char *ls_event_text(const ls_scan *scan, size_t *n)
+{
+    *n = scan->event_texts.n;
+    return scan->event_texts.at;
+}
+
+const ls_totals *ls_get_totals(const ls_scan *scan)
+{
+    return &scan->totals;
+}
+
+#define LS_TABLE(T, name, member)                                                                                      \
+    const T *name(const ls_scan *scan, size_t *n)                                                                      \
+    {                                                                                                                  \
+        *n = scan->member.n;                                                                                           \
+        return scan->member.at;                                                                                        \
+    }
+
+LS_TABLE(ls_event, ls_events, events)
+LS_TABLE(uint64_t, ls_values, values)
+LS_TABLE(uint64_t, ls_tags, tags)
+LS_TABLE(ls_process, ls_processes, procs)
+LS_TABLE(ls_thread, ls_threads, threads)
+LS_TABLE(ls_count, ls_counts, counts)
+LS_TABLE(ls_shape, ls_shapes, shapes)

@@ -1,0 +1,91 @@
+"""Two processes that drive four devices each: a finding names the rank and not only its process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.model import Report
+from tests.analysis.test_application import two_communicators
+from tests.loggen import SCENARIOS, generate
+from tests.loggen.fold import folded
+
+
+def text_of(name: str, dialect: str) -> str:
+    plan = replace(SCENARIOS[name].plan, ranks=8)
+    return folded(generate(name, dialect, plan=plan).merged(), 4)
+
+
+def analyze(tmp_path: Path, text: str) -> Report:
+    path = tmp_path / "job.log"
+    path.write_text(text)
+    return psmkit.analyze([str(path)])
+
+
+def test_a_healthy_job_has_eight_ranks_in_two_processes(tmp_path: Path) -> None:
+    report = analyze(tmp_path, text_of("healthy_both", "2.27"))
+    assert report.verdict == "healthy"
+    assert sorted(r.rank for r in report.ranks if r.rank is not None) == list(range(8))
+    assert len({r.pid for r in report.ranks}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "code"),
+    [
+        ("fd_handles_swapped", "2.27", "PSM109"),
+        ("scraper_on_proxy_port", "2.27", "PSM106"),
+        ("connect_begun", "passsm", "PSM101"),
+        ("lag_at_work", "2.27", "PSM302"),
+        ("shm_full", "2.21", "PSM503"),
+    ],
+)
+def test_the_culprit_is_the_rank_of_the_thread(name: str, dialect: str, code: str, tmp_path: Path) -> None:
+    truth = generate(name, dialect).truth
+    report = analyze(tmp_path, text_of(name, dialect))
+    assert code in {f.code for f in report.findings if f.severity == "error"}
+    assert {c.global_rank for c in report.culprits} == truth.culprits
+    assert [c.device for c in report.culprits] == [c.global_rank for c in report.culprits]
+
+
+@pytest.mark.parametrize("cut", [0.55, 0.7, 0.85])
+def test_ranks_of_a_process_are_not_one_rank_with_two_orders(cut: float, tmp_path: Path) -> None:
+    lines = text_of("healthy_collectives", "2.27").splitlines(keepends=True)
+    report = analyze(tmp_path, "".join(lines[: int(len(lines) * cut)]))
+    assert report.verdict == "inconclusive"
+    assert "PSM302" not in {f.code for f in report.findings}
+
+
+def test_the_orders_of_the_ranks_of_a_process_are_compared(tmp_path: Path) -> None:
+    logs = two_communicators(["A", "A", "A", "A", "A", "B", "A", "A"], watchdog=True)
+    text = "".join(line + "\n" for log in logs for line in log.lines)
+    report = analyze(tmp_path, folded(text, 4))
+    assert "in different orders" in report.reason
+    assert [c.global_rank for c in report.culprits] == [5]
+
+
+def test_a_peer_that_closes_its_connections_is_named_by_its_local_rank(tmp_path: Path) -> None:
+    text = text_of("healthy_collectives", "2.27")
+    lines = text.splitlines(keepends=True)
+    closed = "node0:6005:{} [{}] NCCL INFO [Service thread] Connection closed by localRank 2\n"
+    report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + closed.format(9, 4) + closed.format(8, 5))
+    assert report.verdict == "failed" and report.reason.startswith("rank 2 (node0:6001) lost its connection to")
+    assert [(c.global_rank, c.device) for c in report.culprits] == [(2, 2)]
+    own = closed.replace("6005", "6001")  # ranks of one process close their connections to each other, too
+    report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + own.format(9, 0) + own.format(8, 1))
+    assert (report.verdict, report.culprits) == ("inconclusive", ())
+
+
+def test_the_services_of_a_process_read_their_requests_one_by_one(tmp_path: Path) -> None:
+    """The log ends soon after a request. That other services of the asked process read later ones proves nothing."""
+    lines = text_of("healthy_both", "passsm").splitlines(keepends=True)
+    requests = [at for at, line in enumerate(lines) if "ProxyCall UDS" in line and "DONE" not in line]
+    for asked in requests[-60::6]:
+        thread, op = lines[asked].split()[0], lines[asked].split()[-1].removeprefix("0x")
+        rank = lines[asked].partition("tpRank ")[2].partition("(")[0]
+        gone = (op, thread, f"tpRank {rank}(")
+        later = [line for line in lines[asked + 1 :] if not any(word in line for word in gone)]
+        report = analyze(tmp_path, "".join([*lines[: asked + 1], *later[:100]]))
+        assert report.verdict == "inconclusive", report.reason
