@@ -17,7 +17,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.facts.start import initialising
+from psmkit.analysis.facts.start import initialising, past_bootstrap
 from psmkit.analysis.inference import faults, frontier, own_words, proof
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.logparse.types import CommInstance, Event
@@ -33,6 +33,8 @@ _EXCHANGES = {
     "unpaired send or recv": "unpaired sends and recvs",
 }
 _NO_COMM = "no communicator was seen"
+#: Of an excerpt from the middle of a log.
+_NO_START = "the log lacks the lines that create the communicators"
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
@@ -158,7 +160,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             return _Evidence(
                 False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
             )
-        return _Evidence(False, _NO_COMM)
+        return _Evidence(False, _NO_START if past_bootstrap(job, run) else _NO_COMM)
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
     nranks = max(i.nranks for i in members)
@@ -382,12 +384,12 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             # a process that probably failed says more than a log that is missing
             failed = suspect.stage == "error"
             look = suspect.title if failed else f"look first at this: {suspect.title}"
-            parts = [reason] if reason != _NO_COMM else []
+            parts = [reason] if reason not in (_NO_COMM, _NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
-            reason = f"{said}; {reason}" if reason != _NO_COMM else said
+            reason = f"{said}; {reason}" if reason not in (_NO_COMM, _NO_START) else said
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
         index=run.index,

@@ -86,3 +86,11 @@ def test_closed_connections_without_a_communicator_say_nothing_about_a_teardown(
     report = analyzed(tmp_path, "".join(f"[1,{r}]<stdout>:" + closed.format(r, p) for r, p in ((6, 2), (3, 7), (4, 7))))
     titles = [f.title for f in report.findings if f.code == "PSM108"]
     assert titles and all("the log shows no communicator" in t for t in titles)
+
+
+@pytest.mark.parametrize(
+    "line", ["Connected all trees", "Channel 00/0 : 3[3] -> 4[4] via P2P/IPC", "Connected all rings"]
+)
+def test_an_excerpt_after_the_start_of_its_communicators_is_no_log_without_any(line: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "".join(f"w-1:7{r}:22{r} [{r}] NCCL INFO {line}\n" for r in range(3)))
+    assert (report.verdict, report.reason) == ("inconclusive", "the log lacks the lines that create the communicators")

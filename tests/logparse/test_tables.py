@@ -89,14 +89,13 @@ def test_values_of_a_field_are_those_of_the_rows(tmp_path: Path) -> None:
 
 
 def test_listed_records_become_objects_when_they_are_asked_for() -> None:
-    records = np.array([(n, n * 0.5) for n in range(10_000)], dtype=[("number", "<i8"), ("half", "<f8")])
     made: list[int] = []
 
-    def make(row: tuple[int, float]) -> tuple[int, float]:
-        made.append(row[0])
-        return row
+    def make(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, float]]:
+        made.extend(numbers.tolist())
+        return [(n, n * 0.5) for n in numbers.tolist()]
 
-    listed = Listed(records, make)
+    listed = Listed(10_000, make)
     assert len(listed) == 10_000 and not made
     assert (listed[7], listed[-1], listed[2:6:3]) == ((7, 3.5), (9_999, 4999.5), [(2, 1.0), (5, 2.5)])
     assert made == [7, 9_999, 2, 5]
