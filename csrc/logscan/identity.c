@@ -85,8 +85,8 @@ static bool known_thread(const struct ls_scan *scan, uint32_t proc, int32_t tid)
     return false;
 }
 
-/* Whether a host is text that was glued to another host. A name such as pod-worker-0 beside worker-0 is a host of its
- * own. */
+/* Whether a host is another one with text glued to it, which then is this one without its head. A name such as
+ * pod-worker-0 beside worker-0 is a host of its own. */
 static bool glued_to(const struct ls_scan *scan, uint64_t longer, uint64_t shorter)
 {
     uint32_t n = longer & LS_TEXT_MAX, m = shorter & LS_TEXT_MAX;
@@ -95,25 +95,30 @@ static bool glued_to(const struct ls_scan *scan, uint64_t longer, uint64_t short
     return memcmp(s + n - m, scan->texts.at + (shorter >> 20), m) == 0 && isalnum((unsigned char)s[n - m - 1]);
 }
 
-/* The process of a new name, if one of the two is the other with text glued to its host: both have the pid and the
- * thread, or a pid that does not recur in each container. LS_NONE: there is none. */
+/* The process of a new name, if one of the two is the other with text glued to its host, or the new one lost the head
+ * of its host: both have the pid and the thread, or a pid that does not recur in each container. LS_NONE: there is
+ * none. */
 static uint32_t unglued(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, int32_t tid)
 {
-    enum { RECURRING_PIDS = 1000, GHOST_LINES = 3, MOST_TRIES = 256 };
+    enum { RECURRING_PIDS = 1000, GHOST_LINES = 3, SURE_LINES = 16, MOST_TRIES = 256 };
     uint64_t name = scan->hosts.at[host];
-    uint32_t found = LS_NONE; /* the newest incarnation */
+    uint32_t found = LS_NONE, ghost = LS_NONE; /* the newest incarnations */
     uint32_t tries = 0;
     for (LS_EACH(&scan->pid_index, pid_hash(stream, pid), e)) {
         const ls_process *p = &scan->procs.at[e];
         if (++tries > MOST_TRIES) break; /* containers, whose processes share a pid */
-        if (p->stream != stream || p->pid != pid || (found != LS_NONE && e < found)) continue;
-        bool ghost_came_first = p->lines <= GHOST_LINES && p->tag == tag && glued_to(scan, p->host, name);
-        if (!ghost_came_first && !glued_to(scan, name, p->host)) continue;
-        if (pid >= RECURRING_PIDS || known_thread(scan, e, tid)) found = e;
+        if (p->stream != stream || p->pid != pid) continue;
+        bool longer = glued_to(scan, p->host, name);
+        uint32_t *as = (longer && p->lines >= SURE_LINES) || glued_to(scan, name, p->host) ? &found
+                       : longer && p->lines <= GHOST_LINES && p->tag == tag                ? &ghost
+                                                                                           : NULL;
+        if (as && (*as == LS_NONE || e > *as) && (pid >= RECURRING_PIDS || known_thread(scan, e, tid))) *as = e;
     }
+    bool ghost_came_first = found == LS_NONE;
+    if (ghost_came_first) found = ghost;
     if (found == LS_NONE) return found;
     ls_process *p = &scan->procs.at[found];
-    if ((p->host & LS_TEXT_MAX) > (name & LS_TEXT_MAX)) { /* the ghost came first: it gets the right name */
+    if (ghost_came_first) { /* it gets the right name */
         ls_index_del(&scan->proc_index, proc_hash(stream, tag, scan->states.at[found].host_id, pid), found);
         ls_index_add(&scan->proc_index, proc_hash(stream, tag, host, pid), found);
         scan->states.at[found].host_id = host;

@@ -102,8 +102,9 @@ typedef struct {
     int32_t caller_thread;
     uint64_t age;
     uint64_t expected; /* the opId that the caller waited for, if it is another one, else 0 */
-    uint32_t again;    /* 1: its process printed nothing between another answer with this opId and this one, 2: the line
-                        * that another answer with this opId matches is missing */
+    uint32_t again;    /* 1: its process printed nothing between another answer with this opId and this one, or between
+                        * another begin of such a call and this one; 2: the line that another answer with this opId
+                        * matches is missing */
     ls_ref begun, served, received, matched;
 } ls_call;
 

@@ -327,8 +327,11 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     /* a record that was glued to its own copy is one record */
     bool copy =
         s->last_begun.line == rec->ref.line && s->last_begun.file == rec->ref.file && s->begun_operation == operation;
+    uint64_t lines = scan->procs.at[rec->proc].lines;
+    bool again = s->begun_operation == operation && state->lines + 1 == lines;
     bool at_once = copy || fits(scan, state->fresh_type, operation) || !s->last_served.line || !answered(word, n);
     s->last_begun = rec->ref;
+    state->lines = lines;
     s->begun_operation = operation;
     s->begun_res = ls_role_int(m, F_RES, 0);
     s->begun += !copy && answered(word, n);
@@ -341,8 +344,12 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
         while (i < r->begun.n && (r->begun.at[i].open || r->begun.n < MOST_OPEN)) i++;
         if (i == r->begun.n && r->begun.n < MOST_OPEN) ls_push(&r->begun);
         if (i < r->begun.n)
-            r->begun.at[i] = (struct begun){
-                .proc = rec->proc, .thread = rec->thread, .operation = operation, .ref = rec->ref, .open = true};
+            r->begun.at[i] = (struct begun){.proc = rec->proc,
+                                            .thread = rec->thread,
+                                            .operation = operation,
+                                            .ref = rec->ref,
+                                            .open = true,
+                                            .again = again};
     }
     state->consumed = LS_NONE;
     state->fresh_type = -1;
@@ -481,6 +488,7 @@ void ls_rpc_finish(struct ls_scan *scan)
                          .caller = -1,
                          .service_thread = b->thread,
                          .caller_thread = -1,
+                         .again = b->again ? LS_AGAIN_NEXT : 0,
                          .begun = b->ref};
         hand_over(scan, &c, 1);
         r->out.at[r->out.n - 1].stage = b->operation;

@@ -7,7 +7,7 @@
 
 enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
 
-/* Answers whose lines may be a repetition: see logscan.cdef.h. */
+/* Calls whose lines may be a repetition: see logscan.cdef.h. */
 enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
 
 enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
@@ -30,13 +30,14 @@ struct begun {
     int32_t proc, thread;
     uint64_t operation;
     ls_ref ref;
-    bool open;
+    bool open, again;
 };
 
 struct service {
     uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
     int64_t fresh_type; /* type of the served line just before, -1 */
     int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
+    uint64_t lines;     /* how many its process had printed when it began its newest operation */
 };
 
 /* The newest answer that a process took, and how many lines it had printed then. */

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.printed import counts
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
@@ -25,6 +26,8 @@ __all__ = ["communicators", "coverage", "matching", "versions"]
 # The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
 _WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
+#: Parts of the catalogue whose lines come from what runs beside NCCL.
+_BESIDE = frozenset({"beside", "kernel", "launcher", "nccltests", "program", "pytorch", "scheduler", "system"})
 
 
 def matching(job: Job) -> Matching:
@@ -138,7 +141,21 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
         missing_subsystems=lacking,
         rerun_with={} if healthy else _rerun(),
         notes=tuple(notes),
+        beside=_beside(job),
     )
+
+
+def _beside(job: Job) -> int:
+    """How many of the matched lines another program than NCCL printed."""
+    by_name, printed = _messages(job), counts(job)
+    others = [
+        name
+        for name in printed.names
+        if (entry := by_name.get(name)) is not None
+        and (entry.subsystem in _BESIDE or (entry.subsystem == "misc" and entry.level == "NONE"))
+    ]
+    # one line can count for several where a launcher folds equal lines
+    return min(sum(printed.sums(*others).values()), job.scan.totals.matched) if others else 0
 
 
 def _cut(job: Job) -> list[int]:

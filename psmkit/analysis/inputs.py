@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from psmkit import logparse
+from psmkit.catalogue import load
 from psmkit.logparse import ScanResult
 from psmkit.logparse.types import Ref
 from psmkit.model.errors import NothingToAnalyse
@@ -17,6 +18,8 @@ __all__ = ["scanned"]
 
 #: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
+#: How many files, and lines of each, are searched for torch's own lines if psmkit knows no line.
+_LOOKED_FILES, _LOOKED_LINES = 8, 200
 
 
 @contextmanager
@@ -34,13 +37,12 @@ def scanned(
         NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
         CatalogueError: a TOML file is invalid.
     """
-    with _uncollected():
-        result = logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
-        try:
-            _check(result)
-            yield result
-        finally:
-            result.close()
+    with (
+        _uncollected(),
+        logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
+    ):
+        _check(result)
+        yield result
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _check(result: ScanResult) -> None:
-    if not result.totals.matched and not result.totals.unmatched and not result.foreign:
+    if not result.totals.matched and not result.totals.unmatched and not result.foreign and not _of_torch(result):
         names = ", ".join(f.path for f in result.files[:3]) or "the input"
         damage = "".join(f" ({note})" for note in result.notes[:3])
         raise NothingToAnalyse(
@@ -64,6 +66,20 @@ def _check(result: ScanResult) -> None:
             "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
             "(see 'psmkit analyze --help' for other inputs)."
         )
+
+
+def _of_torch(result: ScanResult) -> bool:
+    """Whether torch's process group or its store printed one of the first lines of a file: the log is known, and its words are not."""
+    known = result.catalogue or load()
+    for at, file in enumerate(result.files[:_LOOKED_FILES]):
+        ref: Ref | None = Ref(at, 1, 0) if file.lines else None
+        for _ in range(_LOOKED_LINES):
+            if ref is None:
+                break
+            if known.phrase("a line of torch", result.evidence(ref).text) is not None:
+                return True
+            ref = result.below(ref)
+    return False
 
 
 def _instead(result: ScanResult) -> str:

@@ -32,7 +32,7 @@ _EXCHANGES = {
     "fd exchange": "fd exchanges",
     "unpaired send or recv": "unpaired sends and recvs",
 }
-_NO_COMM = "no communicator was seen"
+_NO_COMM = "the log holds no line about the start of a communicator"
 #: Of an excerpt from the middle of a log.
 _NO_START = "the log lacks the lines that create the communicators"
 # The most processes without a rank that a finding may blame; more of them are victims.
@@ -416,7 +416,7 @@ def _by_own_words(job: Job, run: RunInfo, said: own_words.OwnWords) -> tuple[str
     """The reason for a healthy run that rests on what its program says, and how sure it is."""
     reason = f"by the program's own words: {said.said}"
     if not said.ended:
-        return f"{reason}, and its processes closed their connections after that; no communicator was seen", 0.6
+        return f"{reason}, and its processes closed their connections after that; {_NO_COMM}", 0.6
     their = plural(len(said.ended), "its communicator", "their communicators")
     reason += f", and {names_of(job, said.ended)} ended {their} after that"
     if lacking := absent(job, run.index):

@@ -58,7 +58,8 @@ class Catalogue:
     def __init__(self, messages: Sequence[Message], phrases: Sequence[Phrase] = ()) -> None:
         self.messages: tuple[Message, ...] = tuple(messages)
         self.phrases: tuple[Phrase, ...] = tuple(phrases)
-        self._phrases: dict[str, list[tuple[Phrase, Catalogue]]] = {}
+        #: By meaning: an engine for all of its phrases, and one for each.
+        self._phrases: dict[str, tuple[Catalogue, list[tuple[Phrase, Catalogue]]]] = {}
         self.by_name: dict[str, Message] = {}
         for message in self.messages:
             other = self.by_name.setdefault(message.name, message)
@@ -110,12 +111,15 @@ class Catalogue:
             KeyError: no phrase has this meaning.
         """
         if says not in self._phrases:
-            found = [(p, Catalogue([_as_message(p)])) for p in self.phrases if p.says == says]
+            found = [p for p in self.phrases if p.says == says]
             if not found:
                 raise KeyError(says)
-            self._phrases[says] = found
+            self._phrases[says] = Catalogue([_as_message(*found)]), [(p, Catalogue([_as_message(p)])) for p in found]
+        all_of_them, each = self._phrases[says]
         data = f" {text.lower()}\n".encode()
-        for phrase, engine in self._phrases[says]:
+        if all_of_them.match(data, where="line") is None:  # as in most texts
+            return None
+        for phrase, engine in each:
             match = engine.match(data, where="line")
             if match is not None and all(
                 low <= value <= high
@@ -157,11 +161,11 @@ def decode(kind: int, value: int) -> int | float:
     return value - (1 << 64) if kind == _INT and value >> 63 else value
 
 
-def _as_message(phrase: Phrase) -> Message:
-    """A phrase in the form of the engine: a message that matches anywhere in a line."""
-    return Message(
-        name=phrase.says, subsystem="phrase", patterns=phrase.patterns, level="NONE", where="line", file=phrase.file
-    )
+def _as_message(*phrases: Phrase) -> Message:
+    """Phrases with one meaning in the form of the engine: a message that matches anywhere in a line."""
+    patterns = tuple(dict.fromkeys(pattern for phrase in phrases for pattern in phrase.patterns))
+    says, file = phrases[0].says, phrases[0].file
+    return Message(name=says, subsystem="phrase", patterns=patterns, level="NONE", where="line", file=file)
 
 
 def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> None:

@@ -46,7 +46,7 @@ _STATES = ("", "begun", "served", "received", "matched")
 
 @dataclass(slots=True)
 class ScanResult(ScanData):
-    """Everything that a scan found, with access to its lines. Close it, or use it as a context manager.
+    """Everything that a scan found, with access to its lines. Close it, or use it as a context manager, which keeps files open between lines.
 
     ``foreign`` are inputs that are not logs. ``notes`` list problems with inputs. ``catalogue`` is the catalogue that the
     scan used.
@@ -57,6 +57,8 @@ class ScanResult(ScanData):
     catalogue: Catalogue | None = None
     inputs: Sequence[Input] = ()
     _open: dict[int, tuple[Reader, int, bytes]] = field(default_factory=dict)
+    _kept: dict[int, io.BufferedReader] = field(default_factory=dict)
+    _entered: bool = False
     _lines: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def text(self, ref: Ref) -> str:
@@ -88,11 +90,16 @@ class ScanResult(ScanData):
         for reader, _, _ in self._open.values():
             reader.close()
         self._open.clear()
+        for file in self._kept.values():
+            file.close()
+        self._kept.clear()
 
     def __enter__(self) -> ScanResult:
+        self._entered = True
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._entered = False
         self.close()
 
     def _read(self, ref: Ref) -> str:
@@ -102,9 +109,7 @@ class ScanResult(ScanData):
         """The bytes of the line at ``ref`` without the line feed."""
         source = self.inputs[ref.file]
         if source.kind == "log" and source.encoding is None:
-            with io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD) as file:
-                file.seek(ref.offset)
-                return file.readline(_LONGEST).removesuffix(b"\n")
+            return self._stored(ref, source)
         # Lines that are requested together are close together, so the rest of a read is kept.
         reader, at, ahead = self._open.pop(ref.file, (None, 0, b""))
         if reader is None or at > ref.offset:
@@ -123,6 +128,22 @@ class ScanResult(ScanData):
             ahead += more
         self._open[ref.file] = (reader, ref.offset, ahead)
         return ahead.split(b"\n", 1)[0][:_LONGEST]
+
+    def _stored(self, ref: Ref, source: Input) -> bytes:
+        """The same, of a file that needs neither decompression nor decoding. Without a context that closes it, it is opened for each line."""
+        file = self._kept.pop(ref.file, None)
+        if file is None:
+            file = io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD)
+        try:
+            file.seek(ref.offset)
+            return file.readline(_LONGEST).removesuffix(b"\n")
+        finally:
+            if not self._entered:
+                file.close()
+            else:
+                self._kept[ref.file] = file
+                if len(self._kept) > _MOST_OPEN:
+                    self._kept.pop(next(iter(self._kept))).close()
 
 
 def collect(

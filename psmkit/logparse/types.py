@@ -143,8 +143,8 @@ class Call:
     "received" (the caller got a response, but no service line shows one), "matched". ``service`` and ``caller`` are process indices,
     ``stage`` the message name (Init, Setup, ...), ``generation`` counts the uses of this opId by this caller, from 1.
     ``age`` is the number of lines read in its stream after its newest line. ``expected`` is the opId that the caller waited for, if it
-    took this answer for that of another call. ``again`` is 1 if its process printed nothing between another answer with this opId and this one, 2 if that
-    answer has no line that it matches: such lines may be repeated.
+    took this answer for that of another call. ``again`` is 1 if its process printed nothing between another answer with this opId and this one, or between the
+    begin of another such call and this one's, 2 if that answer has no line that it matches: such lines may be repeated.
     """
 
     op: int

@@ -136,7 +136,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was read and what is missing. ``rerun_with`` is the environment that would show what is missing."""
+    """What was read and what is missing. ``rerun_with`` is the environment that would show what is missing.
+
+    ``beside`` are those of the matched lines that torch, launchers and other programs print: not NCCL, its plugins or psmkit's libraries.
+    """
 
     files: int = 0
     bytes: int = 0
@@ -150,6 +153,7 @@ class Coverage:
     missing_subsystems: tuple[str, ...] = ()
     rerun_with: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)

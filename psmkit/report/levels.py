@@ -37,4 +37,4 @@ def level_of_verdict(verdict: Verdict) -> Level:
 def level_of(report: Report) -> Level:
     """The worst level among the verdicts and findings of a report."""
     verdicts = [level_of_verdict(report.verdict), *(level_of_verdict(run.verdict) for run in report.runs)]
-    return max(*verdicts, *(level_of_severity(finding.severity) for finding in report.findings))
+    return max([*verdicts, *(level_of_severity(finding.severity) for finding in report.findings)])

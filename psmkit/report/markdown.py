@@ -48,7 +48,9 @@ def render(report: Report, options: Options | None = None) -> str:
             out.append(f"- **proof** {markdown_text(f'{item}: {item.text}')}")
         if finding.next_step:
             out.append(f"- **do this** {markdown_text(finding.next_step)}")
-    out += [f"- confidence {percent(report.confidence)}", ""]
+    if report.verdict is not Verdict.INCONCLUSIVE:
+        out.append(f"- confidence {percent(report.confidence)}")
+    out.append("")
     out += _ranks(report, options)
     out += _findings(report, options)
     out += _matching(report)
@@ -144,7 +146,9 @@ def _coverage(report: Report, options: Options) -> list[str]:
     out = ["### Evidence", ""]
     out.append(
         f"- read {counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}; "
-        f"{coverage.matched} understood, {coverage.unmatched} not, {coverage.torn} torn"
+        f"{coverage.matched} understood"
+        + (f" ({coverage.beside} of torch, launchers and other programs)" if coverage.beside else "")
+        + f", {coverage.unmatched} not, {coverage.torn} torn"
     )
     if report.versions:
         out.append(f"- versions: {markdown_text(', '.join(report.versions))}")

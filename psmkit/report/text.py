@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
-from psmkit.report.escape import shorten, visible
+from psmkit.report.escape import shorten, shorten_around, visible
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit, rank_table
@@ -39,6 +39,8 @@ _RUNS = 12
 _SHOWN_FOLLOWS = 3
 _WHO = 4
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+#: What stands between the prefix of a line of NCCL and its message.
+_LEVELS = tuple(f"NCCL {level} " for level in ("WARN", "INFO", "TRACE", "CALL", "ABORT", "ERROR"))
 #: A place of at most this length and its line share a row.
 _SHORT_PLACE = 44
 
@@ -80,7 +82,7 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
     if finding is None:
         return
     if finding.evidence:
-        _proof(page, finding.evidence[0], folder)
+        _proof(page, finding.evidence[0], folder, finding.title)
     if finding.next_step:
         page.wrap(finding.next_step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
 
@@ -101,19 +103,19 @@ def _who(page: Page, report: Report) -> None:
         page.wrap(text, indent="  ", hang=" " * 11, lead=lead)
     for suspect in report.suspects[:_WHO]:
         page.wrap(suspect_name(suspect), indent="  ", hang=" " * 11, lead=Span("suspect: ", "culprit"))
-    if not report.culprits:
+    if not report.culprits and report.verdict is not Verdict.INCONCLUSIVE:
         page.add(Span(f"  {sure}", "dim"))
 
 
-def _proof(page: Page, item: Evidence, folder: str) -> None:
+def _proof(page: Page, item: Evidence, folder: str, about: str) -> None:
     place = _place(item, folder)
     text = visible(item.text)
     room = page.width - 13 - len(place)
     if room >= 40:
-        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(text, room), "quote"))
+        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(text, room, about), "quote"))
     else:
         page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
-        page.add(" " * 11, Span(_quoted(text, page.width - 11), "quote"))
+        page.add(" " * 11, Span(_quoted(text, page.width - 11, about), "quote"))
 
 
 def _place(item: Evidence, folder: str) -> str:
@@ -243,6 +245,7 @@ def _finding(
 def _all_evidence(
     page: Page, finding: Finding, same: Sequence[Finding], options: Options, folder: str, most: int
 ) -> None:
+    titles = {item: other.title for other in (*reversed(same), finding) for item in other.evidence}
     every = list(dict.fromkeys((*finding.evidence, *(item for other in same for item in other.evidence))))
     if options.verbose:
         shown = every
@@ -250,28 +253,32 @@ def _all_evidence(
         shown = list(finding.evidence[: 1 if finding.severity is Severity.INFO else most])
         shown += [item for other in same for item in other.evidence[:_ALSO] if item not in shown]
     for item in shown:
-        _evidence(page, item, folder, whole=options.verbose)
+        _evidence(page, item, folder, titles[item], whole=options.verbose)
     if len(every) > len(shown):
         page.add(Span(f"    … {counted(len(every) - len(shown), 'more line')} of evidence", "dim"))
 
 
-def _evidence(page: Page, item: Evidence, folder: str, *, whole: bool) -> None:
+def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: bool) -> None:
     place = _place(item, folder)
     text = visible(item.text)
     room = page.width - len(place) - 7
     if not whole and len(place) <= _SHORT_PLACE and room >= 30:
-        page.add("    ", Span(place, "place"), Span(" | ", "dim"), Span(_quoted(text, room), "quote"))
+        page.add("    ", Span(place, "place"), Span(" | ", "dim"), Span(_quoted(text, room, about), "quote"))
         return
     page.add("    ", Span(place, "place"))
-    page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8), "quote"))
+    page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8, about), "quote"))
 
 
-def _quoted(text: str, width: int) -> str:
-    """A log line in ``width`` characters; its message matters more than its time stamp and process."""
-    at = text.find("NCCL ")
+def _quoted(text: str, width: int, about: str) -> str:
+    """A log line in ``width`` characters; its message matters more than its time stamp and process.
+
+    A line that is still too long is cut around the words that it shares with ``about``, the title of its finding.
+    """
+    text = text.strip()
+    at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > width and at > 0:
-        text = "…" + text[at:].removeprefix("NCCL INFO ")
-    return shorten(text, width)
+        text, about = "…" + text[at:].removeprefix("NCCL INFO "), ""  # a message of NCCL begins with what it says
+    return shorten_around(text, width, about)
 
 
 def _matching(page: Page, report: Report) -> None:
@@ -313,14 +320,18 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     page.blank()
     page.add(Span("Evidence", "heading"))
     read = f"read {counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}"
-    if coverage.matched or coverage.unmatched:
-        total = coverage.matched + coverage.unmatched
+    ours = coverage.matched - coverage.beside
+    if total := ours + coverage.unmatched:
         # Rounded down: 100% must mean all lines.
-        read += f"; understood {coverage.matched:,} of {total:,} NCCL lines ({100 * coverage.matched // total}%)"
+        read += f"; understood {ours:,} of {total:,} NCCL lines ({100 * ours // total}%)"
+    elif coverage.beside:
+        read += "; no NCCL line"
+    if coverage.beside:
+        read += f"; understood {counted(coverage.beside, 'line')} of torch, launchers and other programs"
     if coverage.torn:
         read += f"; {coverage.torn:,} torn"
     if coverage.other:
-        read += f"; {coverage.other:,} not from NCCL"
+        read += f"; {counted(coverage.other, 'other line')}"
     page.wrap(read, indent="  ", hang="    ")
     if report.versions:
         page.wrap(", ".join(report.versions), indent="  ", hang="    ", lead=Span("versions: ", "dim"))

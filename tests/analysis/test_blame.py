@@ -135,7 +135,20 @@ def stopped(rank: Rank, abort: int = 0) -> Rank:
     return rank.line(f"[Proxy Service UDS] exit: stop 1 abortFlag {abort}", "uds")
 
 
-@pytest.mark.parametrize(("end", "blamed"), [(stopped, []), (lambda rank: rank, [(1,)])])
+def half_stopped(rank: Rank) -> Rank:
+    """The same, and the line of the second thread is lost."""
+    return rank.line("Received and initiated operation=Stop res=0", "service")
+
+
+@pytest.mark.parametrize(
+    ("end", "blamed"),
+    [
+        (stopped, []),
+        (half_stopped, []),
+        (lambda rank: rank, [(1,)]),
+        (lambda rank: stopped(rank, abort=1), [(1,)]),
+    ],
+)
 def test_rank_whose_proxy_was_stopped_did_not_disappear(
     tmp_path: Path, end: Callable[[Rank], Rank], blamed: list[tuple[int, ...]]
 ) -> None:

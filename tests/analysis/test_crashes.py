@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import psmkit
 from psmkit.analysis.facts.deaths import Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.rules import benchmarks, crashes, exceptions, framework, gpu_errors
@@ -121,6 +122,74 @@ def test_ucx_names_the_function(tmp_path: Path) -> None:
     found = only(run_rule(find, tmp_path, job=text))
     assert found.culprits == (1,)
     assert "ncclMemoryPoolAlloc" in found.title
+
+
+def ray(pid: int, ip: str, *lines: str, outer: str = "") -> str:
+    return "".join(f"{outer}(TrainWorker pid={pid}, ip={ip}) {line}\n" for line in lines)
+
+
+STACK = (
+    "PC: @     0x7f60b5a3c7be  (unknown)  pthread_kill",
+    "    @     0x7f60b6ee7050       1824  (unknown)",
+    "    @     0x7f60b591d975       1392  ray::core::worker::Buffer::Flush()",
+)
+
+
+@pytest.mark.parametrize("outer", ["", "(EngineCore_DP0 pid=742) "])
+def test_the_tag_names_the_process_of_a_signal_that_abseil_caught(outer: str, tmp_path: Path) -> None:
+    """The program had ended its work before, and the process failed all the same."""
+    text = "Training completed after 1 iterations at 2026-03-05 04:39:56. Total running time: 8min 51s\n"
+    text += ray(439, "10.2.1.7", "*** SIGSEGV received at time=1741149596 on cpu 63 ***", *STACK, outer=outer)
+    found = only(run_rule(find, tmp_path, job=text))
+    assert [(n.host, n.pid) for n in found.named] == [("10.2.1.7", 439)]
+    assert "SIGSEGV in ray::core::worker::Buffer::Flush()" in found.title
+    whole = psmkit.analyze([str(tmp_path / "job.log")])
+    assert (whole.verdict, [(c.host, c.pid) for c in whole.culprits]) == ("failed", [("10.2.1.7", 439)])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "*** SIGSEGV (@0x0) received by PID 1002 (TID 0x7f893090a6f0) from PID 0; stack trace: ***",
+        "*** Signal 11 (SIGSEGV) (0x10) received by PID 1002 (TID 0x7fe1), stack trace: ***",
+        "*** Signal 11 (SIGSEGV) received by PID 1002 (pthread TID 0x7fe1) (code: address not mapped to object), stack trace: ***",
+        "[2026-02-04 08:45:44,122 E 1002 1005] logging.cc:361: *** SIGSEGV received at time=1707036344 on cpu 40 ***",
+    ],
+)
+def test_other_handlers_name_the_process(line: str, tmp_path: Path) -> None:
+    text = (
+        JOB + f'*** Aborted at 1707036344 (unix time) try "date -d @1707036344" if you are using GNU date ***\n{line}\n'
+    )
+    found = only(run_rule(find, tmp_path, job=text))
+    assert found.culprits == (2,)
+    assert "SIGSEGV" in found.title
+
+
+def test_two_processes_with_a_handler_are_two_deaths_with_their_own_stacks(tmp_path: Path) -> None:
+    other = STACK[2].replace("ray::core::worker::Buffer::Flush", "app::Load").replace("b591d975", "a5912345")
+    text = ray(11, "10.2.1.7", "*** SIGSEGV received at time=1741149596 on cpu 63 ***")
+    text += ray(12, "10.2.1.8", "*** SIGBUS received at time=1741149597 ***", other) + ray(11, "10.2.1.7", STACK[2])
+    first, second = run_rule(find, tmp_path, job=text)
+    assert "10.2.1.7:11" in first.title and "Flush()" in first.title
+    assert "10.2.1.8:12" in second.title and "app::Load()" in second.title
+
+
+def test_a_handler_that_caught_the_end_by_a_launcher_blames_nobody(tmp_path: Path) -> None:
+    text = JOB + "*** SIGTERM (@0x3e8) received by PID 1002 (TID 0x7f893090a6f0) from PID 900; stack trace: ***\n"
+    assert [f.code for f in run_rule(find, tmp_path, job=text)] == ["PSM408"]
+    quoted = "handler test: SIGSEGV received at time=5 by design, see *** notes ***\n"
+    assert run_rule(find, tmp_path, job=nccl(0, 1, nranks=2, ended=True) + quoted) == []
+    assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "healthy"
+
+
+def test_a_crash_after_the_teardown_is_a_failure_and_an_end_by_the_launcher_is_none(tmp_path: Path) -> None:
+    text = nccl(0, 1, nranks=2, ended=True)
+    text += "*** {} (@0x0) received by PID 1001 (TID 0x7f893090a6f0) from PID 0; stack trace: ***\n"
+    (tmp_path / "crash.log").write_text(text.format("SIGSEGV"))
+    (tmp_path / "ended.log").write_text(text.format("SIGTERM"))
+    crash = psmkit.analyze([str(tmp_path / "crash.log")])
+    assert (crash.verdict, [c.rank for c in crash.culprits]) == ("failed", [1])
+    assert psmkit.analyze([str(tmp_path / "ended.log")]).verdict == "healthy"
 
 
 def test_the_kernel_killed_a_rank_for_memory(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     assert "sendBytes failed" in report.reason
     assert "no communicator" not in report.reason
     calm = _report(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
-    assert calm.reason == "no communicator was seen"
+    assert calm.reason == "the log holds no line about the start of a communicator"
 
 
 @pytest.mark.parametrize(

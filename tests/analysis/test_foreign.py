@@ -59,6 +59,14 @@ def test_a_rank_that_never_called_the_collective(tmp_path: Path) -> None:
     assert found.evidence[0].file.endswith("trace_rank_1.json")
 
 
+def test_most_ranks_may_be_missing_where_two_wait(tmp_path: Path) -> None:
+    waiting, short = dump(entry(1), entry(2, "started"), nranks=5), dump(entry(1), nranks=5)
+    (found,) = flights(tmp_path, waiting, waiting, short, short, short)
+    assert (found.code, found.culprits) == ("PSM302", (2, 3, 4))
+    (one,) = flights(tmp_path, waiting, short, short, short, short)
+    assert (one.code, one.culprits) == ("PSM302", ())  # rank 0 may have called one collective too many
+
+
 def test_dumps_of_a_job_that_is_level_say_nothing(tmp_path: Path) -> None:
     assert flights(tmp_path, *[dump(entry(1), entry(2))] * 3) == []
     # One rank behind is no fault while nobody waits for it.

@@ -9,7 +9,7 @@ import pytest
 from psmkit.analysis import analyze
 from psmkit.analysis.rules.foreign_client import decode
 from psmkit.model import Severity, Verdict
-from tests.analysis.texts import find, job_of, ranks
+from tests.analysis.texts import find, job_of, of, ranks
 
 WRONG = "socketFinalizeAccept: wrong magic {} != 7970663b906d70b9"
 
@@ -76,6 +76,33 @@ def test_process_of_another_user_is_named_and_fails_no_run(tmp_path: Path, text:
     (finding,) = (f for f in report.findings if f.code == "PSM106")
     assert finding.severity is Severity.WARNING and not finding.culprits
     assert "process 42 of uid 65534" in finding.title and "uid 0" in finding.title
+
+
+REFUSED = "psm proxy refused process 42: bad magic 0x50584daf of a message, expected 0x50584d50: the sender is no proxy of libpsm"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_refusal_of_libpsms_proxy_fails_no_run(tmp_path: Path, ended: bool) -> None:
+    logs = ranks()
+    logs[2].warn("", REFUSED, "service")
+    job_of(tmp_path, [log.work().destroy() if ended else log for log in logs])
+    report = analyze([tmp_path])
+    assert report.verdict is (Verdict.HEALTHY if ended else Verdict.INCONCLUSIVE)
+    (finding,) = of(report.findings, "PSM401")
+    assert finding.severity is Severity.WARNING and not finding.culprits
+
+
+def test_rank_that_libpsms_proxy_refused_fails_by_its_own_words(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[2].warn("", REFUSED.replace("42", str(logs[1].pid)), "service")
+    logs[1].warn(
+        "",
+        "psm p2p send rank 1 peer 2 channel 0 is not connected, connect ended with PSM_ERR_PROTOCOL (cause other, rank -1): the proxy of "
+        "rank 2 refused this rank: bad magic 0x50584daf of a message, expected 0x50584d50",
+    )
+    job_of(tmp_path, logs)
+    report = analyze([tmp_path])
+    assert report.verdict is Verdict.FAILED and "refused this rank" in report.reason
 
 
 def test_processes_of_several_users_are_counted(tmp_path: Path) -> None:

@@ -44,3 +44,31 @@ def test_first_line_comes_from_the_first_file_that_has_one(tmp_path: Path) -> No
     (tmp_path / "a.log").write_text("")
     (tmp_path / "b.log").write_text("here\n")
     assert "it says 'here'" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank1]:[I515 07:06:42.915740178 ProcessGroupNCCL.cpp:835] [Rank 1] words of a later release",
+        "[I515 07:06:42.915740178 TCPStore.cpp:282] words of a later release",
+        "[1744331142.028115] [node7:4711:3]      ucp_worker.c:1903 UCX  INFO    ucp_context_2 inter-node cfg#3",
+        "I0717 07:30:06.719655    4711 nixl_plugin_manager.cpp:219] Discovered and loaded plugin UCX",
+    ],
+)
+def test_lines_of_torch_and_ucx_alone_are_inconclusive(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(f"starting\n{line}\n")
+    report = psmkit.analyze([str(log)])
+    assert (report.verdict, report.findings) == ("inconclusive", ())
+    log.write_text("starting\nimport of ProcessGroupNCCL.cpp and TCPStore.cpp, UCX INFO\n")
+    assert "none of a kind that psmkit knows" in refused(log)
+
+
+@pytest.mark.parametrize("what", ["it is being destructed", "we destruct ProcessGroupNCCL"])
+def test_a_program_that_ends_without_destroying_its_group_has_not_failed(what: str, tmp_path: Path) -> None:
+    line = "[rank{0}]:[W515 07:06:42.91574017{0} ProcessGroupNCCL.cpp:1117] WARNING: process group has NOT been destroyed before {1}. On normal program exit, the application should call destroy_process_group\n"
+    log = tmp_path / "x.log"
+    log.write_text("".join(line.format(r, what) for r in (3, 6)))
+    report = psmkit.analyze([str(log)])
+    assert (report.verdict, report.culprits) == ("inconclusive", ())
+    assert [f.code for f in report.findings] == ["PSM801"]

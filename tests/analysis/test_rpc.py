@@ -142,6 +142,24 @@ def test_a_begun_call_says_res_0_while_it_is_in_progress(tmp_path: Path) -> None
     assert "operation=Connect" in found.evidence[0].text
 
 
+@pytest.mark.parametrize("between", ["", "h:2:2 [1] NCCL INFO Channel 00/1 : 1[1] -> 0[0] via P2P/CUMEM"])
+def test_begin_that_is_printed_twice_in_a_row_is_no_proof_of_a_second_call(between: str, tmp_path: Path) -> None:
+    service, op = "h:2:12 [1] NCCL INFO ", "0x7f0000aa0"
+    begun = f"{service}Received and initiated operation=Setup res=0"
+    setup = [
+        f"{service}proxyProgressAsync opId={op} op.type=3 op.reqBuff=0x7f10 op.respSize=88 done",
+        begun,
+        *filter(None, [between]),
+        begun,
+        f"h:2:2 [1] NCCL INFO ncclPollProxyResponse Received new opId={op}",
+        f"h:2:2 [1] NCCL INFO resp.opId={op} matches expected opId={op}",
+    ]
+    lines = _calls(4, "")
+    lines[-600:-600] = setup
+    found = _text(lines, tmp_path)
+    assert [f.code for f in found] == (["PSM101"] if between else ["PSM701"])
+
+
 def test_calls_that_were_answered_before_are_complete(tmp_path: Path) -> None:
     assert _text(_calls(4, ""), tmp_path) == []
     assert _text(_calls(4, "Received and initiated operation=Close res=0"), tmp_path) == []

@@ -156,6 +156,15 @@ def test_missing_setting_is_an_error_where_messages_have_the_wrong_size(tmp_path
     assert [(f.severity, f.culprits) for f in find("settings", tmp_path, logs)] == [(Severity.ERROR, (3,))]
 
 
+def test_lost_line_of_a_setting_is_no_second_culprit_beside_a_rank_that_printed_another_value(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "0.", 2: "1."})
+    for log in (logs[0], logs[2], logs[3]):
+        log.warn("bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "async").fail(3)
+    report = report_of(tmp_path, logs)
+    assert {c.global_rank for c in report.culprits} == {1}
+    assert [f.culprits for f in of(report.findings, "PSM601")] == [(1,)]
+
+
 def test_missing_setting_is_not_the_cause_of_any_error(tmp_path: Path) -> None:
     logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
     out_of_memory(logs[0])

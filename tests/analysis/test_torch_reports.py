@@ -217,13 +217,51 @@ def test_states_that_differ_are_no_mismatch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["Not all ranks joining collective, sequence number: {}", "Not all ranks joining collective {} at entry 4"]
+    "head",
+    [
+        "Not all ranks joining collective, sequence number: {}",
+        "Not all ranks joining collective: sequence number: {}",
+        "Not all ranks joining collective {} at entry 4",
+    ],
 )
 def test_the_analysis_names_who_never_joined(head: str, tmp_path: Path) -> None:
     (report,) = run_rule(find, tmp_path, job=analysis(head, missing="3"))
     assert (report.code, report.culprits) == ("PSM302", (3,))
+    whole = psmkit.analyze([str(tmp_path / "job.log")])
+    assert (whole.verdict, [c.rank for c in whole.culprits]) == ("hung", [3])
+    assert "all_reduce number 39 of process group default_pg" in whole.findings[0].title
+
+
+def test_ranks_that_two_others_wait_for_are_named_even_if_they_are_many(tmp_path: Path) -> None:
+    head = "Not all ranks joining collective, sequence number: {}"
     (most,) = run_rule(find, tmp_path, job=analysis(head, missing="1, 2, 3, 4, 5"))
-    assert most.culprits == ()
+    (few,) = run_rule(find, tmp_path, job=analysis(head, missing="1, 2"))
+    assert most.culprits == (1, 2, 3, 4, 5)
+    assert most.confidence < few.confidence
+    (one,) = run_rule(find, tmp_path, job=analysis(head, missing="1, 2, 3, 4, 5, 6, 7"))
+    assert one.culprits == ()  # rank 0 may have called one collective too many
+
+
+def test_the_first_releases_print_the_number_of_ranks_and_one_line_a_collective(tmp_path: Path) -> None:
+    head = "Not all ranks joining collective 5 at entry 4\ngroup info: 0:default_pg\ncollective: {}:all_reduce\n"
+    tail = "missing ranks: {{{}}}\nexpected ranks: {}\ncollective state: scheduled\n"
+    (report,) = run_rule(find, tmp_path, job=head.format("xccl") + tail.format("1", 2))
+    assert report.culprits == (1,)
+    (report,) = run_rule(find, tmp_path, job=head.format("nccl") + tail.format("1, 2", 3))
+    assert report.culprits == ()
+    line = "Not all ranks joining collective for group 0:default_pg collective nccl:all_reduce  Missing ranks are {2}  "
+    (report,) = run_rule(find, tmp_path, job=line + "[[64]] [[64]] 4 scheduled\n")
+    assert report.culprits == (2,)
+
+
+def test_an_analysis_without_all_dumps_decides_nothing(tmp_path: Path) -> None:
+    text = "We cannot decide what's wrong with this collective entry because we missed FR dumps from ranks ({2, 3}) so"
+    (report,) = run_rule(find, tmp_path, job=text + " we don't have enough information.\n")
+    assert (report.code, report.ranks, report.culprits) == ("PSM604", (2, 3), ())
+    assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "inconclusive"
+    text = "all_reduce(input_sizes=[[3, 4]], state=completed)  all_reduce(input_sizes=[[3, 4]], state=scheduled)\n"
+    assert run_rule(find, tmp_path, job=text) == []
+    assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "inconclusive"
 
 
 def test_only_the_first_mismatch_of_a_group_counts(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ import pytest
 import zstandard
 
 from psmkit.catalogue import Catalogue
-from psmkit.logparse import archives, discover, scan
+from psmkit.logparse import archives, discover, result, scan
 from psmkit.logparse.foreign import load
 from psmkit.logparse.formats import binary
 from psmkit.logparse.inputs import natural
+from psmkit.logparse.types import Ref
 from psmkit.model.errors import InputError
 from tests.logparse.test_streams import BIRTH, NET, rank, summary
 
@@ -359,3 +360,27 @@ print(len(set(lines)), set(line.split()[-1] for line in lines))
     assert done.stderr == ""
     lines = len(rank(1).splitlines()) + 40
     assert done.stdout.splitlines() == [f"{count} {count * lines} []", f"{count} {{'IB'}}"]
+
+
+def test_lines_of_a_file_are_read_with_one_open_file_within_a_context_and_none_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Catalogue
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(rank(1) + rank(2))
+    opened: list[io.FileIO] = []
+
+    def counted(source: result.Input) -> io.FileIO:
+        opened.append(io.FileIO(source.path))
+        return opened[-1]
+
+    monkeypatch.setattr(result, "open_raw", counted)
+    refs: list[Ref] = []
+    with scan(log, catalogue=messages) as found:
+        refs = [place for p in found.processes for place in (p.first, p.last)]
+        texts = [found.text(ref) for ref in reversed(refs)]
+        assert len(set(texts)) == len(refs) > 2
+        assert len(opened) == 1 and not opened[0].closed
+    assert opened[0].closed
+    again = scan(log, catalogue=messages)
+    assert [again.text(ref) for ref in reversed(refs)] == texts
+    assert all(file.closed for file in opened)

@@ -123,6 +123,19 @@ def test_process_whose_first_line_is_glued_gets_its_name_from_the_next(scan_text
     assert [(p.host, p.lines) for p in result.processes] == [("ew0", 3)]
 
 
+def test_host_without_its_head_is_the_host_that_printed_much_before(scan_text: Scan) -> None:
+    usual = ["vm:31279:31279 [1]"] * 20
+    result = scan_text(_lines(*usual, "fm:31279:31279 [1]", "m:31279:31279 [1]", *["m:31279:31290 [1]"] * 4))
+    assert [(p.host, p.lines, bool(p.damaged)) for p in result.processes] == [("vm", 25, True), ("fm", 1, False)]
+
+
+def test_host_without_a_head_stays_one_of_its_own_where_nothing_else_agrees(scan_text: Scan) -> None:
+    usual = ["vm:31279:31279 [1]", "my-worker-0:31279:31279 [1]", "node1:7:7 [1]"] * 20
+    result = scan_text(_lines(*usual, "m:31280:31280 [1]", "worker-0:31279:31279 [1]", "ode1:7:9 [1]"))
+    assert [p.lines for p in result.processes] == [20, 20, 20, 1, 1, 1]
+    assert not any(p.damaged for p in result.processes)
+
+
 def test_hosts_whose_names_end_alike_stay_apart(scan_text: Scan) -> None:
     result = scan_text(
         _lines(

@@ -10,6 +10,7 @@ import pytest
 
 from psmkit.model import Cause, RankRow, Report, Severity, Verdict
 from psmkit.report import Options, render
+from psmkit.report.escape import shorten_around
 from psmkit.report.ranktable import rank_table
 
 from . import samples
@@ -133,6 +134,48 @@ def test_the_environment_to_rerun_with_can_be_pasted() -> None:
 
 def test_all_but_one_understood_is_not_a_hundred_percent() -> None:
     assert "understood 39,999 of 40,000 NCCL lines (99%)" in text(samples.many())
+
+
+def test_lines_of_other_programs_are_not_counted_as_lines_of_nccl() -> None:
+    report = samples.many()
+    mixed = dataclasses.replace(report.coverage, beside=39_000)
+    page = text(dataclasses.replace(report, coverage=mixed), width=200)
+    assert "understood 999 of 1,000 NCCL lines (99%); understood 39,000 lines of torch, launchers" in page
+    foreign = dataclasses.replace(report.coverage, unmatched=0, matched=5, beside=5, other=9)
+    page = text(dataclasses.replace(report, coverage=foreign), width=200)
+    assert "no NCCL line; understood 5 lines of torch, launchers and other programs; 9 other lines" in page
+    assert "100%" not in page
+
+
+def test_an_undecided_report_has_no_percentage() -> None:
+    assert "confidence" not in text(samples.inconclusive())
+    assert "confidence" in text(samples.healthy())
+
+
+WATCHDOG = (
+    "[rank3]:[E1012 22:31:22.267261276 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=203441, OpType=GATHER, NumelIn=1, NumelOut=8, Timeout(ms)=600000) ran for 600017 milliseconds"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "about", "shown"),
+    [
+        (WATCHDOG, "watchdog timeout: GATHER 203441 did not finish in 600 s on rank 3", "Watchdog caught collective operation timeout"),
+        (f"{'x' * 90} pid 12345 died " + "y" * 90, "a process (pid 12345) died", "12345 died"),
+        (f"{'x ' * 90} a b", "none of these words", "x x x x"),
+        (f"/{'long/' * 30}paths.cc:608 -> 3", "something else", "paths.cc:608 -> 3"),
+    ],
+)  # fmt: skip
+def test_a_long_line_is_cut_around_the_words_of_its_finding(line: str, about: str, shown: str) -> None:
+    cut = shorten_around(line, 60, about)
+    assert shown in cut
+    assert len(cut) <= 60
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 20, 200])
+def test_a_cut_line_never_exceeds_its_width(width: int) -> None:
+    assert len(shorten_around(WATCHDOG, width, "watchdog timeout: GATHER 203441")) <= width
 
 
 def test_v_shows_communicators_and_what_was_not_understood() -> None:

@@ -18,6 +18,17 @@ _INIT = 1
 
 def owes(job: Job, tally: ServiceTally) -> str | None:
     """The message that the newest connection of a service still owes, or None."""
+    return _owing(job).get((tally.proc, tally.thread))
+
+
+@once
+def _owing(job: Job) -> dict[tuple[int, int], str]:
+    """What each service owes."""
+    found = ((tally, _owes(job, tally)) for tally in job.scan.services)
+    return {(tally.proc, tally.thread): message for tally, message in found if message is not None}
+
+
+def _owes(job: Job, tally: ServiceTally) -> str | None:
     opened = tally.last_opened
     if tally.opened_as is None or opened is None or torn_down(job, tally.proc):
         return None

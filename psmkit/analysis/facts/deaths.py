@@ -14,7 +14,7 @@ from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import single_node
-from psmkit.analysis.facts.tags import without_tag
+from psmkit.analysis.facts.tags import process_of_tags, without_tag
 from psmkit.logparse.types import Event
 
 __all__ = ["FAULTS", "KILLED", "Death", "at_work_by_lab", "collect", "manner", "signal_name", "told_by_lab", "workers"]
@@ -35,6 +35,8 @@ _SLURM = {
     "terminated": signals.SIGTERM,
     "out of memory": signals.SIGKILL,
 }
+#: Lines of signal handlers.
+_SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
     "launch.elastic.root_cause",
@@ -429,8 +431,8 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     """Lines that the dying process prints itself."""
     fields, name = event.fields, event.name
     number = fields.get("signal")
-    if name in ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal"):
-        death.signal = number if isinstance(number, int) else None
+    if name in _SIGNALS:
+        death.signal = number if isinstance(number, int) else _signal(fields.get("signame"))
         detail = fields.get("detail")
         death.where = str(detail) if detail is not None else None
     elif name in ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.python.fatal"):
@@ -449,8 +451,16 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = next((number for word, number in _SLURM.items() if word in text), None)
     else:
         return None
+    if death.pid is None and event.tag and not name.startswith("sys.shell."):
+        death.pid, death.host = process_of_tags(_line(job, event))
     death.rank = outside.global_rank(job, event)
     return death
+
+
+def _signal(name: object) -> int | None:
+    """The number of ``SIGSEGV``."""
+    found = getattr(signals, name, None) if isinstance(name, str) and name.startswith("SIG") else None
+    return int(found) if isinstance(found, signals.Signals) else None
 
 
 def _blames_peer(job: Job, event: Event) -> bool:
@@ -466,8 +476,7 @@ def _line(job: Job, event: Event) -> str:
 
 def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
     name, code = event.fields.get("signame"), event.fields.get("exitcode")
-    if isinstance(name, str):
-        death.signal = getattr(signals, name, None) if name.startswith("SIG") else None
+    death.signal = _signal(name)
     _split(death, code)
     _locate(job, run, death, event.fields.get("local_rank"))
     return death if death.signal is not None or death.code else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
@@ -53,6 +53,11 @@ WENT_ON = 20
 
 def runs(job: Job) -> list[int | None]:
     """The runs that lines of frameworks, launchers and kernels are about."""
+    return list(_runs(job))
+
+
+@once
+def _runs(job: Job) -> Sequence[int | None]:
     found = dict.fromkeys(job.run_of_event(e) for e in job.events(*_OUTSIDE))
     return sorted(found, key=lambda r: (r is None, r or 0))
 

@@ -9,6 +9,7 @@ SHM or PSM_P2P connection to the proxy of *another* rank serves fd exchanges and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["TRANSPORTS", "Owed", "owed"]
 
@@ -50,6 +51,7 @@ _TABLE = (
 _SHARED = ("P2P", "SHM", "PSM_P2P")
 
 
+@lru_cache(maxsize=256)  # the processes of a job open the same few kinds of connections
 def owed(
     transport: int, role: str, *, own: bool, release: tuple[int, int] | None = None
 ) -> tuple[str, tuple[str, ...]]:

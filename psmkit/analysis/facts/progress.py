@@ -105,10 +105,12 @@ def progress_of(job: Job, proc: int) -> tuple[int, ...]:
 
 def torn_down(job: Job, proc: int) -> bool:
     """Whether all communicators of a process were destroyed."""
-    ours = job.instances_of.get(proc, [])
-    if ours:
-        return all(i.end is not None for i in ours)
-    return False
+    return proc in _torn_down(job)
+
+
+@once
+def _torn_down(job: Job) -> frozenset[int]:
+    return frozenset(proc for proc, ours in job.instances_of.items() if all(i.end is not None for i in ours))
 
 
 def collectives(instance: CommInstance) -> int:

@@ -96,11 +96,15 @@ class Difference:
 
     @property
     def odd(self) -> list[int]:
-        """The processes that differ from the majority; empty if no value is the most common."""
+        """The processes that differ from the majority; empty if no value is the most common.
+
+        Where a process printed another value, those that printed none do not count: their line may be lost.
+        """
         ranked = sorted(self.values.items(), key=lambda item: -len(item[1]))
         if len(ranked) < 2 or len(ranked[0][1]) <= len(ranked[1][1]):
             return []
-        return sorted(p for _, procs in ranked[1:] for p in procs)
+        others = [item for item in ranked[1:] if item[0] != UNSET] or ranked[1:]
+        return sorted(p for _, procs in others for p in procs)
 
 
 def shared(name: str) -> Shared | None:

@@ -16,6 +16,7 @@ __all__ = [
     "is_default_group",
     "local_rank_of_tag",
     "pid_of_tag",
+    "process_of_tags",
     "rank_in_line",
     "rank_of_tag",
     "slot_of_tag",
@@ -26,6 +27,8 @@ __all__ = [
 _LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
 _ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d{1,18})\]:?$")
 _PID = re.compile(r"\bpid=(\d{1,18})")
+# Ray's tag, with the address of another host; vLLM puts its own tag before it.
+_ACTOR = re.compile(r"\([\w.:-]+ pid=(\d{1,9})(?:, ip=([0-9A-Fa-f.:]+))?\)")
 _MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
 _SRUN = re.compile(r"^(\d{1,18})\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
@@ -63,6 +66,12 @@ def local_rank_of_tag(tag: str | None) -> int | None:
 def pid_of_tag(tag: str | None) -> int | None:
     """The process id in the tag of Ray or vLLM."""
     return _first((_PID,), tag or "")
+
+
+def process_of_tags(text: str) -> tuple[int | None, str | None]:
+    """The process id and the host in the last tag of Ray or vLLM in a line: it stands next to the process's own words."""
+    found = list(_ACTOR.finditer(text))
+    return (int(found[-1].group(1)), found[-1].group(2)) if found else (None, None)
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:

@@ -305,9 +305,15 @@ def leaving(job: Job) -> dict[int, int]:
 
 @once
 def _stopped(job: Job) -> set[int]:
-    """Processes whose proxy of their last communicator ended because they asked it to: a process that dies cannot."""
-    asked = {e.proc for e in job.events("proxy.uds.exit") if e.fields.get("stop") == 1 and not e.fields.get("abort")}
-    return asked & leaving(job).keys()
+    """Processes whose proxy of their last communicator ended because they asked it to: a process that dies cannot.
+
+    Either of the two threads of the proxy shows it, since a line may be lost.
+    """
+    exits = job.events("proxy.uds.exit")
+    asked = {e.proc for e in exits if e.fields.get("stop") == 1}
+    asked |= {t.proc for t in job.scan.services if t.begun_operation == "Stop"}
+    aborted = {e.proc for e in exits if e.fields.get("abort")} | {e.proc for e in job.events("comm.end.abort")}
+    return (asked - aborted) & leaving(job).keys()
 
 
 def _came_through(job: Job, event: Event) -> bool:

@@ -8,7 +8,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference.blame import Target, graph
 from psmkit.analysis.inference.waits import waits
 
-__all__ = ["suspect"]
+__all__ = ["alone", "suspect"]
 
 
 def suspect(job: Job, run: int) -> Target | None:
@@ -29,3 +29,8 @@ def suspect(job: Job, run: int) -> Target | None:
     # of two ranks one complaint is enough; of more, all others but one must complain
     enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
     return quiet[0] if len(quiet) == 1 and enough else None
+
+
+def alone(absent: int, total: int) -> bool:
+    """Whether one rank called a collective that several others did not: then it may be the one that is wrong. Two that agree are no accident."""
+    return absent > 1 and total - absent < 2

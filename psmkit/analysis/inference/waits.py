@@ -118,7 +118,8 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         proven = False  # the missing line belongs in another file, which may have been cut earlier
     if caller is not None and _read(job, call, caller):
         proven = False
-    proven = proven and not _cut(job, caller, call.service)
+    # without an id, a repeated line looks like another call
+    proven = proven and not (call.again and call.op == 0) and not _cut(job, caller, call.service)
     return Wait(
         run,
         "proxy call",

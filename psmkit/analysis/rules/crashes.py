@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import FAULTS, Death, collect, manner
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import pid_of_tag
+from psmkit.analysis.facts.tags import pid_of_tag, process_of_tags
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -31,6 +31,9 @@ __all__ = ["find"]
 
 # Functions of the C library that raise and handle a signal.
 _C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
+_MOST_FRAMES = 4000
+# What signal handlers print of themselves, and of what they cannot name.
+_HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
 @rule(order=30)
@@ -176,6 +179,8 @@ def _name(job: Job, death: Death) -> str:
 
 def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death]) -> Finding:
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
+    # a process that crashes at its end has failed; others may have ended it on purpose
+    crashed = death.signal in (*FAULTS, signals.SIGABRT)
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
@@ -199,8 +204,12 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         "PSM402",
         run=run,
         title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
-        severity=Severity.WARNING if late else Severity.ERROR,
-        confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
+        severity=Severity.WARNING if late and not crashed else Severity.ERROR,
+        confidence=(0.75 if crashed else 0.6)
+        if late
+        else 0.95
+        if death.rank is not None or death.proc is not None
+        else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
         refs=[e.ref for e in (*([death.reason] if death.reason is not None else []), *death.events)][:5],
@@ -223,12 +232,20 @@ def _as_named(death: Death) -> list[Named]:
     return [Named(death.local, death.host, death.pid, basis)]
 
 
+def _own_tags(job: Job) -> dict[Ref, int | None]:
+    """The process of a frame behind two tags: the tag of a scan is the first one."""
+    frames = [e.ref for e in job.events("sys.absl.frame") if e.tag is not None][:_MOST_FRAMES]
+    lines.prefetch(job, frames)
+    return {ref: process_of_tags("".join(e.text for e in job.quotes.of(ref)))[0] for ref in frames}
+
+
 @once
 def _stacks(job: Job) -> dict[tuple[int, str, int], list[tuple[int, Ref, Event]]]:
     """The frames of printed stacks of each stream, of each process id in it, and those that name no process."""
     out: dict[tuple[int, str, int], list[tuple[int, Ref, Event]]] = defaultdict(list)
-    for event in job.events("sys.ompi.frame", "sys.ucx.frame"):
-        pid = event.fields.get("pid")
+    own_tags = _own_tags(job)
+    for event in job.events("sys.ompi.frame", "sys.ucx.frame", "sys.absl.frame"):
+        pid = event.fields.get("pid", own_tags.get(event.ref, pid_of_tag(event.tag)))
         own = (event.stream, "pid", pid) if isinstance(pid, int) else (event.stream, "no pid", 0)
         for place in ((event.stream, "all", 0), own):
             out[place].append((event.ref.seq, event.ref, event))
@@ -252,10 +269,10 @@ def _frames(job: Job, death: Death) -> str | None:
     if start is None:
         return death.where if death.where and death.where.endswith((".so", ".so.2")) else None
     for event in _stack(job, death.events[0].stream, death.pid, start):
-        if event.name == "sys.ucx.frame":
-            function = str(event.fields.get("fn", ""))
-            if function and not any(name in function for name in _C_LIBRARY):
-                return f"{function}()"
+        if event.name in ("sys.ucx.frame", "sys.absl.frame"):
+            function = str(event.fields.get("fn", "")).strip()
+            if function and not any(name in function for name in (*_C_LIBRARY, *_HANDLERS)):
+                return f"{function.removesuffix('()')}()"
             continue
         where = str(event.fields.get("where", ""))
         if where and not any(name in where for name in ("libc.", "libc-", "libpthread.", "libpthread-")):

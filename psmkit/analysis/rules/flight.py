@@ -10,6 +10,7 @@ from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference.findings import new_finding, with_evidence
+from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
@@ -237,6 +238,7 @@ def _behind(
     evidence: Sequence[Evidence],
 ) -> Finding:
     ranks = [m.rank for m in behind]
+    most = 2 * len(ranks) > len(group.members)
     last = []
     for member in behind[:_SHOWN]:
         entry = member.collectives.get(member.enqueued)
@@ -255,11 +257,11 @@ def _behind(
             "PSM302",
             run=run,
             title=f"{ranks_text(ranks)} {plural(len(ranks), 'has', 'have')} not called {what}: {ranks_text(m.rank for m in waiting)} {plural(len(waiting), 'waits', 'wait')} there",
-            confidence=0.93 if lasting else 0.85,
+            confidence=(0.93 if lasting else 0.85) - (0.15 if most else 0),
             explanation=f"The last collective that {ranks_text(ranks)} called in {group.title} is number {numbers}. {ranks_text(m.rank for m in waiting).capitalize()} called more collectives and {plural(len(waiting), 'waits', 'wait')}.",
             ranks=ranks,
             procs=_procs(job, run, ranks),
-            culprits=ranks if 2 * len(ranks) <= len(group.members) or len(group.members) == 2 else [],
+            culprits=[] if alone(len(ranks), len(group.members)) else ranks,
         ),
         [*last, *evidence],
     )

@@ -13,6 +13,7 @@ from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
 from psmkit.model import Finding, Severity
@@ -35,8 +36,8 @@ _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another 
 
 @rule(order=62)
 def find(job: Job) -> list[Finding]:
-    """PSM301 and PSM302 for ranks that torch's own reports name, PSM201 for its store."""
-    out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job)]
+    """PSM301 and PSM302 for ranks that torch's own reports name, PSM201 for its store, PSM604 for dumps that it lacks."""
+    out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job), *_undecided(job)]
     out.extend(_running(job))
     out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
     return out
@@ -268,6 +269,12 @@ class _Analysis:
     def expected(self) -> list[int]:
         return _numbers(self.fields.get("expected"))
 
+    @property
+    def size(self) -> int | None:
+        """The number of ranks of the group; older releases print it in place of the ranks."""
+        size = self.fields.get("size")
+        return len(self.expected) or (size if isinstance(size, int) else None)
+
     def errors(self) -> dict[int, str]:
         """What torch says of each rank that differs from the first one."""
         out: dict[int, str] = {}
@@ -280,7 +287,7 @@ class _Analysis:
 
 def _analyses(job: Job) -> list[Finding]:
     found: list[_Analysis] = []
-    for event in job.events("torch.analysis."):
+    for event in job.events("torch.analysis.differ", "torch.analysis.missing", "torch.analysis.detail"):
         if event.name != "torch.analysis.detail":
             found.append(_Analysis(event, dict(event.fields), [event]))
         elif found and found[-1].head.stream == event.stream and event.ref.seq - found[-1].head.ref.seq < _PART_LINES:
@@ -304,20 +311,40 @@ def _absent(job: Job, one: _Analysis) -> Finding:
     run = job.run_of_event(one.head)
     ranks = sorted({*_numbers(one.fields.get("missing")), *_numbers(one.fields.get("ranks"))})
     who = ranks_text(ranks) if ranks else "some ranks"
-    few = not one.expected or 2 * len(ranks) <= len(one.expected)
+    most = one.size is not None and 2 * len(ranks) > one.size
+    unclear = one.size is not None and alone(len(ranks), one.size)
+    other = " Most ranks are missing, so the others may have called one collective too many." if most else ""
+    proof = sorted(one.refs, key=lambda e: e is not one.head and "missing" not in e.fields)
     return new_finding(
         job,
         "PSM302",
         run=run,
         title=f"{who} did not join {one.what}",
-        confidence=0.9,
-        explanation="torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.",
+        confidence=0.75 if most else 0.9,
+        explanation=f"torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.{other}",
         next_step=f"Find out what {who} did instead: py-spy dump of the process, its last lines.",
-        refs=[e.ref for e in one.refs[:_SHOWN]],
+        refs=[e.ref for e in proof[:_SHOWN]],
         ranks=ranks,
         procs=_procs(job, run, ranks),
-        culprits=ranks if few else [],
+        culprits=[] if unclear else ranks,
     )
+
+
+def _undecided(job: Job) -> Iterator[Finding]:
+    """Ranks whose dumps torch's analysis lacks."""
+    for run, events in outside.runs_of(job, "torch.analysis.undecided").items():
+        ranks = sorted({r for e in events for r in _numbers(e.fields.get("ranks"))})
+        yield new_finding(
+            job,
+            "PSM604",
+            run=run,
+            title=f"torch's analysis has no flight recorder dump of {ranks_text(ranks) if ranks else 'some ranks'}, so it decides nothing about their collectives",
+            explanation="A rank that died, or that hangs outside torch, leaves no dump.",
+            next_step="Give torchfrtrace the dumps of all ranks. Look at the ranks without a dump first: do they live, and what do their stacks show?",
+            refs=[e.ref for e in events[:_SHOWN]],
+            ranks=ranks,
+            procs=_procs(job, run, ranks),
+        )
 
 
 def _differ(job: Job, one: _Analysis) -> Finding | None:
