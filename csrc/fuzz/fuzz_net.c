@@ -342,7 +342,7 @@ static size_t put(uint8_t *out, size_t n, const void *from, size_t size, size_t 
 static size_t fuzz_right(uint8_t *out, size_t room)
 {
     bool send = fuzz_below(2);
-    uint64_t bytes = fuzz_below(8 * BUFFER), nsteps = psm_net_nsteps(bytes, CHUNK);
+    uint64_t bytes = fuzz_below(8 * BUFFER), nsteps = psm_conn_nsteps(bytes, CHUNK);
     uint64_t first = nsteps < STEPS ? nsteps : STEPS;
     struct psm_net_setup setup = {.magic = PSM_NET_MAGIC,
                                   .version = PSM_WIRE_VERSION,

@@ -28,8 +28,10 @@ union info {
     struct psm_net_connect net;
 };
 struct side {
-    psmP2pConnector *connector;
-    psmNetConnector *net; /* one of the two */
+    union {
+        psmP2pConnector *connector;
+        psmNetConnector *net;
+    };
     union info mine, theirs;
     bool connected;
     uint64_t handle;
@@ -387,8 +389,6 @@ static size_t list_ops(struct run *run, uint64_t iter)
             }
             if (peer->sends && skip != SKIP_SEND)
                 run->ops[n++] = (struct psmGroupOp){.connector = peer->send[k].connector,
-                                                    .connection = psmNetConnection(peer->send[k].net),
-                                                    .send = 1,
                                                     .sendbuff = peer->out + at,
                                                     .nbytes = bytes - (c->shorter < bytes ? c->shorter : bytes),
                                                     .handle = peer->send[k].handle,
@@ -397,7 +397,6 @@ static size_t list_ops(struct run *run, uint64_t iter)
             bytes = lab_part(c, r, run->rank, iter, k, &at);
             if (peer->recvs && skip != SKIP_RECV)
                 run->ops[n++] = (struct psmGroupOp){.connector = peer->recv[k].connector,
-                                                    .connection = psmNetConnection(peer->recv[k].net),
                                                     .recvbuff = peer->in + at,
                                                     .nbytes = bytes,
                                                     .handle = peer->recv[k].handle,
@@ -478,10 +477,10 @@ static void move_all(struct run *run)
                (unsigned long long)r->wrong_offset, (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
 }
 
-static void free_side(struct run *run, struct side *side, bool send)
+static void free_side(struct run *run, struct side *side, bool net, bool send)
 {
-    if (side->net) ok(run, send ? psmNetSendFree(side->net) : psmNetRecvFree(side->net));
-    if (!side->connector) return;
+    if (net) ok(run, send ? psmNetSendFree(side->net) : psmNetRecvFree(side->net));
+    if (net || !side->connector) return;
     if (side->handle) ok(run, psmP2pDeregister(side->connector, side->handle));
     ok(run, send ? psmP2pSendFree(side->connector) : psmP2pRecvFree(side->connector));
 }
@@ -492,8 +491,8 @@ static void free_all(struct run *run)
     for (int r = 0; run->peers && r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         for (uint64_t k = 0; k < run->c->channels; k++) {
-            if (peer->send) free_side(run, &peer->send[k], true);
-            if (peer->recv) free_side(run, &peer->recv[k], false);
+            if (peer->send) free_side(run, &peer->send[k], peer->net, true);
+            if (peer->recv) free_side(run, &peer->recv[k], peer->net, false);
         }
         if (peer->out) CUDA(cudaFree, peer->out);
         if (peer->in) CUDA(cudaFree, peer->in);

@@ -163,7 +163,7 @@ class NetEnd(BaseEnd):
 
     def fill(self, op: Any) -> None:
         """Name the connection in a ``struct psmGroupOp``."""
-        op.connection, op.send = self.connection, int(self.send)
+        op.net = self._alive()
 
     def _free(self, pointer: Any) -> int:
         return int(lib.psmNetSendFree(pointer) if self.send else lib.psmNetRecvFree(pointer))

@@ -59,7 +59,7 @@ def test_wrong_registrations_are_refused() -> None:
     ):
         with pytest.raises(InvalidError, match=words):
             transport.register_variant(**{"name": "py", "summary": "x", **bad})  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="there is a variant split already"):
+    with pytest.raises(InvalidError, match="a variant split is already registered"):
         transport.register_variant("split", "again")
 
 

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "conn/connector.h"
 #include "p2p/p2p.h"
 #include "psm_lib_messages.h"
 
@@ -89,9 +90,17 @@ static bool is_copy(const struct psmGroupOp *op)
     return !op->connector && op->connection == 0;
 }
 
+/* 1: send, 0: recv; -1: a copy, or a connector that was freed. */
+static int role_of(const struct psmGroupOp *op)
+{
+    const struct psm_connector *c = (const struct psm_connector *)op->connector;
+    if (c) return psm_connector_alive(c, NULL) ? c->role : -1;
+    return op->connection ? op->send != 0 : -1;
+}
+
 static psm_status check(const struct psmGroupOp *op, size_t i, int *role)
 {
-    *role = op->connector ? psm_p2p_connector_role(op->connector) : op->connection ? op->send != 0 : -1;
+    *role = role_of(op);
     if (op->connector && *role < 0)
         return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0,
                         "op %zu: its connector was freed, or was never set up", i);
@@ -99,7 +108,7 @@ static psm_status check(const struct psmGroupOp *op, size_t i, int *role)
     if (op->nbytes > 0 && !needed)
         return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: %" PRIu64 " bytes, but no buffer for them",
                         i, op->nbytes);
-    if (op->connector && psmP2pConnection(op->connector) == 0)
+    if (op->connector && psm_connector_connection(op->connector, NULL) == 0)
         return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: its proxy connection was freed", i);
     return PSM_OK;
 }
@@ -116,7 +125,8 @@ static uint64_t register_now(struct psmGroup *group, const struct psmGroupOp *op
 
 static psm_status save(struct psmGroup *group, const struct psmGroupOp *op, uint64_t handle, int role)
 {
-    struct psmProxyOp saved = {.connection = op->connector ? psmP2pConnection(op->connector) : op->connection,
+    struct psmProxyOp saved = {.connection =
+                                   op->connector ? psm_connector_connection(op->connector, NULL) : op->connection,
                                .opCount = group->id,
                                .nbytes = op->nbytes,
                                .sendbuff = role ? op->sendbuff : NULL,
@@ -136,8 +146,7 @@ static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, con
     psm_status status = PSM_OK;
     for (size_t i = 0; i < nops; i++) {
         if (is_copy(&ops[i])) continue;
-        int role = ops[i].connector ? psm_p2p_connector_role(ops[i].connector) : ops[i].send != 0;
-        if (status == PSM_OK) status = save(group, &ops[i], handles[i], role);
+        if (status == PSM_OK) status = save(group, &ops[i], handles[i], role_of(&ops[i]));
         if (status != PSM_OK) count_off(&group->sync, 1, status);
     }
     psm_status started = psmProxyStart(group->state);
@@ -175,8 +184,7 @@ static psm_status begin(struct psmGroup *group, void *stream, const struct psmGr
     }
     if (settings->zero_copy == 2)
         for (size_t i = 0; i < nops; i++)
-            if (ops[i].connector && handles[i] == 0)
-                handles[i] = register_now(group, &ops[i], psm_p2p_connector_role(ops[i].connector));
+            if (ops[i].connector && handles[i] == 0) handles[i] = register_now(group, &ops[i], role_of(&ops[i]));
     group->spin_us = settings->spin_us;
     group->sync.proxyOpCount = (int32_t)(count[0] + count[1]);
     for (size_t i = 0; i < nops; i++)

@@ -3,13 +3,10 @@
 #ifndef PSM_NET_NET_H
 #define PSM_NET_NET_H
 
-#include "core/internal.h"
+#include "conn/conn.h"
 #include "net/wire.h"
-#include "p2p/step.h"
-#include "psm/psm_launch.h"
 #include "psm/psm_net.h"
 #include "psm_abi/net.h"
-#include "psm_cuda.h"
 
 /* ---- the network: a plugin's table, of any version ---- */
 
@@ -53,46 +50,29 @@ psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const ch
 
 /* ---- the proxy's end of a connection ---- */
 
-/* Numbers of the step recorder's stages. */
-enum psm_net_stage {
-    PSM_NET_IDLE = 0,
-    PSM_NET_OFFER = 1, /* send: the receiver has not posted yet; recv: nothing is posted */
-    PSM_NET_FIFO = 2,  /* data is staged in the slots */
-    PSM_NET_OVER = 4
-};
 enum { PSM_NET_MODE = 6 /* follows the values of psm_p2p_mode */ };
 
-/* Local: neither it nor any part of it leaves the process. */
+/* Local: neither it nor any part of it leaves the process. conn.steps: at most the number of requests that a comm can
+ * hold. */
 struct psmNetLocalInfo {
-    cudaStream_t stream;
-    cudaEvent_t events[PSM_NET_MAX_STEPS];
+    struct psm_conn conn;
     const struct psm_net *net;
     void *listener, *to, *from; /* the network's comms; to: the peer, from: the peer */
     void *to_registration, *from_registration;
     uint8_t *memory; /* pinned: slots, the ring of credits, a final message */
     size_t memory_size;
 
-    const struct psm_host *host;
-    const struct psm_cuda *cuda;
-    uint64_t connection, id, pair;
-    int rank, peer, channel, connIndex, dev;
-    int role;             /* 1: send */
-    uint32_t steps, made; /* slots: at most the number of requests that a comm can hold; created events */
-    uint32_t chunk, stall_ms;
+    uint64_t id;
+    int dev;
     uint64_t stride;                  /* bytes of a slot */
     uint64_t until_ns, call_until_ns; /* Connect: when it gives up; when this call returns */
-    bool to_registered, from_registered, connecting, used;
-    _Atomic bool connected;
+    bool to_registered, from_registered, connecting;
     uint8_t peer_handle[PSM_NET_HANDLE];
     struct psm_fault late; /* state of what takes several calls: Connect, posting a step */
 
     /* progress thread only */
-    struct psmProxySubArgs *active; /* the operation that is running on the connection */
-    enum psm_net_stage stage;
-    uint64_t seq;                      /* operations started */
-    uint64_t step;                     /* steps finished: base of the next operation */
-    uint64_t passed;                   /* of the operation. send: passed to the network; recv: received from it */
-    void *requests[PSM_NET_MAX_STEPS]; /* of the slots; NULL: none is open */
+    uint64_t passed;                    /* of the operation. send: passed to the network; recv: received from it */
+    void *requests[PSM_CONN_MAX_STEPS]; /* of the slots; NULL: none is open */
     void *credit_requests[PSM_NET_CREDITS];
     uint64_t credits;                /* of the connection. send: received; recv: sent */
     uint64_t credits_posted;         /* send: receives posted for credits */
@@ -106,20 +86,17 @@ struct psmNetLocalInfo {
     psm_status theirs;               /* the peer's end, as sent by it; 0: none */
     uint32_t theirs_cuda;
     struct psm_error broken; /* the way back is lost; status 0: no */
-    uint64_t now_ns;         /* start time of this turn */
-    uint64_t moved_ns, looked_ns, stalled_ns;
-    int suspect;    /* consecutive looks that found the peer gone and nothing to do */
-    void *recorder; /* psm_step_recorder's */
-    void *variant;  /* private data of a broken variant */
+    void *variant;           /* private data of a broken variant */
 };
+_Static_assert(offsetof(struct psmNetLocalInfo, conn) == 0, "psm_conn_progress sees the base");
 
 static inline uint8_t *psm_net_slot(const struct psmNetLocalInfo *local, uint64_t step)
 {
-    return local->memory + step % local->steps * local->stride;
+    return local->memory + step % local->conn.steps * local->stride;
 }
 static inline struct psm_net_credit *psm_net_ring(const struct psmNetLocalInfo *local, uint64_t n)
 {
-    return (struct psm_net_credit *)(local->memory + local->steps * local->stride) + n % PSM_NET_CREDITS;
+    return (struct psm_net_credit *)(local->memory + local->conn.steps * local->stride) + n % PSM_NET_CREDITS;
 }
 static inline uint8_t *psm_net_farewell(const struct psmNetLocalInfo *local)
 {
@@ -128,11 +105,7 @@ static inline uint8_t *psm_net_farewell(const struct psmNetLocalInfo *local)
 /* Steps whose receives are posted before the first credit. */
 static inline uint64_t psm_net_first(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
-    return sub->nsteps < local->steps ? sub->nsteps : local->steps;
-}
-static inline uint64_t psm_net_nsteps(uint64_t nbytes, uint32_t chunk)
-{
-    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation of 0 bytes is one step without a copy */
+    return sub->nsteps < local->conn.steps ? sub->nsteps : local->conn.steps;
 }
 
 /* ---- handlers of `split`, on the service thread ---- */
@@ -143,19 +116,19 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
 psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                  void *resp, int respSize, int *done);
 psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *state);
-/* The stream and events of this end, created and used only in this process. */
-psm_status psm_net_make_stream(struct psmNetLocalInfo *local);
 
 /* ---- progress; as in p2p ---- */
 
 psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args);
 psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
 
-typedef psm_status psm_net_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
-psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step);
+extern const struct psm_conn_ops psm_net_conn_ops;
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
 /* 1: the event of the step's slot is complete; 0: not yet; else the failure. */
-int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status);
+static inline int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status)
+{
+    return psm_conn_copied(&local->conn, (int)(step % local->conn.steps), status);
+}
 /* psm_net_fail with the context of the operation. */
 psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t result, const char *call);
 /* 1: the request is complete, with *size bytes; 0: not yet; else the failure. */
@@ -165,7 +138,5 @@ void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *
                    uint64_t step);
 /* proxyAbort: this rank ends its operations, also those that have not started. */
 void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
-/* Tells the peer that this end has ended, if that is possible without a long wait. */
-void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
 
 #endif

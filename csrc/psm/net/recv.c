@@ -10,30 +10,22 @@ PSM_FAULT_SITE_OF(site_post, "net.recv.post", "the receiver posts a slot: the re
 PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver tells the sender how many steps it may fill",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
-/* How PSM_FAULT_CORRUPT changes a number: far beyond every bound. */
-#define DAMAGE (UINT64_C(1) << 60)
-
-static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
-{
-    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "recv", fault);
-}
-
 /* ---- receives and credits ---- */
 
 /* posted counts receives. Slots of a post that a fault drops stay lost. */
 static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
-    while (sub->posted < sub->nsteps && sub->posted + local->lost < sub->done + local->steps) {
+    while (sub->posted < sub->nsteps && sub->posted + local->lost < sub->done + local->conn.steps) {
         uint64_t step = sub->base + sub->posted;
-        void **request = &local->requests[step % local->steps];
-        if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once per step */
+        void **request = &local->requests[step % local->conn.steps];
+        if (!local->again) PSM_TRY(psm_conn_strike(&local->conn, &site_post, &local->late)); /* once per step */
         if (local->late.action == PSM_FAULT_DROP) {
             local->lost++;
             continue;
         }
         ncclResult_t result =
             psm_net_irecv(local->net, local->from, psm_net_slot(local, step),
-                          sizeof(struct psm_net_head) + local->chunk, 0, local->from_registration, request);
+                          sizeof(struct psm_net_head) + local->conn.chunk, 0, local->from_registration, request);
         if (result != ncclSuccess) return psm_net_failed(local, result, "irecv");
         local->again = !*request;
         if (local->again) return PSM_OK; /* the network cannot accept it now */
@@ -74,15 +66,15 @@ static psm_status tell_once(struct psmNetLocalInfo *local, struct psmProxySubArg
     void **request = &local->credit_requests[local->credits % PSM_NET_CREDITS];
     *told = false;
     if (*request || local->broken.status != PSM_OK) return PSM_OK; /* later */
-    PSM_TRY(strike(local, &site_credit, &fault));
+    PSM_TRY(psm_conn_strike(&local->conn, &site_credit, &fault));
     struct psm_net_credit *credit = psm_net_ring(local, local->credits);
     *credit = (struct psm_net_credit){.magic = PSM_NET_MAGIC,
                                       .version = PSM_WIRE_VERSION,
                                       .kind = PSM_NET_CREDIT,
-                                      .seq = local->seq,
+                                      .seq = local->conn.seq,
                                       .nbytes = sub->nbytes,
                                       .recvTail = tail};
-    if (fault.action == PSM_FAULT_CORRUPT) credit->nbytes ^= DAMAGE;
+    if (fault.action == PSM_FAULT_CORRUPT) credit->nbytes ^= PSM_CONN_DAMAGE;
     if (fault.action != PSM_FAULT_DROP) {
         ncclResult_t result =
             psm_net_isend(local->net, local->to, credit, sizeof *credit, 0, local->to_registration, request);
@@ -120,40 +112,42 @@ static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
 static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub,
                         const struct psm_net_head *head, int size)
 {
-    uint64_t n = local->passed, step = sub->base + n, left = sub->nbytes - n * local->chunk;
-    uint64_t bytes = left < local->chunk ? left : local->chunk;
+    uint64_t n = local->passed, step = sub->base + n, left = sub->nbytes - n * local->conn.chunk;
+    uint64_t bytes = left < local->conn.chunk ? left : local->conn.chunk;
     if (size < (int)sizeof *head || head->magic != PSM_NET_MAGIC || head->version != PSM_WIRE_VERSION)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->conn.rank, local->conn.peer, 0,
                                       "the message with step %" PRIu64
                                       " from rank %d has %d bytes, magic 0x%08x, version %u; expected %" PRIu64
                                       ", 0x%08x, %d",
-                                      step, local->peer, size, head->magic, head->version, sizeof *head + bytes,
+                                      step, local->conn.peer, size, head->magic, head->version, sizeof *head + bytes,
                                       PSM_NET_MAGIC, PSM_WIRE_VERSION));
     if (head->kind == PSM_NET_ENDED) {
         local->theirs = head->status ? (psm_status) - (int)head->status : PSM_ERR_PEER_CLOSED;
         local->theirs_cuda = head->cuda;
         return PSM_IN_PROGRESS;
     }
-    if (head->seq != local->seq || head->step != step || head->nbytes != sub->nbytes)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+    if (head->seq != local->conn.seq || head->step != step || head->nbytes != sub->nbytes)
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->conn.rank, local->conn.peer, 0,
                                       "rank %d sent step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
                                       " bytes in all, expected step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
                                       ": a message was lost or damaged",
-                                      local->peer, head->step, head->seq, head->nbytes, step, local->seq, sub->nbytes));
+                                      local->conn.peer, head->step, head->seq, head->nbytes, step, local->conn.seq,
+                                      sub->nbytes));
     if (head->bytes != bytes || (uint64_t)size != sizeof *head + bytes)
-        return psm_peer_sent(
-            psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                     "step %" PRIu64 " of operation %" PRIu64 ": rank %d sent a message of %d bytes that says %" PRIu64
-                     ", expected %zu and %" PRIu64 " bytes",
-                     step, local->seq, local->peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes));
+        return psm_peer_sent(psm_fail(
+            PSM_ERR_PROTOCOL, "recv", local->conn.rank, local->conn.peer, 0,
+            "step %" PRIu64 " of operation %" PRIu64 ": rank %d sent a message of %d bytes that says %" PRIu64
+            ", expected %zu and %" PRIu64 " bytes",
+            step, local->conn.seq, local->conn.peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes));
     return PSM_OK;
 }
 
 static psm_status copy_out(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, uint64_t step)
 {
     struct psm_fault fault;
-    PSM_TRY(strike(local, &site_step, &fault));
-    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->chunk ? left : local->chunk, size = bytes;
+    PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
+    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->conn.chunk ? left : local->conn.chunk,
+             size = bytes;
     if (fault.action == PSM_FAULT_DROP) size = 0;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
     const uint8_t *from = psm_net_slot(local, step) + sizeof(struct psm_net_head);
@@ -170,7 +164,7 @@ static psm_status take_messages(struct psmNetLocalInfo *local, struct psmProxySu
 {
     while (local->passed < sub->posted && local->theirs == PSM_OK) {
         uint64_t step = sub->base + local->passed;
-        void **request = &local->requests[step % local->steps];
+        void **request = &local->requests[step % local->conn.steps];
         int size;
         psm_status status = PSM_OK;
         int done = psm_net_tested(local, *request, "irecv", &size, &status);
@@ -205,10 +199,11 @@ static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubAr
     return PSM_OK;
 }
 
-static psm_status recv_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+static psm_status recv_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
-    if (local->stage == PSM_NET_OFFER) {
-        local->stage = PSM_NET_FIFO;
+    struct psmNetLocalInfo *local = (struct psmNetLocalInfo *)conn;
+    if (local->conn.stage == PSM_STAGE_OFFER) {
+        local->conn.stage = PSM_STAGE_FIFO;
         local->lost = 0;
         *moved = true;
     }
@@ -225,5 +220,5 @@ static psm_status recv_step(struct psmNetLocalInfo *local, struct psmProxySubArg
 psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args)
 {
     (void)state;
-    return psm_net_progress(args, recv_step);
+    return psm_conn_progress(args, recv_step);
 }

@@ -7,11 +7,6 @@
 PSM_FAULT_SITE_OF(site_step, "net.send.step", "the sender copies a chunk into its slot", PSM_FAULT_CAN_ALL);
 PSM_FAULT_SITE_OF(site_post, "net.send.post", "the sender posts a slot to the network", PSM_FAULT_CAN_ALL);
 
-static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
-{
-    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
-}
-
 /* ---- credits ---- */
 
 /* As many receives as credits are outstanding and the ring has room for. */
@@ -33,19 +28,19 @@ static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_ne
 {
     if (size != (int)sizeof *credit || credit->magic != PSM_NET_MAGIC || credit->version != PSM_WIRE_VERSION)
         return psm_peer_sent(psm_fail(
-            PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-            "a credit of rank %d has %d bytes, magic 0x%08x, version %u; expected %zu, 0x%08x, %d", local->peer, size,
-            credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC, PSM_WIRE_VERSION));
+            PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
+            "a credit of rank %d has %d bytes, magic 0x%08x, version %u; expected %zu, 0x%08x, %d", local->conn.peer,
+            size, credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC, PSM_WIRE_VERSION));
     if (credit->kind == PSM_NET_ENDED) {
         local->theirs = credit->status ? (psm_status) - (int)credit->status : PSM_ERR_PEER_CLOSED;
         local->theirs_cuda = credit->cuda;
         return PSM_OK;
     }
     if (credit->kind != PSM_NET_CREDIT || credit->recvTail < local->tail || credit->seq < local->offered)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
                                       "a credit of rank %d, of kind %u, is for operation %" PRIu64
                                       " with recvTail %" PRIu64 "; expected at least %" PRIu64 " and %" PRIu64,
-                                      local->peer, credit->kind, credit->seq, credit->recvTail, local->offered,
+                                      local->conn.peer, credit->kind, credit->seq, credit->recvTail, local->offered,
                                       local->tail));
     local->offered = credit->seq;
     local->offered_bytes = credit->nbytes;
@@ -77,19 +72,19 @@ static psm_status take_credits(struct psmNetLocalInfo *local, bool *moved)
 
 static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
-    if (local->offered < local->seq) return PSM_OK;
-    if (local->offered != local->seq)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                                      "rank %d offered operation %" PRIu64 ", expected operation %" PRIu64, local->peer,
-                                      local->offered, local->seq));
+    if (local->offered < local->conn.seq) return PSM_OK;
+    if (local->offered != local->conn.seq)
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
+                                      "rank %d offered operation %" PRIu64 ", expected operation %" PRIu64,
+                                      local->conn.peer, local->offered, local->conn.seq));
     if (local->offered_bytes != sub->nbytes)
-        return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
+        return psm_fail(PSM_ERR_MISMATCH, "send", local->conn.rank, local->conn.peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
                         "; both ends must pass the same size",
-                        local->seq, sub->nbytes, local->peer, local->offered_bytes);
+                        local->conn.seq, sub->nbytes, local->conn.peer, local->offered_bytes);
     *moved = true;
     sub->posted = sub->nsteps;
-    local->stage = PSM_NET_FIFO;
+    local->conn.stage = PSM_STAGE_FIFO;
     psm_net_moved(local, sub, PSM_STEP_TAKEN, sub->base);
     return PSM_OK;
 }
@@ -98,16 +93,16 @@ static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubAr
 
 static uint64_t bytes_of(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, uint64_t n)
 {
-    uint64_t left = sub->nbytes - n * local->chunk;
-    return left < local->chunk ? left : local->chunk;
+    uint64_t left = sub->nbytes - n * local->conn.chunk;
+    return left < local->conn.chunk ? left : local->conn.chunk;
 }
 
 static psm_status fill(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
 {
     struct psm_fault fault;
-    PSM_TRY(strike(local, &site_step, &fault));
+    PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
     uint64_t n = sub->transmitted, step = sub->base + n, bytes = bytes_of(local, sub, n), size = bytes;
-    uint64_t from = n * local->chunk;
+    uint64_t from = n * local->conn.chunk;
     if (fault.action == PSM_FAULT_DROP) size = 0;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
     if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) size = bytes - 1, from++;
@@ -126,14 +121,14 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
 {
     uint64_t n = local->passed, step = sub->base + n, bytes = bytes_of(local, sub, n);
     struct psm_net_head *head = (struct psm_net_head *)psm_net_slot(local, step);
-    void **request = &local->requests[step % local->steps];
-    if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once per step */
+    void **request = &local->requests[step % local->conn.steps];
+    if (!local->again) PSM_TRY(psm_conn_strike(&local->conn, &site_post, &local->late)); /* once per step */
     const struct psm_fault fault = local->late;
     size_t size = sizeof *head + bytes;
     *head = (struct psm_net_head){.magic = PSM_NET_MAGIC,
                                   .version = PSM_WIRE_VERSION,
                                   .kind = PSM_NET_DATA,
-                                  .seq = local->seq,
+                                  .seq = local->conn.seq,
                                   .step = step,
                                   .nbytes = sub->nbytes,
                                   .bytes = bytes};
@@ -172,7 +167,7 @@ static psm_status post_copied(struct psmNetLocalInfo *local, struct psmProxySubA
 static psm_status take_back(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (sub->done < local->passed) {
-        void **request = &local->requests[(sub->base + sub->done) % local->steps];
+        void **request = &local->requests[(sub->base + sub->done) % local->conn.steps];
         int size;
         psm_status status = PSM_OK;
         int done = *request ? psm_net_tested(local, *request, "isend", &size, &status) : 1;
@@ -190,20 +185,21 @@ static psm_status check_credits(const struct psmNetLocalInfo *local, const struc
 {
     uint64_t end = sub->base + sub->nsteps;
     if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return PSM_OK; /* look reports these */
-    if (local->credits < local->credits_end || (local->offered >= local->seq && local->tail >= end)) return PSM_OK;
-    return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+    if (local->credits < local->credits_end || (local->offered >= local->conn.seq && local->tail >= end)) return PSM_OK;
+    return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
                                   "bad last credit of rank %d: operation %" PRIu64 ", recvTail %" PRIu64
                                   ", expected operation %" PRIu64 ", recvTail %" PRIu64,
-                                  local->peer, local->offered, local->tail, local->seq, end));
+                                  local->conn.peer, local->offered, local->tail, local->conn.seq, end));
 }
 
-static psm_status send_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+static psm_status send_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
+    struct psmNetLocalInfo *local = (struct psmNetLocalInfo *)conn;
     PSM_TRY(take_credits(local, moved));
     PSM_TRY(check_credits(local, sub));
-    if (local->stage == PSM_NET_OFFER) PSM_TRY(take_offer(local, sub, moved));
-    if (local->stage == PSM_NET_OFFER) return PSM_OK;
-    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps &&
+    if (local->conn.stage == PSM_STAGE_OFFER) PSM_TRY(take_offer(local, sub, moved));
+    if (local->conn.stage == PSM_STAGE_OFFER) return PSM_OK;
+    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->conn.steps &&
            sub->base + sub->transmitted < local->tail) {
         PSM_TRY(fill(local, sub));
         *moved = true;
@@ -218,5 +214,5 @@ static psm_status send_step(struct psmNetLocalInfo *local, struct psmProxySubArg
 psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args)
 {
     (void)state;
-    return psm_net_progress(args, send_step);
+    return psm_conn_progress(args, send_step);
 }

@@ -1,12 +1,10 @@
-/* The variants of the net transport by name. The right one is always registered; others register when the library
- * loads. */
-#include <pthread.h>
+/* The variants of the transport by name. */
 #include <stddef.h>
-#include <string.h>
 
+#include "conn/variants.h"
 #include "net/net.h"
 
-enum { VARIANTS = 64 };
+PSM_VARIANT_OF(struct psmNetVariant);
 
 static const struct psmNetVariant split = {
     .size = sizeof split,
@@ -17,51 +15,23 @@ static const struct psmNetVariant split = {
     .send = &psm_net_split_send,
     .recv = &psm_net_split_recv,
 };
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct psmNetVariant *table[VARIANTS] = {&split};
-static size_t count = 1;
-
-static const struct psmNetVariant *find(const char *name)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(table[i]->name, name) == 0) return table[i];
-    return NULL;
-}
+static struct psm_variants variants = {.what = "net variant",
+                                       .least = offsetof(struct psmNetVariant, declared),
+                                       .lock = PTHREAD_MUTEX_INITIALIZER,
+                                       .count = 1,
+                                       .table = {(const struct psm_variant *)&split}};
 
 psm_status psmNetRegisterVariant(const struct psmNetVariant *variant)
 {
-    if (!variant || variant->size < offsetof(struct psmNetVariant, declared) || !variant->name || !*variant->name ||
-        !variant->send || !variant->recv || !variant->outcome)
-        return psm_fail(PSM_ERR_INVALID, "variant", -1, -1, 0,
-                        "a variant has a size, a name, an outcome and the handlers of both directions");
-    psm_status status = PSM_OK;
-    pthread_mutex_lock(&lock);
-    if (find(variant->name))
-        status = psm_fail(PSM_ERR_INVALID, "variant", -1, -1, 0, "there is a net variant %.60s already", variant->name);
-    else if (count == VARIANTS)
-        status =
-            psm_fail(PSM_ERR_NO_RESOURCE, "variant", -1, -1, 0, "%d variants are registered, no more fit", VARIANTS);
-    else
-        table[count++] = variant;
-    pthread_mutex_unlock(&lock);
-    return status;
+    return psm_variants_add(&variants, (const struct psm_variant *)variant);
 }
 
 const struct psmNetVariant *psmNetFindVariant(const char *name)
 {
-    pthread_mutex_lock(&lock);
-    const struct psmNetVariant *found = find(name ? name : split.name);
-    pthread_mutex_unlock(&lock);
-    if (!found) psm_fail(PSM_ERR_NOT_FOUND, "variant", -1, -1, 0, "there is no net variant %.60s", name);
-    return found;
+    return (const struct psmNetVariant *)psm_variants_find(&variants, name);
 }
 
 size_t psmNetVariants(const struct psmNetVariant **out, size_t capacity)
 {
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; out && i < count && i < capacity; i++) out[i] = table[i];
-    size_t all = count;
-    pthread_mutex_unlock(&lock);
-    return all;
+    return psm_variants_list(&variants, (const struct psm_variant **)out, capacity);
 }

@@ -11,8 +11,7 @@
 #include "psm/psm_net.h"
 
 #define PSM_NET_MAGIC 0x50534d4eu /* "PSMN" */
-enum { PSM_NET_MAX_STEPS = 64, PSM_NET_CREDITS = 8 };
-#define PSM_NET_MAX_BUFFER (UINT64_C(1) << 32) /* limit of PSM_BUFFER_SIZE */
+enum { PSM_NET_CREDITS = 8 };
 
 enum psm_net_kind { PSM_NET_DATA = 1, PSM_NET_CREDIT = 2, PSM_NET_ENDED = 3 };
 

@@ -3,12 +3,12 @@
  * plane's deadlines. */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "conn/connector.h"
 #include "p2p/p2p.h"
 #include "psm_lib_messages.h"
 
@@ -17,13 +17,10 @@ PSM_FAULT_SITE(site_connect, "p2p.connect", "a rank connects its end to that of 
 PSM_FAULT_SITE(site_register, "p2p.register", "a buffer is registered for zero-copy");
 
 struct psmP2pConnector {
-    struct psmP2pConnector *next;
-    struct psm_host host;
-    struct psm_peer_info me, peer, via; /* via: of PSM_P2P_INTERMEDIATE */
-    struct psm_p2p_connect info;        /* what this end sent to the peer */
+    struct psm_connector base;
+    struct psm_peer_info via;    /* of PSM_P2P_INTERMEDIATE */
+    struct psm_p2p_connect info; /* what this end sent to the peer */
     int control_kind, fifo_kind;
-    bool connected;
-    void *proxy;      /* the provider's, to the own proxy */
     void *via_proxy;  /* the provider's, to the proxy of the intermediate rank, which has the FIFO; recv only */
     void *peer_proxy; /* the provider's, to the peer's proxy, for registrations; NULL until the first one */
     struct held *held;
@@ -35,74 +32,31 @@ struct held {
     struct psm_memory memory;
 };
 
-/* Live connectors: a freed one is recognised by its address, not by its contents. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct psmP2pConnector *alive;
-
-static bool is_alive(const psmP2pConnector *connector)
-{
-    pthread_mutex_lock(&lock);
-    const struct psmP2pConnector *c = alive;
-    while (c && c != connector) c = c->next;
-    pthread_mutex_unlock(&lock);
-    return c != NULL;
-}
-
-static bool bury(psmP2pConnector *connector)
-{
-    pthread_mutex_lock(&lock);
-    struct psmP2pConnector **at = &alive;
-    while (*at && *at != connector) at = &(*at)->next;
-    bool found = *at != NULL;
-    if (found) *at = connector->next;
-    pthread_mutex_unlock(&lock);
-    return found;
-}
+static const struct psm_connector_kind p2p = {
+    .name = "P2p", .magic = PSM_P2P_MAGIC, .refused = psm_msg_libpsm_p2p_refused};
 
 static bool same_process(const struct psmP2pConnector *c)
 {
-    return c->me.process_hash == c->peer.process_hash;
+    return c->base.me.process_hash == c->base.peer.process_hash;
 }
 
-int psm_p2p_connector_role(const psmP2pConnector *connector)
-{
-    return is_alive(connector) ? connector->info.role : -1;
-}
-const struct psm_host *psm_p2p_connector_host(const psmP2pConnector *connector)
-{
-    return &connector->host;
-}
 uint64_t psmP2pConnection(const psmP2pConnector *connector)
 {
-    if (!connector || !is_alive(connector)) return 0;
-    return connector->host.ops->connection(connector->host.self, connector->proxy);
+    return psm_connector_connection(connector, &p2p);
 }
 
 /* ---- setup ---- */
 
-static void say_channel(const struct psmP2pConnector *c)
+static void add(struct psmP2pConnector *c)
 {
-    char via[64], mine[16], theirs[16];
-    if (!c->info.role) return; /* the sender's line is enough, as in NCCL */
+    char via[64];
     if (c->info.mode == PSM_P2P_INTERMEDIATE)
         snprintf(via, sizeof via, "PSM_P2P/indirect/%d[%d]", c->via.rank, c->via.device);
     else
         snprintf(via, sizeof via, "PSM_P2P/%s%s%s", psm_p2p_mode_name(c->info.mode),
                  c->info.mode == PSM_P2P_SHM ? "/" : "",
                  c->info.mode == PSM_P2P_SHM ? psm_share_kind_name(c->fifo_kind) : "");
-    snprintf(mine, sizeof mine, "%d", c->me.device);
-    snprintf(theirs, sizeof theirs, "%d", c->peer.device);
-    psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
-}
-
-/* The last error is that of this end. */
-static psm_status say_refused(const struct psmP2pConnector *c, const char *stage)
-{
-    psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
-    psm_msg_libpsm_p2p_refused(c->info.role ? "send" : "recv", c->me.rank, c->peer.rank, c->info.channel, stage,
-                               psm_status_name(status), psm_cause_name(psm_error_cause(psm_last_error())),
-                               psm_error_names(psm_last_error()), psm_last_error()->text);
-    return status;
+    psm_connector_add(&c->base, via);
 }
 
 static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got, int role)
@@ -110,7 +64,7 @@ static psm_status check_share_info(const struct psmP2pConnector *c, const struct
     if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == role &&
         got->steps == c->info.steps && got->mode == c->info.mode && got->buffer_size == c->info.buffer_size)
         return PSM_OK;
-    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
+    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->base.me.rank, c->base.peer.rank, 0,
                     "a proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
                     " bytes; expected 0x%08x, %d, %d, %u, %u, %" PRIu64,
                     got->magic, got->version, got->role, got->steps, got->mode, got->buffer_size, PSM_P2P_MAGIC,
@@ -121,31 +75,32 @@ static psm_status check_share_info(const struct psmP2pConnector *c, const struct
 static psm_status ask_one(struct psmP2pConnector *c, const struct psm_p2p_setup *want, int rank, void **proxy,
                           struct psm_share *share)
 {
-    const struct psm_host_ops *ops = c->host.ops;
+    const struct psm_host_ops *ops = c->base.host.ops;
     struct psmP2pShareInfo got = {0};
-    PSM_TRY(ops->connect(c->host.self, PSM_TRANSPORT_P2P, want->role == 1, rank, proxy));
-    psm_status status = ops->call(c->host.self, *proxy, psmProxyMsgSetup, want, sizeof *want, &got, (int)sizeof got);
+    PSM_TRY(ops->connect(c->base.host.self, PSM_TRANSPORT_P2P, want->role == 1, rank, proxy));
+    psm_status status =
+        ops->call(c->base.host.self, *proxy, psmProxyMsgSetup, want, sizeof *want, &got, (int)sizeof got);
     if (status == PSM_OK) status = check_share_info(c, &got, want->role);
     if (status == PSM_OK) {
         *share = got.share;
         return PSM_OK;
     }
     struct psm_error kept = *psm_last_error();
-    ops->disconnect(c->host.self, *proxy);
+    ops->disconnect(c->base.host.self, *proxy);
     *proxy = NULL;
     return psm_fail_again(&kept);
 }
 
 static psm_status ask_setup(struct psmP2pConnector *c)
 {
-    const struct psm_host_ops *ops = c->host.ops;
-    const struct psm_settings *settings = ops->settings(c->host.self);
-    uint32_t both = c->me.capabilities & c->peer.capabilities;
+    const struct psm_host_ops *ops = c->base.host.ops;
+    const struct psm_settings *settings = ops->settings(c->base.host.self);
+    uint32_t both = c->base.me.capabilities & c->base.peer.capabilities;
     struct psm_p2p_setup want = {.magic = PSM_P2P_MAGIC,
                                  .version = PSM_WIRE_VERSION,
                                  .mode = c->info.mode,
-                                 .role = c->info.role,
-                                 .peer = c->peer.rank,
+                                 .role = c->base.role,
+                                 .peer = c->base.peer.rank,
                                  .channel = c->info.channel,
                                  .connIndex = c->info.connIndex,
                                  .control_kind = (uint16_t)c->control_kind,
@@ -155,20 +110,20 @@ static psm_status ask_setup(struct psmP2pConnector *c)
                                  .chunk = c->info.chunk,
                                  .buffer_size = c->info.buffer_size};
     psm_status status = PSM_OK;
-    if (c->info.mode == PSM_P2P_INTERMEDIATE && !c->info.role) {
+    if (c->info.mode == PSM_P2P_INTERMEDIATE && !c->base.role) {
         want.role = PSM_P2P_LENDER;
         status = ask_one(c, &want, c->via.rank, &c->via_proxy, &c->info.share);
-        want.role = c->info.role;
+        want.role = c->base.role;
         want.fifo_kind = PSM_SHARE_NONE;
     }
     struct psm_share share;
-    if (status == PSM_OK) status = ask_one(c, &want, c->me.rank, &c->proxy, &share);
+    if (status == PSM_OK) status = ask_one(c, &want, c->base.me.rank, &c->base.proxy, &share);
     if (status == PSM_OK) {
         if (!c->via_proxy) c->info.share = share;
         return PSM_OK;
     }
     struct psm_error kept = *psm_last_error();
-    if (c->via_proxy) ops->disconnect(c->host.self, c->via_proxy);
+    if (c->via_proxy) ops->disconnect(c->base.host.self, c->via_proxy);
     return psm_fail_again(&kept);
 }
 
@@ -176,10 +131,7 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
                         const struct psm_peer_info *via, int channel, int connIndex, int role,
                         struct psm_p2p_connect *info, psmP2pConnector **out)
 {
-    if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
-        connIndex > UINT16_MAX)
-        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or there is no channel %d/%d",
-                        channel, connIndex);
+    PSM_TRY(psm_connector_check_setup(host, me, peer, info, out, channel, connIndex));
     struct psm_fault fault;
     PSM_TRY(
         psm_fault_before(&site_setup, &(struct psm_fault_args){.rank = me->rank, .peer = peer->rank}, "setup", &fault));
@@ -194,11 +146,8 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     if (via) PSM_TRY(psmP2pFindIntermediate(via, 1, me, peer, &needed));
     if (needed == 0) mode = PSM_P2P_INTERMEDIATE;
     const struct psm_settings *settings = host->ops->settings(host->self);
-    struct psmP2pConnector *c = calloc(1, sizeof *c);
-    if (!c) return psm_fail(PSM_ERR_NO_MEMORY, "setup", me->rank, peer->rank, 0, "no memory for a connector");
-    c->host = *host;
-    c->me = *me;
-    c->peer = *peer;
+    struct psmP2pConnector *c;
+    PSM_TRY(psm_connector_new(&p2p, sizeof *c, host, me, peer, channel, connIndex, role, &c));
     c->info = (struct psm_p2p_connect){.magic = PSM_P2P_MAGIC,
                                        .version = PSM_WIRE_VERSION,
                                        .mode = (uint8_t)mode,
@@ -216,15 +165,11 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     }
     psm_status status = ask_setup(c);
     if (status != PSM_OK) {
-        status = say_refused(c, "setup");
+        status = psm_connector_refused(&c->base, "setup");
         free(c);
         return status;
     }
-    pthread_mutex_lock(&lock);
-    c->next = alive;
-    alive = c;
-    pthread_mutex_unlock(&lock);
-    say_channel(c);
+    add(c);
     *info = c->info;
     *out = c;
     psm_fault_act_after(&fault);
@@ -258,50 +203,23 @@ psm_status psmP2pRecvSetupVia(const struct psm_host *host, const struct psm_peer
 
 /* ---- connect ---- */
 
-static psm_status differ(const struct psmP2pConnector *c, const char *what, uint64_t mine, uint64_t theirs,
-                         const char *remedy)
-{
-    return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
-                    "channel %u/%u: %s is %" PRIu64 " at rank %d and %" PRIu64 " at rank %d%s", c->info.channel,
-                    c->info.connIndex, what, mine, c->me.rank, theirs, c->peer.rank, remedy);
-}
-
 /* Everything that both sides must agree on. */
 static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_connect *peer)
 {
     const struct psm_p2p_connect *me = &c->info;
-    static const char same[] = "; set it alike on all ranks";
-    if (peer->magic != me->magic)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
-                                      "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank,
-                                      peer->magic, me->magic));
-    if (peer->version != me->version)
-        return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",
-                        c->peer.rank, peer->version, me->version);
-    if (peer->rank != c->peer.rank)
-        return differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank,
-                      ": connect infos were mixed up");
-    if (peer->role == me->role)
-        return differ(c, "the role (1: send)", me->role, peer->role, "; expected one sender and one receiver");
-    if (peer->channel != me->channel)
-        return differ(c, "the channel", me->channel, peer->channel, ": connect infos were mixed up");
-    if (peer->connIndex != me->connIndex) return differ(c, "the connection index", me->connIndex, peer->connIndex, "");
+    struct psm_conn_info mine = PSM_CONN_INFO(*me), theirs = PSM_CONN_INFO(*peer);
+    PSM_TRY(psm_connector_compare_ends(&c->base, &theirs));
     if (peer->mode != me->mode)
-        return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
+        return psm_fail(PSM_ERR_MISMATCH, "connect", c->base.me.rank, c->base.peer.rank, 0,
                         "channel %u/%u: the mode is %s (%u) at rank %d and %s (%u) at rank %d", me->channel,
-                        me->connIndex, psm_p2p_mode_name(me->mode), me->mode, c->me.rank, psm_p2p_mode_name(peer->mode),
-                        peer->mode, c->peer.rank);
-    if (peer->steps != me->steps) return differ(c, "the number of steps (PSM_STEPS)", me->steps, peer->steps, same);
-    if (peer->chunk != me->chunk)
-        return differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", me->chunk, peer->chunk, same);
-    if (peer->buffer_size != me->buffer_size)
-        return differ(c, "the buffer size (PSM_BUFFER_SIZE)", me->buffer_size, peer->buffer_size, same);
+                        me->connIndex, psm_p2p_mode_name(me->mode), me->mode, c->base.me.rank,
+                        psm_p2p_mode_name(peer->mode), peer->mode, c->base.peer.rank);
+    PSM_TRY(psm_connector_compare_buffers(&c->base, &mine, &theirs));
     int kind = me->role ? c->fifo_kind : c->control_kind;
     if (peer->share.kind != kind)
-        return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
+        return psm_fail(PSM_ERR_MISMATCH, "connect", c->base.me.rank, c->base.peer.rank, 0,
                         "channel %u/%u: rank %d shares its %s as %s (%u), expected %s (%d)", me->channel, me->connIndex,
-                        c->peer.rank, me->role ? "FIFO" : "control segment", psm_share_kind_name(peer->share.kind),
+                        c->base.peer.rank, me->role ? "FIFO" : "control segment", psm_share_kind_name(peer->share.kind),
                         peer->share.kind, psm_share_kind_name(kind), kind);
     return PSM_OK;
 }
@@ -309,12 +227,12 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
 /* The descriptor goes from the peer's proxy to this thread, and from here to the own proxy, which must not wait. */
 static psm_status fetch(struct psmP2pConnector *c, int rank, uint64_t id, int *given)
 {
-    const struct psm_host_ops *ops = c->host.ops;
-    void *self = c->host.self, *peer = NULL;
+    const struct psm_host_ops *ops = c->base.host.ops;
+    void *self = c->base.host.self, *peer = NULL;
     int fd = -1;
-    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->info.role, rank, &peer));
+    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->base.role, rank, &peer));
     psm_status status = ops->get_fd(self, peer, id, &fd);
-    if (status == PSM_OK) status = ops->query_fd(self, c->proxy, fd, given);
+    if (status == PSM_OK) status = ops->query_fd(self, c->base.proxy, fd, given);
     struct psm_error kept = *psm_last_error();
     if (fd >= 0) close(fd);
     psm_status closed = ops->disconnect(self, peer);
@@ -325,8 +243,9 @@ static psm_status fetch(struct psmP2pConnector *c, int rank, uint64_t id, int *g
 static psm_status connect_end(psmP2pConnector *c, const struct psm_p2p_connect *peer)
 {
     struct psm_fault fault;
-    PSM_TRY(psm_fault_before(&site_connect, &(struct psm_fault_args){.rank = c->me.rank, .peer = c->peer.rank},
-                             "connect", &fault));
+    PSM_TRY(psm_fault_before(&site_connect,
+                             &(struct psm_fault_args){.rank = c->base.me.rank, .peer = c->base.peer.rank}, "connect",
+                             &fault));
     PSM_TRY(compare(c, peer));
     bool indirect = c->info.mode == PSM_P2P_INTERMEDIATE;
     struct psm_p2p_attach want = {.peer = *peer,
@@ -334,40 +253,26 @@ static psm_status connect_end(psmP2pConnector *c, const struct psm_p2p_connect *
                                   .fifo_given = -1,
                                   .same_process = same_process(c),
                                   .fifo_rank = indirect       ? c->via.rank
-                                               : c->info.role ? c->peer.rank
-                                                              : c->me.rank};
+                                               : c->base.role ? c->base.peer.rank
+                                                              : c->base.me.rank};
     /* A segment of this process is found by its id. */
     bool here = same_process(c) && peer->share.kind != PSM_SHARE_CUMEM;
     if (psm_share_needs_fd(peer->share.kind) && !here)
-        PSM_TRY(fetch(c, c->info.role ? want.fifo_rank : c->peer.rank, peer->share.id, &want.given));
-    if (indirect && !c->info.role) {
+        PSM_TRY(fetch(c, c->base.role ? want.fifo_rank : c->base.peer.rank, peer->share.id, &want.given));
+    if (indirect && !c->base.role) {
         want.fifo = c->info.share;
         if (psm_share_needs_fd(want.fifo.kind)) PSM_TRY(fetch(c, c->via.rank, want.fifo.id, &want.fifo_given));
     }
-    PSM_TRY(c->host.ops->call(c->host.self, c->proxy, psmProxyMsgConnect, &want, sizeof want, NULL, 0));
-    c->connected = true;
+    PSM_TRY(c->base.host.ops->call(c->base.host.self, c->base.proxy, psmProxyMsgConnect, &want, sizeof want, NULL, 0));
+    c->base.connected = true;
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
 
-psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer)
-{
-    if (!connector || !peer || !is_alive(connector))
-        return psm_fail(PSM_ERR_INVALID, "connect", -1, -1, 0, "connect: %s",
-                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or was never set up");
-    if (connector->connected)
-        return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
-                        "connect of a connector that is already connected");
-    return connect_end(connector, peer) == PSM_OK ? PSM_OK : say_refused(connector, "connect");
-}
-
 static psm_status connect_role(psmP2pConnector *connector, const struct psm_p2p_connect *peer, int role)
 {
-    if (connector && is_alive(connector) && connector->info.role != role)
-        return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
-                        "%s of a connector that was set up to %s", role ? "psmP2pSendConnect" : "psmP2pRecvConnect",
-                        role ? "receive" : "send");
-    return psm_p2p_connect_right(connector, peer);
+    PSM_TRY(psm_connector_check_connect((struct psm_connector *)connector, &p2p, peer, role));
+    return connect_end(connector, peer) == PSM_OK ? PSM_OK : psm_connector_refused(&connector->base, "connect");
 }
 
 psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p_connect *peer)
@@ -385,33 +290,37 @@ psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect
 static psm_status tell_peer(struct psmP2pConnector *c, int type, uint64_t id, const struct psm_share *share, int fd,
                             bool keep)
 {
-    const struct psm_host_ops *ops = c->host.ops;
-    void *self = c->host.self;
-    struct psm_p2p_registration want = {
-        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .keep = keep, .given = -1, .rank = c->me.rank, .id = id};
+    const struct psm_host_ops *ops = c->base.host.ops;
+    void *self = c->base.host.self;
+    struct psm_p2p_registration want = {.magic = PSM_P2P_MAGIC,
+                                        .version = PSM_WIRE_VERSION,
+                                        .keep = keep,
+                                        .given = -1,
+                                        .rank = c->base.me.rank,
+                                        .id = id};
     if (share) want.share = *share;
-    if (!c->peer_proxy) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, 1, c->peer.rank, &c->peer_proxy));
+    if (!c->peer_proxy) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, 1, c->base.peer.rank, &c->peer_proxy));
     if (fd >= 0) PSM_TRY(ops->query_fd(self, c->peer_proxy, fd, &want.given));
     return ops->call(self, c->peer_proxy, type, &want, sizeof want, NULL, 0);
 }
 
 static psm_status register_recv(struct psmP2pConnector *c, void *buffer, size_t size, struct held *held)
 {
-    uint32_t both = c->me.capabilities & c->peer.capabilities, ways = both & PSM_CAN_MEMFD;
+    uint32_t both = c->base.me.capabilities & c->base.peer.capabilities, ways = both & PSM_CAN_MEMFD;
     bool far = c->info.mode == PSM_P2P_SHM || c->info.mode == PSM_P2P_INTERMEDIATE;
     if (!far) ways |= both & (PSM_CAN_CUMEM_FD | PSM_CAN_CUDA_IPC);
     if (same_process(c)) ways &= ~(uint32_t)PSM_CAN_CUDA_IPC;
     if (c->info.mode == PSM_P2P_DIRECT) ways = PSM_CAN_DIRECT;
     if (!(both & PSM_CAN_ZERO_COPY))
-        return psm_fail(PSM_ERR_UNSUPPORTED, "register", c->me.rank, c->peer.rank, 0,
-                        "no zero-copy between ranks %d and %d: PSM_ZERO_COPY is never on one of them", c->me.rank,
-                        c->peer.rank);
+        return psm_fail(PSM_ERR_UNSUPPORTED, "register", c->base.me.rank, c->base.peer.rank, 0,
+                        "no zero-copy between ranks %d and %d: PSM_ZERO_COPY is never on one of them", c->base.me.rank,
+                        c->base.peer.rank);
     struct psm_share share;
-    PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory, &share));
+    PSM_TRY(psm_memory_export(&c->base.host, buffer, size, ways, &held->memory, &share));
     psm_status status = tell_peer(c, psmProxyMsgRegister, held->handle, &share, held->memory.fd, false);
     if (status == PSM_OK) return PSM_OK;
     struct psm_error kept = *psm_last_error();
-    psm_memory_close(&c->host, &held->memory);
+    psm_memory_close(&c->base.host, &held->memory);
     return psm_fail_again(&kept);
 }
 
@@ -424,29 +333,31 @@ static psm_status give_up(struct psmP2pConnector *c, struct held *held, bool kee
         first = tell_peer(c, psmProxyMsgDeregister, held->handle, NULL, -1, keep);
         if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED)
             first = PSM_OK; /* its mapping was removed with it */
-        psm_status closed = psm_memory_close(&c->host, &held->memory);
+        psm_status closed = psm_memory_close(&c->base.host, &held->memory);
         if (first == PSM_OK) first = closed;
     }
-    psm_msg_libpsm_p2p_deregistered(held->handle, c->me.rank, c->peer.rank);
+    psm_msg_libpsm_p2p_deregistered(held->handle, c->base.me.rank, c->base.peer.rank);
     free(held);
     return first;
 }
 
 psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle)
 {
-    if (!connector || !buffer || size == 0 || !handle || !is_alive(connector))
+    if (!connector || !buffer || size == 0 || !handle || !psm_connector_alive(connector, &p2p))
         return psm_fail(PSM_ERR_INVALID, "register", -1, -1, 0, "register: an argument is NULL, or size is 0");
     struct psmP2pConnector *c = connector;
     struct psm_fault fault;
-    PSM_TRY(psm_fault_before(&site_register, &(struct psm_fault_args){.rank = c->me.rank, .peer = c->peer.rank},
-                             "register", &fault));
+    PSM_TRY(psm_fault_before(&site_register,
+                             &(struct psm_fault_args){.rank = c->base.me.rank, .peer = c->base.peer.rank}, "register",
+                             &fault));
     struct held *held = calloc(1, sizeof *held);
-    if (!held) return psm_fail(PSM_ERR_NO_MEMORY, "register", c->me.rank, c->peer.rank, 0, "no memory for a buffer");
+    if (!held)
+        return psm_fail(PSM_ERR_NO_MEMORY, "register", c->base.me.rank, c->base.peer.rank, 0, "no memory for a buffer");
     held->memory = (struct psm_memory){.fd = -1, .segment = {.fd = -1}};
     held->handle = psm_random64();
-    psm_status status = c->info.role ? PSM_OK : register_recv(c, buffer, size, held);
+    psm_status status = c->base.role ? PSM_OK : register_recv(c, buffer, size, held);
     struct psm_registered entry = {.handle = held->handle, .begin = (uint64_t)(uintptr_t)buffer, .size = size};
-    if (!c->info.role) { /* the peer may have mapped more than the buffer */
+    if (!c->base.role) { /* the peer may have mapped more than the buffer */
         entry.mapped = true;
         entry.begin = (uint64_t)(uintptr_t)held->memory.ptr;
         entry.size = held->memory.size;
@@ -454,14 +365,14 @@ psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size,
     if (status == PSM_OK) status = psm_registered_add(&entry);
     if (status != PSM_OK) {
         free(held);
-        return psm_fail_at("register", c->me.rank, c->peer.rank, 0);
+        return psm_fail_at("register", c->base.me.rank, c->base.peer.rank, 0);
     }
     held->next = c->held;
     c->held = held;
     *handle = held->handle;
     psm_msg_libpsm_p2p_registered((uint64_t)(uintptr_t)buffer, size, *handle,
-                                  c->info.role ? "local" : psm_share_kind_name(held->memory.kind), c->me.rank,
-                                  c->peer.rank);
+                                  c->base.role ? "local" : psm_share_kind_name(held->memory.kind), c->base.me.rank,
+                                  c->base.peer.rank);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -469,7 +380,7 @@ psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size,
 static psm_status deregister(psmP2pConnector *connector, uint64_t handle, bool keep)
 {
     struct held **at = NULL;
-    if (connector && is_alive(connector))
+    if (psm_connector_alive(connector, &p2p))
         for (at = &connector->held; *at && (*at)->handle != handle; at = &(*at)->next) {
         }
     if (!at || !*at)
@@ -496,13 +407,7 @@ psm_status psm_p2p_deregister_for_now(psmP2pConnector *connector, uint64_t handl
 static psm_status free_end(psmP2pConnector *c, int role)
 {
     if (!c) return PSM_OK;
-    if (is_alive(c) && c->info.role != role)
-        return psm_fail(PSM_ERR_INVALID, "free", c->me.rank, c->peer.rank, 0, "%s of a connector that was set up to %s",
-                        role ? "psmP2pSendFree" : "psmP2pRecvFree", role ? "receive" : "send");
-    if (!bury(c))
-        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
-                        "%s: the connector at %p was already freed, or was never set up",
-                        role ? "psmP2pSendFree" : "psmP2pRecvFree", (void *)c);
+    PSM_TRY(psm_connector_bury(&c->base, &p2p, role));
     psm_status first = PSM_OK, status;
     while (c->held) {
         struct held *held = c->held;
@@ -511,13 +416,13 @@ static psm_status free_end(psmP2pConnector *c, int role)
         if (first == PSM_OK) first = status;
     }
     if (c->peer_proxy) {
-        status = c->host.ops->disconnect(c->host.self, c->peer_proxy);
+        status = c->base.host.ops->disconnect(c->base.host.self, c->peer_proxy);
         if (first == PSM_OK) first = status;
     }
-    status = c->host.ops->disconnect(c->host.self, c->proxy);
+    status = c->base.host.ops->disconnect(c->base.host.self, c->base.proxy);
     if (first == PSM_OK) first = status;
     if (c->via_proxy) {
-        status = c->host.ops->disconnect(c->host.self, c->via_proxy);
+        status = c->base.host.ops->disconnect(c->base.host.self, c->via_proxy);
         if (first == PSM_OK) first = status;
     }
     free(c);

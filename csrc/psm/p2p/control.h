@@ -13,8 +13,6 @@
 #include "shm/line.h"
 
 #define PSM_P2P_MAGIC 0x50534d50u /* "PSMP" */
-enum { PSM_P2P_MAX_STEPS = 64 };
-#define PSM_P2P_MAX_BUFFER (UINT64_C(1) << 32) /* limit of PSM_BUFFER_SIZE */
 
 /* The low bits of a flag are its kind; the rest is the number of the operation, from 1. */
 enum psm_p2p_flag {
@@ -37,9 +35,6 @@ static inline int psm_flag_what(uint64_t flag)
 {
     return (int)(flag & ((1u << PSM_FLAG_BITS) - 1));
 }
-
-/* How PSM_FAULT_CORRUPT changes a word: far beyond every bound. */
-#define PSM_P2P_DAMAGE (UINT64_C(1) << 60)
 
 /* Written before the flag, read after it: the flag orders them. */
 struct psm_p2p_offer {

@@ -11,9 +11,9 @@ PSM_FAULT_SITE_OF(site_publish, "p2p.send.publish", "the sender publishes sendHe
 
 static psm_status refuse_offer(const struct psmP2pLocalInfo *local, uint64_t flag)
 {
-    return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                    "rank %d offered operation %" PRIu64 " (kind %d), expected operation %" PRIu64, local->peer,
-                    psm_flag_seq(flag), psm_flag_what(flag), local->seq);
+    return psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
+                    "rank %d offered operation %" PRIu64 " (kind %d), expected operation %" PRIu64, local->conn.peer,
+                    psm_flag_seq(flag), psm_flag_what(flag), local->conn.seq);
 }
 
 /* Take the receiver's offer, and choose how the data goes. */
@@ -26,48 +26,42 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     psm_line_fetch(&shared->recvTail);
     uint64_t flag = psm_line_swap(&shared->offer, 0);
     int kind = psm_flag_what(flag);
-    if (psm_flag_seq(flag) != local->seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
+    if (psm_flag_seq(flag) != local->conn.seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
         return refuse_offer(local, flag);
     /* Read once: use the same value that was checked. */
     struct psm_p2p_offer offer = *(const volatile struct psm_p2p_offer *)&shared->offered;
     if (offer.nbytes != sub->nbytes)
-        return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
+        return psm_fail(PSM_ERR_MISMATCH, "send", local->conn.rank, local->conn.peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
                         "; both ends must pass the same size",
-                        local->seq, sub->nbytes, local->peer, offer.nbytes);
+                        local->conn.seq, sub->nbytes, local->conn.peer, offer.nbytes);
     *moved = true;
     sub->posted = sub->nsteps;
     psm_p2p_moved(local, sub, PSM_STEP_TAKEN, sub->base);
-    local->stage = PSM_STAGE_FIFO;
+    local->conn.stage = PSM_STAGE_FIFO;
     if (kind == PSM_FLAG_FIFO) return PSM_OK;
     if ((sub->sendHandle != 0 || local->zero_copy == 2) && local->zero_copy != 0)
-        local->import = psm_import_hold(local->host, offer.id);
+        local->import = psm_import_hold(local->conn.host, offer.id);
     if (!local->import) {
-        psm_line_store(&shared->answer, psm_flag(local->seq, PSM_FLAG_DECLINED));
+        psm_line_store(&shared->answer, psm_flag(local->conn.seq, PSM_FLAG_DECLINED));
         psm_p2p_moved(local, sub, PSM_STEP_DECLINED, sub->base);
         return PSM_OK;
     }
     if (!psm_import_at(local->import, offer.offset, offer.nbytes))
-        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+        return psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
                         "rank %d offered %" PRIu64 " bytes at %" PRIu64 " of buffer 0x%" PRIx64
                         ", which is smaller than that",
-                        local->peer, offer.nbytes, offer.offset, offer.id);
+                        local->conn.peer, offer.nbytes, offer.offset, offer.id);
     local->import_offset = offer.offset;
-    local->stage = PSM_STAGE_ZERO_COPY;
+    local->conn.stage = PSM_STAGE_ZERO_COPY;
     sub->nsteps = sub->posted = 1;
     return PSM_OK;
-}
-
-/* How much of the next bytes a fault lets through: fewer of them, or none. */
-static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
-{
-    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
 }
 
 static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, void *to, uint64_t bytes, int event)
 {
     struct psm_fault fault;
-    PSM_TRY(strike(local, &site_step, &fault));
+    PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
     uint64_t copied = bytes, from = sub->offset;
     if (fault.action == PSM_FAULT_DROP) copied = 0;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
@@ -83,13 +77,13 @@ static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
 {
     struct psm_fault fault;
-    PSM_TRY(strike(local, &site_publish, &fault));
+    PSM_TRY(psm_conn_strike(&local->conn, &site_publish, &fault));
     sub->done++;
     if (fault.action != PSM_FAULT_DROP) {
-        uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_P2P_DAMAGE : 0;
+        uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_CONN_DAMAGE : 0;
         psm_line_store(&local->shared->sendHead, (sub->base + sub->done) ^ damage);
-        if (local->stage == PSM_STAGE_ZERO_COPY)
-            psm_line_store(&local->shared->answer, psm_flag(local->seq, PSM_FLAG_DONE) ^ damage);
+        if (local->conn.stage == PSM_STAGE_ZERO_COPY)
+            psm_line_store(&local->shared->answer, psm_flag(local->conn.seq, PSM_FLAG_DONE) ^ damage);
     }
     bool ends = sub->done == sub->nsteps && fault.action == PSM_FAULT_NONE;
     if (ends)
@@ -105,8 +99,9 @@ static psm_status publish_copied(struct psmP2pLocalInfo *local, struct psmProxyS
 {
     while (sub->done < sub->transmitted) {
         psm_status status = PSM_OK;
-        int copied =
-            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
+        int copied = sub->nbytes == 0
+                         ? 1
+                         : psm_conn_copied(&local->conn, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
         if (copied < 0) return status;
         if (copied == 0) break;
         PSM_TRY(publish(local, sub));
@@ -115,31 +110,32 @@ static psm_status publish_copied(struct psmP2pLocalInfo *local, struct psmProxyS
     return PSM_OK;
 }
 
-static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+static psm_status send_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
-    if (local->stage == PSM_STAGE_OFFER) PSM_TRY(take(local, sub, moved));
-    if (local->stage == PSM_STAGE_OFFER) return PSM_OK;
-    bool zero_copy = local->stage == PSM_STAGE_ZERO_COPY;
+    struct psmP2pLocalInfo *local = (struct psmP2pLocalInfo *)conn;
+    if (local->conn.stage == PSM_STAGE_OFFER) PSM_TRY(take(local, sub, moved));
+    if (local->conn.stage == PSM_STAGE_OFFER) return PSM_OK;
+    bool zero_copy = local->conn.stage == PSM_STAGE_ZERO_COPY;
     if (zero_copy && sub->transmitted == 0) {
         PSM_TRY(copy(local, sub, psm_import_at(local->import, local->import_offset, sub->nbytes), sub->nbytes,
                      psm_p2p_event_of(local, sub, sub->base)));
         *moved = true;
     }
-    while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
+    while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->conn.steps) {
         uint64_t step = sub->base + sub->transmitted, tail = psm_line_load(&local->shared->recvTail);
         /* All slots were free when the offer was made, and no more slots can have been emptied than were filled. */
-        uint64_t first = sub->base + local->steps, last = first + sub->done;
+        uint64_t first = sub->base + local->conn.steps, last = first + sub->done;
         if (__builtin_expect(tail < first || tail > last, 0))
-            return psm_because(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+            return psm_because(psm_fail(PSM_ERR_PROTOCOL, "send", local->conn.rank, local->conn.peer, 0,
                                         "rank %d published recvTail %" PRIu64 " in operation %" PRIu64
                                         "; expected %" PRIu64 " to %" PRIu64
                                         ": the control segment was written by something else",
-                                        local->peer, tail, local->seq, first, last),
-                               PSM_CAUSE_DAMAGED_TAIL, local->peer);
+                                        local->conn.peer, tail, local->conn.seq, first, last),
+                               PSM_CAUSE_DAMAGED_TAIL, local->conn.peer);
         if (tail <= step) break; /* canSend = NO */
         uint64_t left = sub->nbytes - sub->offset;
-        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->steps * local->chunk,
-                     left < local->chunk ? left : local->chunk, psm_p2p_event_of(local, sub, step)));
+        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->conn.steps * local->conn.chunk,
+                     left < local->conn.chunk ? left : local->conn.chunk, psm_p2p_event_of(local, sub, step)));
         *moved = true;
         /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, even if
          * a copy takes this thread's time. */
@@ -151,11 +147,11 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
     if (!local->import) return PSM_OK;
     struct psm_import *import = local->import;
     local->import = NULL;
-    return psm_import_release(local->host, import);
+    return psm_import_release(local->conn.host, import);
 }
 
 psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args)
 {
     (void)state;
-    return psm_p2p_progress(args, send_step);
+    return psm_conn_progress(args, send_step);
 }

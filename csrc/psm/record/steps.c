@@ -54,7 +54,7 @@ struct recorder {
     psm_section *section;
     uint32_t number, slots;
     bool sends;
-    uint64_t copied_at[PSM_P2P_MAX_STEPS]; /* when the copy of the slot was enqueued on the stream */
+    uint64_t copied_at[PSM_CONN_MAX_STEPS]; /* when the copy of the slot was enqueued on the stream */
 };
 
 /* The clock of the steps. */
@@ -108,7 +108,7 @@ static void record_step(void *user, const struct psm_step *now)
     uint64_t tick = now->at_ns;
     struct row *row = psm_table_update(recorder->section, recorder->number);
     if (!row) return; /* a child of fork */
-    if (now->what == PSM_STEP_COPYING) recorder->copied_at[now->slot % PSM_P2P_MAX_STEPS] = tick;
+    if (now->what == PSM_STEP_COPYING) recorder->copied_at[now->slot % PSM_CONN_MAX_STEPS] = tick;
     row->seq = now->seq;
     row->nbytes = now->nbytes;
     row->stream = now->stream;

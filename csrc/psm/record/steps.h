@@ -2,7 +2,7 @@
 #ifndef PSM_RECORD_STEPS_H
 #define PSM_RECORD_STEPS_H
 
-#include "p2p/step.h"
+#include "conn/step.h"
 
 extern const struct psm_step_recorder psm_steps_in_record;
 

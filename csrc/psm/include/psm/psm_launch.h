@@ -2,7 +2,7 @@
 #ifndef PSM_LAUNCH_H
 #define PSM_LAUNCH_H
 
-#include "psm_p2p.h"
+#include "psm_net.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,13 +17,16 @@ struct psmSyncCondition {
 };
 
 struct psmGroupOp {
-    psmP2pConnector *connector; /* NULL: use `connection`; a copy to self goes from sendbuff to recvbuff */
+    union {
+        psmP2pConnector *connector; /* NULL: use `connection`; a copy to self goes from sendbuff to recvbuff */
+        psmNetConnector *net;
+    };
     const void *sendbuff;
     void *recvbuff;
     uint64_t nbytes;
     uint64_t handle; /* registration of the buffer; 0: FIFO */
     int peer, channel;
-    /* if connector is NULL: the connection of another transport, as returned by psmNetConnection; 0: a copy to self */
+    /* if connector is NULL: the connection of a transport of your own, by the service's name; 0: a copy to self */
     uint64_t connection;
     int send; /* of `connection` */
 };

@@ -16,7 +16,7 @@
 static struct psmNetLocalInfo *local_of(struct psmProxyArgs *args, int s)
 {
     struct psmNetLocalInfo *local = args->subs[s].connection->transportResources;
-    return local && local->active == &args->subs[s] ? local : NULL;
+    return local && local->conn.active == &args->subs[s] ? local : NULL;
 }
 
 /* ---- whole-struct: Setup's answer carries the local info, and the peer writes it over its own ---- */
@@ -26,7 +26,7 @@ static psm_status setup_whole(psmProxyConnection *connection, psmProxyState *sta
 {
     PSM_TRY(psm_net_proxy_setup(connection, state, req, reqSize, resp, respSize, done));
     if (!*done) return PSM_OK;
-    PSM_TRY(psm_net_make_stream(connection->transportResources));
+    PSM_TRY(psm_conn_make_stream(connection->transportResources));
     memcpy(((struct psmNetShareInfo *)resp)->more, connection->transportResources, PSM_NET_MORE);
     return PSM_OK;
 }
@@ -44,27 +44,27 @@ static psm_status connect_whole(psmProxyConnection *connection, psmProxyState *s
 
 /* ---- early-send: a slot goes to the network once its copy is on the stream, not once it is done ---- */
 
-enum { SPARE = PSM_NET_MAX_STEPS / 2 }; /* of the slots beyond: events that nobody records */
+enum { SPARE = PSM_CONN_MAX_STEPS / 2 }; /* of the slots beyond: events that nobody records */
 
 static psm_status connect_early(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                 void *resp, int respSize, int *done)
 {
     struct psmNetLocalInfo *local = connection->transportResources;
-    if (local && local->steps > SPARE)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->rank, local->peer, 0,
+    if (local && local->conn.steps > SPARE)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->conn.rank, local->conn.peer, 0,
                         "early-send has room for %d steps: set PSM_STEPS", SPARE);
     PSM_TRY(psm_net_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
-    for (uint32_t i = 0; local->connected && i < local->steps; i++)
-        PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
-                 cudaEventCreateWithFlags(&local->events[SPARE + i], cudaEventDisableTiming));
+    for (uint32_t i = 0; local->conn.connected && i < local->conn.steps; i++)
+        PSM_CUDA(local->conn.cuda, "connect", local->conn.rank, local->conn.peer,
+                 cudaEventCreateWithFlags(&local->conn.events[SPARE + i], cudaEventDisableTiming));
     return PSM_OK;
 }
 
 static psm_status free_early(psmProxyConnection *connection, psmProxyState *state)
 {
     struct psmNetLocalInfo *local = connection->transportResources;
-    for (uint32_t i = 0; local && local->connected && i < local->steps; i++)
-        local->cuda->cudaEventDestroy(local->events[SPARE + i]);
+    for (uint32_t i = 0; local && local->conn.connected && i < local->conn.steps; i++)
+        local->conn.cuda->cudaEventDestroy(local->conn.events[SPARE + i]);
     return psm_net_proxy_free(connection, state);
 }
 
@@ -75,10 +75,10 @@ static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args
     for (int s = 0; s < args->nsubs; s++) {
         struct psmNetLocalInfo *local = local_of(args, s);
         for (uint64_t n = local ? local->passed : 0; local && n < args->subs[s].transmitted; n++) {
-            uint64_t slot = (args->subs[s].base + n) % local->steps;
-            cudaEvent_t recorded = local->events[slot];
-            local->events[slot] = local->events[SPARE + slot];
-            local->events[SPARE + slot] = recorded;
+            uint64_t slot = (args->subs[s].base + n) % local->conn.steps;
+            cudaEvent_t recorded = local->conn.events[slot];
+            local->conn.events[slot] = local->conn.events[SPARE + slot];
+            local->conn.events[SPARE + slot] = recorded;
         }
     }
     return PSM_OK;
@@ -87,7 +87,7 @@ static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args
 /* ---- early-reuse: a slot is free once it is posted to the network, not once the network is done with it ----
  * Credits keep the next step out of a slot whose message has not come. But the operation ends with the last slot. */
 
-enum { OPEN = 2 * PSM_NET_MAX_STEPS };
+enum { OPEN = 2 * PSM_CONN_MAX_STEPS };
 struct open {
     void *requests[OPEN];
     uint64_t first, next;
@@ -115,7 +115,7 @@ static psm_status progress_reuse(psmProxyState *state, struct psmProxyArgs *args
         PSM_TRY(end_open(local, open));
         const struct psmProxySubArgs *sub = &args->subs[s];
         for (uint64_t n = sub->done; n < local->passed && open->next - open->first < OPEN; n++) {
-            void **request = &local->requests[(sub->base + n) % local->steps];
+            void **request = &local->requests[(sub->base + n) % local->conn.steps];
             if (*request) open->requests[open->next++ % OPEN] = *request;
             *request = NULL; /* a slot without a request counts as done */
         }

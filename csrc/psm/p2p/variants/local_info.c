@@ -6,8 +6,8 @@
 
 #include "p2p/variants/variants.h"
 
-enum { ROOM = sizeof(((struct psm_share *)0)->blob), STREAM = offsetof(struct psmP2pLocalInfo, stream) };
-enum { EVENTS = offsetof(struct psmP2pLocalInfo, events) };
+enum { ROOM = sizeof(((struct psm_share *)0)->blob), STREAM = offsetof(struct psmP2pLocalInfo, conn.stream) };
+enum { EVENTS = offsetof(struct psmP2pLocalInfo, conn.events) };
 _Static_assert(STREAM == 0 && EVENTS == sizeof(cudaStream_t), "the local info begins with what is copied");
 
 static psm_status setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize, void *resp,
@@ -19,10 +19,10 @@ static psm_status setup(psmProxyConnection *connection, psmProxyState *state, co
     struct psmP2pShareInfo *info = resp;
     int kind = info->share.kind;
     if (kind == PSM_SHARE_POSIX || kind == PSM_SHARE_CUDA_IPC)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "setup", local->rank, local->peer, 0,
+        return psm_fail(PSM_ERR_UNSUPPORTED, "setup", local->conn.rank, local->conn.peer, 0,
                         "a variant that puts its local info into the answer has room for it in shares that are fetched "
                         "by id: set PSM_SHARE to cumem or memfd");
-    if (make_stream) PSM_TRY(psm_p2p_make_stream(local));
+    if (make_stream) PSM_TRY(psm_conn_make_stream(&local->conn));
     memcpy(info->share.blob, (const char *)local + from, ROOM);
     return PSM_OK;
 }
@@ -76,7 +76,7 @@ static psm_status guarded(struct psmProxyArgs *args)
 {
     for (int s = 0; s < args->nsubs; s++) {
         struct psmP2pLocalInfo *local = args->subs[s].connection->transportResources;
-        if (local && local->connected && !local->stream) PSM_TRY(psm_p2p_make_stream(local));
+        if (local && local->conn.connected && !local->conn.stream) PSM_TRY(psm_conn_make_stream(&local->conn));
     }
     return PSM_OK;
 }

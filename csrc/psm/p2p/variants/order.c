@@ -6,27 +6,27 @@
 /* ---- stale-event: the event that is queried is not the one recorded behind the copy. Shows from two slots on: an
  * operation of one slot queries none ---- */
 
-enum { SPARE = PSM_P2P_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
+enum { SPARE = PSM_CONN_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
 
 static psm_status connect_stale(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                 void *resp, int respSize, int *done)
 {
     struct psmP2pLocalInfo *local = connection->transportResources;
-    if (local && local->steps > SPARE)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->rank, local->peer, 0,
+    if (local && local->conn.steps > SPARE)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->conn.rank, local->conn.peer, 0,
                         "stale-event has room for %d steps: set PSM_STEPS", SPARE);
     PSM_TRY(psm_p2p_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
-    for (uint32_t i = 0; *done && i < local->steps; i++)
-        PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
-                 cudaEventCreateWithFlags(&local->events[SPARE + i], cudaEventDisableTiming));
+    for (uint32_t i = 0; *done && i < local->conn.steps; i++)
+        PSM_CUDA(local->conn.cuda, "connect", local->conn.rank, local->conn.peer,
+                 cudaEventCreateWithFlags(&local->conn.events[SPARE + i], cudaEventDisableTiming));
     return PSM_OK;
 }
 
 static psm_status free_stale(psmProxyConnection *connection, psmProxyState *state)
 {
     struct psmP2pLocalInfo *local = connection->transportResources;
-    for (uint32_t i = 0; local && local->connected && i < local->steps; i++)
-        local->cuda->cudaEventDestroy(local->events[SPARE + i]);
+    for (uint32_t i = 0; local && local->conn.connected && i < local->conn.steps; i++)
+        local->conn.cuda->cudaEventDestroy(local->conn.events[SPARE + i]);
     return psm_p2p_proxy_free(connection, state);
 }
 
@@ -36,12 +36,12 @@ static void swap_events(struct psmProxyArgs *args)
     for (int s = 0; s < args->nsubs; s++) {
         struct psmProxySubArgs *sub = &args->subs[s];
         struct psmP2pLocalInfo *local = sub->connection->transportResources;
-        if (!local || local->active != sub) continue;
+        if (!local || local->conn.active != sub) continue;
         for (uint64_t n = sub->done; n < sub->transmitted; n++) {
-            uint64_t slot = (sub->base + n) % local->steps;
-            cudaEvent_t recorded = local->events[slot];
-            local->events[slot] = local->events[SPARE + slot];
-            local->events[SPARE + slot] = recorded;
+            uint64_t slot = (sub->base + n) % local->conn.steps;
+            cudaEvent_t recorded = local->conn.events[slot];
+            local->conn.events[slot] = local->conn.events[SPARE + slot];
+            local->conn.events[SPARE + slot] = recorded;
         }
     }
 }
@@ -64,7 +64,7 @@ static psm_status erase_progress(psmProxyState *state, struct psmProxyArgs *args
 {
     for (int s = 0; s < args->nsubs; s++) {
         struct psmP2pLocalInfo *local = args->subs[s].connection->transportResources;
-        if (!local || !local->connected || local->stage > PSM_STAGE_OFFER) continue;
+        if (!local || !local->conn.connected || local->conn.stage > PSM_STAGE_OFFER) continue;
         uint64_t flag = psm_line_load(&local->shared->offer);
         if (psm_flag_what(flag) == PSM_FLAG_ZERO_COPY && psm_flag_seq(flag) > 1)
             psm_line_swap(&local->shared->offer, 0);

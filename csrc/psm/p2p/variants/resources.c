@@ -11,17 +11,17 @@ static psm_status connect_direct(psmProxyConnection *connection, psmProxyState *
     struct psmP2pLocalInfo *local = connection->transportResources;
     PSM_TRY(psm_p2p_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
     if (!*done) return PSM_OK;
-    cudaStream_t none = local->stream;
-    local->stream = 0;
-    PSM_CUDA(local->cuda, "connect", local->rank, local->peer, cudaStreamDestroy(none));
+    cudaStream_t none = local->conn.stream;
+    local->conn.stream = 0;
+    PSM_CUDA(local->conn.cuda, "connect", local->conn.rank, local->conn.peer, cudaStreamDestroy(none));
     return PSM_OK;
 }
 
 static psm_status free_direct(psmProxyConnection *connection, psmProxyState *state)
 {
     struct psmP2pLocalInfo *local = connection->transportResources;
-    if (local && !local->stream)
-        while (local->made > 0) local->cuda->cudaEventDestroy(local->events[--local->made]);
+    if (local && !local->conn.stream)
+        while (local->conn.made > 0) local->conn.cuda->cudaEventDestroy(local->conn.events[--local->conn.made]);
     return psm_p2p_proxy_free(connection, state);
 }
 

@@ -26,7 +26,7 @@ def build(folder: Path, end: str, options: list[str], more: tuple[str, ...] = ()
     """The driver with one of the two ends, and more parts of libpsm."""
     generated = ground.generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), HERE / "driver.c", HERE / f"end_{end}.c"]
-    for part in ("core", "shm", "p2p", "launch", *(["proxy"] if end == "proxy" else []), *more):
+    for part in ("core", "shm", "conn", "p2p", "launch", *(["proxy"] if end == "proxy" else []), *more):
         sources += [path for path in (ground.PSM / part).glob("*.c") if not path.name.startswith("fuzz")]
     options = [*compiled.WARNINGS, *ground.includes(generated), *options]
     return compiled.link(folder / f"driver-{end}", sources, options, ["-lpthread", "-ldl"])

@@ -13,7 +13,7 @@ from tests.csrc.psm import ground
 
 HERE = Path(__file__).parent
 FOUR = ground.ROOT / "tests" / "hostcuda" / "four.toml"
-PARTS = ("core", "shm", "p2p", "launch", "proxy", "plan")
+PARTS = ("core", "shm", "conn", "p2p", "launch", "proxy", "plan")
 KINDS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     # Fences of csrc/base order what other processes see.

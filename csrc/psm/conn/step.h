@@ -1,7 +1,7 @@
 /* What the data path reports to the step recorder for each transition. Without a recorder it costs a load and a branch.
  */
-#ifndef PSM_P2P_STEP_H
-#define PSM_P2P_STEP_H
+#ifndef PSM_CONN_STEP_H
+#define PSM_CONN_STEP_H
 
 #include <stdatomic.h>
 #include <stdint.h>
