@@ -153,7 +153,7 @@ WORKERS = "INFO 03-01 10:00:00 [shm_broadcast.py:681] No available shared memory
         pytest.param(STUCK + EXITS, "hung", "XLA ended a process after 40 s", id="XLA"),
         pytest.param(STUCK, "inconclusive", "it is slow or it hangs", id="XLA waits"),
         pytest.param(STUCK + UNSTUCK, "inconclusive", "the log holds no line about the start of a communicator", id="XLA goes on"),
-        pytest.param(WORKERS + ENGINE, "failed", "the inference engine reports", id="vLLM"),
+        pytest.param(WORKERS + ENGINE, "failed", "the inference engine reports that process 77 failed", id="vLLM"),
         pytest.param(WORKERS, "inconclusive", "it is slow or it hangs", id="vLLM waits"),
         pytest.param(UCX.format("760  ", "ERROR").replace("  :0]", "  :a]"), "failed", "UCX failed in node7:760", id="UCX"),
     ],

@@ -25,6 +25,26 @@ def raised(tag: str) -> str:
     return f'{tag}Traceback (most recent call last):\n{tag}  File "pynccl.py", line 279, in check\n{tag}{_TEXT}'
 
 
+VLLM = "(VllmWorkerProcess pid={}) ERROR 01-29 20:00:47 multiproc_worker_utils.py:240] "
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (raised(VLLM.format(350)), [(None, 350)]),
+        (raised("(WorkerDict pid=350, ip=10.0.0.7) "), [("10.0.0.7", 350)]),
+        (raised(VLLM.format(350)) + raised(VLLM.format(351)), []),  # which one failed first is not known
+        (raised(VLLM.format(350)).replace("unhandled system error", "remote process exited or there was a network error"), []),
+    ],
+)  # fmt: skip
+def test_the_only_process_whose_tag_stands_before_the_error_is_named(
+    text: str, named: list[tuple[str | None, int]], tmp_path: Path
+) -> None:
+    found = report(tmp_path, text)
+    assert found.verdict == "failed"
+    assert [(c.host, c.pid) for c in found.culprits] == named
+
+
 @pytest.mark.parametrize(
     ("text", "rank"),
     [

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, rank_in_line, rank_of_tag
+from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, process_of_tags, rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref
+from psmkit.model import Named
 
-__all__ = ["global_rank", "printing_ranks", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
+__all__ = ["global_rank", "printing_ranks", "proc_of_event", "proc_of_pid", "runs_of", "tagged_process", "tagged_rank"]
 
 _MOST_LINES = 4000
 _STACK_LINES = 400
@@ -94,6 +96,13 @@ def tagged_rank(job: Job, pid: int, host: str | None = None) -> int | None:
         if not ip or address is None or ip == address:
             return rank
     return None
+
+
+def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The process in the tags of Ray or vLLM before these lines, if all that have a tag name the same one."""
+    lines_ = {e.tag: e.ref for e in events if pid_of_tag(e.tag) is not None}
+    found = {process_of_tags("".join(e.text for e in job.quotes.of(ref))) for ref in lines_.values()}
+    return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
 
 
 @once

@@ -70,7 +70,7 @@ def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
         ranks=ranks if own else [],
         procs=procs if own else [],
         culprits=ranks if own and len(ranks) == 1 else [],
-        named=_named(events) if not own or not procs else [],
+        named=(_named(events) or outside.tagged_process(job, events)) if not own or not procs else [],
         stage="error",
     )
 
@@ -197,7 +197,9 @@ def _jax(job: Job, events: Sequence[Event]) -> str:
 def _engine(job: Job, events: Sequence[Event]) -> str:
     worker = _said(events[0]).strip() if "what" in events[0].fields else ""
     name = f" ({worker})" if worker and " " not in worker else ""
-    return f"the inference engine reports that one of its processes failed{name}"
+    tagged = outside.tagged_process(job, events)
+    which = f"process {tagged[0].pid}" if tagged else "one of its processes"
+    return f"the inference engine reports that {which} failed{name}"
 
 
 _KINDS = (

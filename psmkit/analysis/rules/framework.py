@@ -48,7 +48,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     known = last[0].known if last else None
     told = last[0].text if last else told
-    who = ranks_text(ranks) if ranks else "a rank"
+    tagged = outside.tagged_process(job, events) if not ranks and not peer else []
+    who = ranks_text(ranks) if ranks else f"process {tagged[0].pid}" if tagged else "a rank"
     inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
@@ -77,7 +78,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=last[0].peers if last else [],
+            named=last[0].peers if last else tagged,
             stage="error",
         )
     ]

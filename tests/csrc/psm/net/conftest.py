@@ -28,7 +28,17 @@ def build(folder: Path, end: str = "standin") -> Path:
         return program
     generated = ground.generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), HERE / "driver.c", HERE.parent / "p2p" / f"end_{end}.c"]
-    parts = ("core", "shm", "conn", "p2p", "launch", "net", "net/variants", "record", *(["proxy"] if end == "proxy" else []))
+    parts = (
+        "core",
+        "shm",
+        "conn",
+        "p2p",
+        "launch",
+        "net",
+        "net/variants",
+        "record",
+        *(["proxy"] if end == "proxy" else []),
+    )
     for part in parts:
         sources += (ground.PSM / part).glob("*.c")
     command = [
