@@ -214,7 +214,7 @@ REMOTE = (
 
 def test_worker_that_died_before_another_lost_it_is_the_cause(tmp_path: Path) -> None:
     report = _report(tmp_path, RAYLET + REMOTE.format(92234))
-    assert report.verdict is Verdict.FAILED and _who(report) == ["pid 3943 (rank unknown)"]
+    assert report.verdict is Verdict.FAILED and _who(report) == ["10.0.0.3:3943 (rank unknown)"]
 
 
 @pytest.mark.parametrize("log", [REMOTE.format(92234) + RAYLET, RAYLET + REMOTE.format(3943)])
