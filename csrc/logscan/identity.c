@@ -1,4 +1,6 @@
 /* Hosts, launcher tags, processes and threads. */
+#include <ctype.h>
+
 #include "internal.h"
 
 static uint32_t intern(struct ls_scan *scan, struct ls_index *index, uint64_t *texts, uint32_t hash, const char *s,
