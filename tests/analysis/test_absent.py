@@ -97,14 +97,20 @@ def test_ranks_that_all_made_the_same_calls_do_not_lag(reporters: tuple[int, ...
     assert report.verdict is Verdict.HUNG and _LAG in report.reason
 
 
-def test_rank_without_a_report_is_blamed_only_where_its_report_would_be(tmp_path: Path) -> None:
+def test_rank_without_any_line_is_a_suspect_only_where_its_report_would_be(tmp_path: Path) -> None:
     logs = [log.work(2) for log in ranks(4)[:3]]
     for log in logs:
         log.lines.append(watchdog(log.rank).strip())
-    assert not report_of(tmp_path, logs).culprits
+    apart = report_of(tmp_path, logs)
+    assert not apart.culprits and not apart.suspects
     (tmp_path / "again").mkdir()
     shared = report_of(tmp_path / "again", [log.work(2) for log in ranks(4)[:3]], watchdog(0, 1, 2))
-    assert [c.rank for c in shared.culprits] == [3]
+    assert not shared.culprits and [s.rank for s in shared.suspects] == [3]
+    assert "rank 3 of 4 does not report it" in shared.reason
+    (tmp_path / "prints").mkdir()
+    prints = "[rank3]:[W1101 10:00:00.000000000 ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank 3] using GPU 3 to perform barrier as devices used by this process are currently unknown. This can potentially cause a hang.\n"
+    shown = report_of(tmp_path / "prints", [log.work(2) for log in ranks(4)[:3]], prints + watchdog(0, 1, 2))
+    assert [c.rank for c in shown.culprits] == [3]
 
 
 def test_devices_of_one_process_are_ranks_in_view(tmp_path: Path) -> None:

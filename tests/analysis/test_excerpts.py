@@ -222,6 +222,8 @@ def test_silence_blames_a_rank_only_where_nobody_finishes_before_it(
     tmp_path: Path, op: str, culprits: list[int]
 ) -> None:
     lines = [
+        "[rank0]:[W ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank 0] using GPU 0 to perform barrier as devices used by this process are currently unknown. This can potentially cause a hang.\n"
+    ] + [
         f"[rank{rank}]:[E ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
         f"OpType={op}, NumelIn=8, NumelOut=8, Timeout(ms)=300000) ran for 300060 milliseconds before timing out.\n"
         for rank in (1, 2, 3)

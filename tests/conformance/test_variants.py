@@ -13,7 +13,7 @@ from tests.conformance.conftest import Declared, Run, Runner
 
 SIZES = ("sizes=0,1,8191,8192,8193,300001", "iters=2", "offset=3")
 FIFO = ("sizes=300001", "iters=3")
-ZERO_COPY = ("sizes=300001", "iters=3", "registered=both", "buffers=vmm")
+ZERO_COPY = ("sizes=300001", "iters=8", "registered=both", "buffers=vmm")
 
 ALL = {name: v.symptoms for name, v in transfer.variants().items() if not name.startswith("net/")}
 CONDITIONAL = [name for name, symptoms in ALL.items() if symptoms.shows & (Shows.SYNC_STREAM | Shows.ZERO_COPY)]
@@ -27,14 +27,15 @@ WORDS = {
     "late-response": r"no answer to Setup",
     "whole-struct-zero": "8 copies on its stream 0x0 are not done",
     "directptr": "this is the legacy stream",
-    "erased-flag": "the offer of operation 2 is lost",
+    # An offer that comes between the sender's two looks is taken after all, so a later one may be the lost one.
+    "erased-flag": r"the offer of operation [2-8] is lost",
 }
-#: What stands still beside that: the arguments, who stopped (None: no rank is named), and in what words.
+#: What stands still beside that: the arguments, who stopped (None: no rank is named), and a pattern of the words.
 HANGS = [
     ("whole-struct-zero", (*FIFO, "stream=blocking"), 0, "8 copies on its stream 0x0 are not done"),
     ("directptr", (*FIFO, "stream=legacy"), 0, "this is the legacy stream"),
     ("directptr", (*FIFO, "stream=blocking"), 0, "this is the legacy stream"),
-    ("erased-flag", ZERO_COPY, None, "the offer of operation 2 is lost"),
+    ("erased-flag", ZERO_COPY, None, WORDS["erased-flag"]),
 ]
 
 
@@ -140,7 +141,7 @@ def test_hang_is_proven_by_what_both_ends_recorded(
     done = run(name, *arguments, hangs=True)
     assert done.code is None, done.text[-4000:]
     found = done.finding("PSM307")
-    assert found.severity is Severity.ERROR and words in found.title
+    assert found.severity is Severity.ERROR and re.search(words, found.title)
     assert found.culprits == (() if culprit is None else (culprit,))
     assert done.report.verdict is Verdict.HUNG and done.report.reason.startswith("rank 0 -> rank 1, channel 0: still")
     assert found.explanation is not None and "recvTail=" in found.explanation and "canSend=" in found.explanation

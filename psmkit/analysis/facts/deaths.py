@@ -47,6 +47,10 @@ _BLOCK = (
     "launch.elastic.signal",
     "launch.elastic.worker",
 )
+# Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
+_ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
+_ACTOR_END = "launch.ray.actor_died"
+_ACTOR_LINES = 16
 
 
 @dataclass(slots=True)
@@ -161,10 +165,12 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
     events = _told(job).get(run, [])
-    for death in (*_blocks(job, events), *_singles(job, run, events)):
+    actors = _actors(events)
+    for death in (*_blocks(job, events), *_singles(job, run, events), *(d for d in actors if d.pid is not None)):
         _place(job, run, death)
         found.add(death)
-    kept = _without_strays(found.all)
+    # without a process id, a caller's report may be about any of the deaths
+    kept = _without_strays(found.all) or actors[:1]
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
@@ -337,6 +343,30 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
     return [d for d in out if d.signal is not None or d.code]
 
 
+def _actors(events: Iterable[Event]) -> list[Death]:
+    """The actors whose death Ray reports to their callers, each report once."""
+    out: list[Death] = []
+    above: dict[tuple[int, str | None], dict[str, Event]] = defaultdict(dict)  # by stream and writer
+    for event in events:
+        block = above[event.stream, event.tag] if event.name in _ACTOR or event.name == _ACTOR_END else {}
+        if event.name in _ACTOR:
+            block[_ACTOR[event.name]] = event
+        elif event.name == _ACTOR_END:
+            near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
+            block.clear()
+            if "INTENDED" not in str(event.fields.get("exit", "")):
+                pid, host = (near[key].fields[key] if key in near else None for key in ("pid", "host"))
+                death = Death(events=[event, *near.values()], where=_ray_detail(event))
+                death.pid = pid if isinstance(pid, int) and pid > 0 else None
+                death.host = str(host) if host is not None else None
+                out.append(death)
+    return out
+
+
+def _ray_detail(event: Event) -> str:
+    return str(event.fields.get("detail", "")).split(". ")[0][:120]
+
+
 def _on_one_line(event: Event, head: list[Event]) -> Death:
     """A worker of torchrun's summary. ``head`` is the line that calls it the first failure, if there is one."""
     rank, pid = event.fields.get("rank"), event.fields.get("pid")
@@ -396,10 +426,9 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     if name == "launch.slurm.task":
         return _slurm(event)
     if name == "launch.ray.worker_died":
-        detail = str(fields.get("detail", ""))
         if "INTENDED" in str(fields.get("exit", "")):
             return None
-        death.where = detail.split(". ")[0][:120]
+        death.where = _ray_detail(event)
         return death
     if name == "launch.deepspeed.exit":
         _split(death, fields.get("exitcode"))

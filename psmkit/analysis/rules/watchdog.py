@@ -382,8 +382,8 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     reports = [m.timeout for m in group.members.values() if m.timeout is not None]
     if not seen and len({timeout.stream for timeout in reports}) > 1:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
-    if not seen and len(silent - outside.printing_ranks(job)) > 1:
-        return _Absent()  # a part of an output lacks lines of several ranks
+    if not seen and silent - outside.printing_ranks(job):
+        return _Absent()  # a part of an output may lack all lines of a rank
     if 1 < len(silent) <= damage.lost_lines(job, _procs(job, run, silent)):
         return _Absent()  # the reports of all but one of them may be lost
     return _Absent(silent, seen=seen)

@@ -91,7 +91,7 @@ static const struct psmP2pVariant variants[] = {
     {.size = sizeof(struct psmP2pVariant),
      .name = "erased-flag",
      .summary = "the sender clears the zero-copy flag twice, and so also that of the next operation",
-     .outcome = "PSM307: the second zero-copy operation hangs; the FIFO works",
+     .outcome = "PSM307: a zero-copy operation after the first hangs, most often the second; the FIFO works",
      .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HUNG, .codes = "PSM307", .shows = PSM_SHOWS_ZERO_COPY),
      .wrong = 1,
      .send = &erase_send,
