@@ -165,12 +165,12 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
     events = _told(job).get(run, [])
-    actors = _actors(events)
-    for death in (*_blocks(job, events), *_singles(job, run, events), *(d for d in actors if d.pid is not None)):
+    reports = [*_actors(events), *_launchers(events)]
+    for death in (*_blocks(job, events), *_singles(job, run, events), *(d for d in reports if d.pid is not None)):
         _place(job, run, death)
         found.add(death)
-    # without a process id, a caller's report may be about any of the deaths
-    kept = _without_strays(found.all) or actors[:1]
+    # without a process id, such a report may be about any of the deaths
+    kept = _without_strays(found.all) or reports[:1]
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
@@ -363,6 +363,17 @@ def _actors(events: Iterable[Event]) -> list[Death]:
     return out
 
 
+def _launchers(events: Iterable[Event]) -> list[Death]:
+    """The failure of a worker for which DeepSpeed's launcher raised an exception, after it had ended the others."""
+    killing: set[int] = set()  # streams
+    for event in events:
+        if event.name == "launch.deepspeed.killing":
+            killing.add(event.stream)
+        elif event.name == "launch.deepspeed.raised" and event.stream in killing:
+            return [Death(events=[event], where="DeepSpeed's launcher ended the others")]
+    return []
+
+
 def _ray_detail(event: Event) -> str:
     return str(event.fields.get("detail", "")).split(". ")[0][:120]
 
@@ -423,6 +434,11 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         if name == "launch.mpi.abort":
             death.where = "MPI_Abort"
         return death
+    if name == "launch.mpi.exitcode":
+        rank = _first_of_mpi(job, event)
+        death.rank, death.root = rank, True
+        _split(death, fields.get("exitcode"))
+        return death if rank is not None and (death.signal is not None or death.code) else None
     if name == "launch.slurm.task":
         return _slurm(event)
     if name == "launch.ray.worker_died":
@@ -449,6 +465,21 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         death.where = str(library).split("[", 1)[0] if library is not None else None
         return death
     return _handler(job, event, death)
+
+
+def _first_of_mpi(job: Job, event: Event) -> int | None:
+    """The rank that mpirun names just above an exit code. With several GPUs in a process its number is not that of a rank."""
+    if any(_gpus(e) != 1 for e in job.events("nccltests.header")):
+        return None
+    named = [e for e in job.events("launch.mpi.nonzero") if e.stream == event.stream and e.ref.seq < event.ref.seq]
+    rank = named[-1].fields.get("rank") if named and event.ref.seq - named[-1].ref.seq <= 2 else None
+    return rank if isinstance(rank, int) else None
+
+
+def _gpus(header: Event) -> int:
+    """The GPUs of each process, as nccl-tests prints them."""
+    threads, gpus = header.fields.get("threads"), header.fields.get("gpus")
+    return threads * gpus if isinstance(threads, int) and isinstance(gpus, int) else 1
 
 
 def _only_worker(job: Job, event: Event) -> int | None:

@@ -67,8 +67,15 @@ def _failed(job: Job, run: int | None) -> list[Named]:
     """The only process that a failure returned through, unless that failure was another process's."""
     steps = [e for e in job.events("nccltests.failure.step") if job.run_of_event(e) == run]
     found = {(str(e.fields.get("host")), number(e.fields, "pid")) for e in steps}
-    texts = (str(e.fields.get("error", "")) for e in job.events("nccltests.failure") if job.run_of_event(e) == run)
-    if len(found) != 1 or any(faults.phrase(job, "a peer failed", text) for text in texts):
+    failures = [e for e in job.events("nccltests.failure") if job.run_of_event(e) == run]
+    if any(faults.phrase(job, "a peer failed", str(e.fields.get("error", ""))) for e in failures):
+        return []
+    hosts = {str(e.fields["host"]) for e in failures if "host" in e.fields}
+    if not found and len(hosts) == 1:
+        # the table at the start has the processes of the host
+        pids = {number(e.fields, "pid") for e in job.events("nccltests.rank") if e.fields.get("host") in hosts}
+        found = {(next(iter(hosts)), pids.pop() if len(pids) == 1 else None)}
+    if len(found) != 1:
         return []
     host, pid = found.pop()
     listed = [e for e in job.events("nccltests.rank") if e.fields.get("pid") == pid and e.fields.get("host") == host]

@@ -280,16 +280,23 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     heads = [e for e in unfinished(job, run) if not _continued(job, run, e)]
     if not heads:
         return []
-    ranks = _ranks(job, heads)
+    # a part of a program that reports its exception in this way ends with it, as SGLang's scheduler does
+    last = [e for e in heads if "part" in e.fields]
+    heads = last or heads
+    ranks = sorted({*_ranks(job, heads), *(r for e in last if (r := outside.global_rank(job, e)) is not None)})
+    who = ranks_text(ranks) if ranks else "a process"
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"{ranks_text(ranks) if ranks else 'a process'} printed a Python traceback at the end of the log, which is cut before its exception",
-            severity=Severity.WARNING,
-            confidence=0.5,
+            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception, which the log does not show"
+            if last
+            else f"{who} printed a Python traceback at the end of the log, which is cut before its exception",
+            severity=Severity.ERROR if last else Severity.WARNING,
+            confidence=0.7 if last else 0.5,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
+            culprits=ranks if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",
             refs=[e.ref for e in heads[:4]],
             ranks=ranks,

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.last_errors import LastError, last_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Severity
+from psmkit.model import Finding, Named, Severity
 
 __all__ = ["find"]
 
@@ -46,10 +47,13 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     last = last_errors(job, run)
     events = [*(item.head for item in last[:1]), *events]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+    replicas = sorted({r for e in events if isinstance(r := e.fields.get("replica"), int)}) if not ranks else []
     known = last[0].known if last else None
     told = last[0].text if last else told
     tagged = outside.tagged_process(job, events) if not ranks and not peer else []
-    who = ranks_text(ranks) if ranks else f"process {tagged[0].pid}" if tagged else "a rank"
+    if len(replicas) == 1 and not tagged and not peer:
+        tagged = [Named(replicas[0], basis=f"{ASSUMED}replica of XLA")]
+    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
     inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
@@ -82,6 +86,10 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _named(at: Named) -> str:
+    return f"replica {at.rank}" if at.rank is not None else f"process {at.pid}"
 
 
 def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> str:

@@ -1,0 +1,117 @@
+"""Failures that only a launcher, a framework or a benchmark reports: who it is, and where nothing shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.model import Report
+
+SCHEDULER = (
+    "[2025-02-26 12:01:5{s} TP{rank}] sglang is using nccl==2.21.5\n"
+    "[2025-02-26 12:01:56 TP2] {head}Traceback (most recent call last):\n"
+    '  File "/sgl/scheduler.py", line 1816, in run_scheduler_process\n'
+)
+KILLING = "[2021-11-21 08:32:07,148] [INFO] [launch.py:131:sigkill_handler] Killing subprocess {}\n"
+LAUNCHER = 'Traceback (most recent call last):\n  File "/opt/lib/deepspeed/launcher/launch.py", line 167, in <module>\n    main()\n'
+BENCHMARK = "# nThread 1 nGpus {gpus} minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"
+RANK = "#   Rank  {rank} Pid   {pid} on    {host} device  {rank} [0x18] GeForce RTX 2080 Ti\n"
+FAILURE = "{}: Test NCCL failure common.cu:777 'unhandled system error'\n"
+FIRST = (
+    "the job to be terminated. The first process to do so was:\n\n  Process name: [[44912,1],{}]\n  Exit code:    3\n"
+)
+XLA = (
+    "E external/xla/pjrt_client.cc:2593] Execution of replica {} failed: INTERNAL: run time error: custom call 'xla.gpu.all_reduce' "
+    "failed: nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error\n"
+)
+
+
+def told(tmp_path: Path, text: str) -> Report:
+    (tmp_path / "job.log").write_text(text)
+    return psmkit.analyze([str(tmp_path / "job.log")])
+
+
+def who(report: Report) -> list[tuple[int | None, str | None, int | None]]:
+    return [(c.rank, c.host, c.pid) for c in report.culprits]
+
+
+def test_a_scheduler_that_hit_an_exception_has_failed_although_the_log_ends_in_its_stack(tmp_path: Path) -> None:
+    report = told(tmp_path, SCHEDULER.format(s=5, rank=1, head="Scheduler hit an exception: "))
+    assert (report.verdict, who(report)) == ("failed", [(2, None, None)])
+    assert report.reason.startswith("the scheduler of rank 2 hit an exception")
+
+
+def test_a_traceback_that_a_program_may_catch_proves_no_failure_where_it_is_cut(tmp_path: Path) -> None:
+    report = told(tmp_path, SCHEDULER.format(s=5, rank=1, head=""))
+    assert report.verdict == "inconclusive" and not report.culprits
+
+
+def test_deepspeeds_launcher_raises_after_a_worker_failed(tmp_path: Path) -> None:
+    report = told(tmp_path, KILLING.format(11) + KILLING.format(12) + LAUNCHER)
+    assert report.verdict == "failed" and not report.culprits
+    assert "DeepSpeed's launcher" in report.reason
+
+
+@pytest.mark.parametrize("text", [KILLING.format(11) + KILLING.format(12), LAUNCHER])
+def test_deepspeeds_launcher_alone_proves_no_failed_worker(text: str, tmp_path: Path) -> None:
+    report = told(tmp_path, text)
+    assert report.verdict == "inconclusive" and report.reason != "Traceback (most recent call last):"
+
+
+def test_a_benchmark_names_its_host_and_the_table_its_process(tmp_path: Path) -> None:
+    table = (
+        BENCHMARK.format(gpus=2)
+        + RANK.format(rank=0, pid=1688, host="node7")
+        + RANK.format(rank=1, pid=1688, host="node7")
+    )
+    assert who(told(tmp_path, table + FAILURE.format("node7"))) == [(None, "node7", 1688)]
+    assert who(told(tmp_path, table + FAILURE.format("node7") + FAILURE.format("node8"))) == []
+
+
+def test_mpirun_names_the_rank_that_ended_first(tmp_path: Path) -> None:
+    assert who(told(tmp_path, BENCHMARK.format(gpus=1) + FIRST.format(5))) == [(5, None, None)]
+    several = told(tmp_path, BENCHMARK.format(gpus=8) + FIRST.format(5))
+    assert not several.culprits
+
+
+def test_xla_names_the_replica_that_failed(tmp_path: Path) -> None:
+    report = told(tmp_path, XLA.format(3))
+    assert who(report) == [(3, None, None)] and "on replica 3" in report.reason
+    assert report.culprits[0].rank_basis == "assumed: replica of XLA"
+    assert not told(tmp_path, XLA.format(3) + XLA.format(4)).culprits
+
+
+def test_an_error_of_nccl_jl_is_one_of_nccl(tmp_path: Path) -> None:
+    report = told(
+        tmp_path,
+        "Got exception outside of a @test\n  NCCLError(code ncclUnhandledCudaError, a call to a CUDA function failed)\n",
+    )
+    assert report.verdict == "failed" and "ncclUnhandledCudaError" in report.reason
+
+
+def test_a_rank_that_two_processes_claim_is_the_culprit(tmp_path: Path) -> None:
+    line = "n1:10:20 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in\n"
+    assert [c.rank for c in told(tmp_path, line).culprits] == [1]
+
+
+def test_a_timeout_is_read_although_another_message_is_in_the_middle_of_its_line(tmp_path: Path) -> None:
+    lines = [
+        f"[rank{rank}]:[E616 13:41:10.9 ProcessGroupNCCL.cpp:565] [Rank {rank}] Watchdog caught collective operatis deprecated in v5 of Transformion "
+        f"timeout: WorkNCCL(SeqNum=2109, OpType=_ALLGATHER_BASE, NumelIn={size}, NumelOut={2 * size}, Timeout(ms)=1800000) ran for 1800007 "
+        "milliseconds before timing out.\n"
+        for rank, size in ((0, 40960), (1, 262711296))
+    ]
+    report = told(tmp_path, "".join(lines))
+    assert report.verdict == "hung" and "collective mismatch at _ALLGATHER_BASE 2109" in report.reason
+
+
+def test_a_program_says_that_its_test_of_nccl_is_successful(tmp_path: Path) -> None:
+    init = "".join(
+        f"n1:{100 + r}:{100 + r} [{r}] NCCL INFO comm 0x5{r} rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId {r}000 commId 0x77 - Init COMPLETE\n"
+        for r in range(2)
+    )
+    report = told(tmp_path, init + "vLLM NCCL is successful!\n" * 2)
+    assert report.verdict == "inconclusive" and "the program says that its work is finished" in report.reason
+    assert "program says" not in told(tmp_path, init).reason
