@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from psmkit import logparse
 from psmkit.logparse import ScanResult
+from psmkit.logparse.formats import document
 from psmkit.logparse.types import Ref
 from psmkit.model.errors import NothingToAnalyse
 from psmkit.model.wording import counted
@@ -17,8 +18,11 @@ __all__ = ["scanned"]
 
 #: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
-#: How many files, and lines of each, are searched for torch's own lines if psmkit knows no line.
+#: How many files, lines and characters of each are looked at if psmkit knows no line.
 _LOOKED_FILES, _LOOKED_LINES = 8, 200
+_LOOKED_TEXT = 1 << 18
+#: A text of fewer lines is no log of a job.
+_LEAST_LINES = 3
 
 
 @contextmanager
@@ -27,20 +31,24 @@ def scanned(
     *,
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     keep_calls: bool = False,
+    any_log: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[ScanResult]:
     """The scan of ``paths`` with at least one line to judge; the arguments are those of :func:`psmkit.logparse.scan`.
 
+    ``any_log`` also accepts a log of another program, of which psmkit knows no line.
+
     Raises:
         InputError: a path does not exist or cannot be read.
-        NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
+        NothingToAnalyse: no line of the input is NCCL's or known to psmkit, or with ``any_log``: the input is no log.
         CatalogueError: a TOML file is invalid.
     """
     with (
         _uncollected(),
         logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
     ):
-        _check(result)
+        if not (result.totals.matched or result.totals.unmatched or result.foreign):
+            _check(result, any_log)
         yield result
 
 
@@ -56,38 +64,54 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _check(result: ScanResult) -> None:
-    if not result.totals.matched and not result.totals.unmatched and not result.foreign and not _of_torch(result):
-        names = ", ".join(f.path for f in result.files[:3]) or "the input"
-        damage = "".join(f" ({note})" for note in result.notes[:3])
-        raise NothingToAnalyse(
-            f"no NCCL line in {names}: {_instead(result)}{damage}. "
-            "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
-            "(see 'psmkit analyze --help' for other inputs)."
-        )
+def _check(result: ScanResult, any_log: bool) -> None:
+    """Refuse an input without a line that psmkit knows, unless it is a log whose words may be new."""
+    heads = [_head(result, at) for at in range(min(len(result.files), _LOOKED_FILES))]
+    if _of_torch(result, heads):
+        return
+    logs = [lines for lines in heads if document("\n".join(lines)) is None]
+    if any_log and sum(map(len, logs)) >= _LEAST_LINES:
+        return
+    names = ", ".join(f.path for f in result.files[:3]) or "the input"
+    damage = "".join(f" ({note})" for note in result.notes[:3])
+    raise NothingToAnalyse(
+        f"no NCCL line in {names}: {_instead(result, heads)}{damage}. "
+        "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
+        "(see 'psmkit analyze --help' for other inputs)."
+    )
 
 
-def _of_torch(result: ScanResult) -> bool:
-    """Whether torch's process group or its store printed one of the first lines of a file: the log is known, and its words are not."""
+def _head(result: ScanResult, at: int) -> list[str]:
+    """The first lines of a file, without blank ones."""
+    lines: list[str] = []
+    room = _LOOKED_TEXT
+    ref: Ref | None = Ref(at, 1, 0) if result.files[at].lines else None
+    for _ in range(_LOOKED_LINES):
+        if ref is None or room < 0:
+            break
+        text = result.text(ref)
+        room -= len(text)
+        if text.strip():
+            lines.append(text)
+        ref = result.below(ref)
+    return lines
+
+
+def _of_torch(result: ScanResult, heads: Sequence[Sequence[str]]) -> bool:
+    """Whether torch's process group or its store printed one of these lines: the log is known, and its words are not."""
     known = result.catalogue
-    if known is None:
-        return False
-    for at, file in enumerate(result.files[:_LOOKED_FILES]):
-        ref: Ref | None = Ref(at, 1, 0) if file.lines else None
-        for _ in range(_LOOKED_LINES):
-            if ref is None:
-                break
-            if known.phrase("a line of torch", result.evidence(ref).text) is not None:
-                return True
-            ref = result.below(ref)
-    return False
+    return known is not None and any(
+        known.phrase("a line of torch", text) is not None for head in heads for text in head
+    )
 
 
-def _instead(result: ScanResult) -> str:
+def _instead(result: ScanResult, heads: Sequence[Sequence[str]]) -> str:
     """What the input holds instead of a log of NCCL."""
     total = result.totals.lines
     if not total:
         return "it is empty" if len(result.files) == 1 else "nothing was read"
+    if len(heads) == 1 and (kind := document("\n".join(heads[0]))) is not None:
+        return f"it is {kind}"
     first = next((at for at, file in enumerate(result.files) if file.lines), 0)
     text = " ".join(result.evidence(Ref(first, 1, 0)).text.split())
     if len(text) > _QUOTED:

@@ -31,10 +31,10 @@ def analyze(
 
     Raises:
         InputError: a path does not exist or cannot be read.
-        NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
+        NothingToAnalyse: the input is no log: it is empty, has only a line or two that psmkit does not know, or is a document.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
-    with scanned(paths, catalogue=catalogue, progress=progress) as result:
+    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
         return analyse_job(make_job(result))
 
 
@@ -47,7 +47,7 @@ def analyse_job(job: Job) -> Report:
     runs = verdict.judge(job, findings)
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
-    worst, reason, confidence = verdict.overall(runs)
+    worst, reason, confidence = verdict.overall(job, runs)
     return Report(
         verdict=worst,
         reason=reason,

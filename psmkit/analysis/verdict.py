@@ -496,8 +496,12 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     return end.why
 
 
-def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
+def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     """The worst verdict, with its reason and confidence."""
+    totals = job.scan.totals
+    if not runs and not totals.matched and not totals.unmatched:
+        lines_ = counted(totals.lines, "line")
+        return Verdict.INCONCLUSIVE, f"no line of NCCL or of a launcher that psmkit knows in {lines_}", 0.5
     if not runs:
         return Verdict.INCONCLUSIVE, "the input holds no lines of a NCCL run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 
 from psmkit.logparse.records import MAGIC as RECORD_MAGIC
 
-__all__ = ["archive", "binary", "compression", "encoding", "is_record", "tar_checksum_is_right"]
+__all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right"]
 
 _COMPRESSIONS = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bz2"))
 
@@ -106,3 +108,39 @@ def binary(head: bytes) -> str | None:
         return None
     strange = len(text) - len(text.translate(None, _CONTROLS))
     return "binary data" if strange > _MAX_CONTROLS * len(text) else None
+
+
+def document(text: str) -> str | None:
+    """What a text is that is no log, in words, by its first lines: a document in JSON, XML or TOML, a script; None for anything else.
+
+    A file with an object of JSON on each line is a log.
+    """
+    start = text.lstrip("\ufeff \t\r\n")
+    first, _, rest = start.partition("\n")
+    if start.startswith("#!"):
+        return "a script"
+    inner = {"{": ('"', "}"), "[": ("{",)}.get(start[:1], ())
+    if start[1:].lstrip()[:1] in inner and not (rest.strip() and _is_json(first)):
+        return "a document in JSON"
+    if start[:1] == "<" and (start[1:2].isalpha() or start[1:2] in ("?", "!")) and first.rstrip().endswith(">"):
+        return "a document in XML"
+    return "a document in TOML" if _is_toml(start) else None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_toml(text: str) -> bool:
+    """Whether the tables of a text, up to the last one, which may be cut, are TOML with at least one value."""
+    whole, cut, _ = text.rpartition("\n[")
+    for part in (text, whole) if cut else (text,):
+        try:
+            return bool(tomllib.loads(part))
+        except (ValueError, RecursionError):
+            continue
+    return False

@@ -331,7 +331,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     if total := ours + coverage.unmatched:
         # Rounded down: 100% must mean all lines.
         read += f"; understood {ours:,} of {total:,} NCCL lines ({100 * ours // total}%)"
-    elif coverage.beside:
+    else:
         read += "; no NCCL line"
     if coverage.beside:
         read += f"; understood {counted(coverage.beside, 'line')} of torch, launchers and other programs"

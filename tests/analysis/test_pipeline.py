@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import psmkit
+from psmkit.analysis.inputs import scanned
 from psmkit.model.errors import NothingToAnalyse
+from psmkit.report.text import render
 
 
 def refused(path: Path) -> str:
@@ -32,6 +34,62 @@ def test_long_first_line_is_cut_and_what_does_not_print_is_escaped(tmp_path: Pat
     told = refused(log)
     assert "\x1b" not in told and "1 line read" in told and "it says " in told
     assert len(told) < 500
+
+
+STRANGE = (
+    "Allocated nodes:\nn7\nn8\n"
+    "[n7:4711] PMIX ERROR: ERROR in file gds_ds12_lock.c at line 169\n"
+    "Started training: process 0 of 4\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STRANGE,
+        "[2026-03-01 10:00:00] starting\n[2026-03-01 10:00:01] loading\n[2026-03-01 10:00:02] still loading\n",
+        '{"log":"loading","stream":"stdout"}\n' * 4,
+        "<6>[   12.1] eth0: up\n<6>[   12.2] eth1: up\n<6>[   12.3] eth2: up\n",
+    ],
+)
+def test_log_of_another_program_is_inconclusive_and_names_the_setting_that_decides(text: str, tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(text)
+    report = psmkit.analyze([log])
+    assert (report.verdict, report.findings, report.culprits) == ("inconclusive", (), ())
+    assert report.reason == f"no line of NCCL or of a launcher that psmkit knows in {text.count(chr(10))} lines"
+    page = render(report)
+    assert "; no NCCL line" in page and "re-run with:\n    NCCL_DEBUG=INFO" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{\n  "schema": "psmkit.report/1",\n  "verdict": "failed"\n}\n', "a document in JSON"),
+        ('[\n  {"rank": 0},\n  {"rank": 1}\n]\n', "a document in JSON"),
+        ('<system version="1">\n  <cpu numaid="0">\n  </cpu>\n</system>\n', "a document in XML"),
+        ('[[rule]]\nop = ["allreduce"]\nalgorithm = "ring"\n', "a document in TOML"),
+        ("#!/bin/sh\nset -e\nmpirun -n 4 ./train\n", "a script"),
+    ],
+)
+def test_document_of_another_kind_is_refused_by_name(text: str, kind: str, tmp_path: Path) -> None:
+    log = tmp_path / "x"
+    log.write_text(text)
+    assert f"it is {kind}." in refused(log)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n\n\n", "one\n\n\ntwo\n"])
+def test_text_of_less_than_three_lines_is_no_log(text: str, tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(text)
+    refused(log)
+
+
+def test_commands_that_list_calls_refuse_a_log_without_a_line_of_nccl(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(STRANGE)
+    with pytest.raises(NothingToAnalyse), scanned([log]):
+        pass
 
 
 def test_empty_log_is_called_empty(tmp_path: Path) -> None:
