@@ -4,33 +4,21 @@
  * The host is one that knows nothing, CUDA is the C library, the network is one whose receives are filled from the
  * input. When that is at its end the peer is gone. */
 #define _GNU_SOURCE
-#include "fuzz.h"
+#include "fuzz_host.h"
 #include "net/net.h"
-#include "psm_cuda.h"
 
-enum { CUDA_REFUSED = 801, STEPS = 4, CHUNK = 256, BUFFER = STEPS * CHUNK, TURNS = 4096 };
+enum { STEPS = 4, CHUNK = 256, BUFFER = STEPS * CHUNK, TURNS = 4096 };
 
-static struct psm_cuda cuda;
-static struct psm_settings settings = {.size = sizeof settings};
 static const uint8_t *input; /* what the network has yet */
 static size_t left;
 static int gone; /* it has ended */
 
 /* ---- CUDA ---- */
 
-static int refuse(void)
-{
-    return CUDA_REFUSED;
-}
-static cudaError_t set_device(int device)
-{
-    (void)device;
-    return 0;
-}
 static cudaError_t host_alloc(void **ptr, size_t size, unsigned flags)
 {
     (void)flags;
-    return (*ptr = calloc(1, size)) ? 0 : CUDA_REFUSED;
+    return (*ptr = calloc(1, size)) ? 0 : FUZZ_CUDA_REFUSED;
 }
 static cudaError_t host_free(void *ptr)
 {
@@ -40,13 +28,13 @@ static cudaError_t host_free(void *ptr)
 static cudaError_t stream_create(cudaStream_t *stream, unsigned flags)
 {
     (void)flags;
-    *stream = (cudaStream_t)&cuda;
+    *stream = (cudaStream_t)&fuzz_cuda;
     return 0;
 }
 static cudaError_t event_create(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
-    *event = (cudaEvent_t)&cuda;
+    *event = (cudaEvent_t)&fuzz_cuda;
     return 0;
 }
 static cudaError_t on_stream(cudaStream_t stream)
@@ -70,12 +58,6 @@ static cudaError_t copy(void *to, const void *from, size_t size, enum cudaMemcpy
     memcpy(to, from, size);
     return 0;
 }
-static const char *name(cudaError_t code)
-{
-    (void)code;
-    return "refused";
-}
-
 /* ---- the network ---- */
 
 struct request {
@@ -102,13 +84,13 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v8_t *p)
 static ncclResult_t net_listen(int dev, void *handle, void **listener)
 {
     (void)dev, (void)handle;
-    *listener = &settings;
+    *listener = &fuzz_settings;
     return ncclSuccess;
 }
 static ncclResult_t net_connect(int dev, void *handle, void **comm, ncclNetDeviceHandle_v8_t **device)
 {
     (void)dev, (void)handle, (void)device;
-    *comm = &settings;
+    *comm = &fuzz_settings;
     return ncclSuccess;
 }
 static ncclResult_t net_accept(void *listener, void **comm, ncclNetDeviceHandle_v8_t **device)
@@ -207,73 +189,27 @@ static const ncclNet_v8_t table = {.name = "fuzz",
 
 /* ---- the host ---- */
 
-static int no(void *host)
-{
-    (void)host;
-    return 0;
-}
 static int has_ended(void *host)
 {
     (void)host;
     return gone;
 }
-static int alive(void *host, int rank)
-{
-    (void)host, (void)rank;
-    return 1;
-}
-static void async_error(void *host, psm_status status, const char *text)
-{
-    (void)host, (void)status, (void)text;
-}
-static const struct psm_settings *settings_of(void *host)
-{
-    (void)host;
-    return &settings;
-}
-static const struct psm_cuda *cuda_of(void *host)
-{
-    (void)host;
-    return &cuda;
-}
-static const struct psm_host_ops ops = {.size = sizeof ops,
-                                        .aborted = has_ended,
-                                        .peer_alive = alive,
-                                        .async_error = async_error,
-                                        .rank = no,
-                                        .device = no,
-                                        .settings = settings_of,
-                                        .cuda = cuda_of};
+static const struct psm_host_ops ops = {FUZZ_HOST_OPS, .aborted = has_ended};
 static const struct psm_host host = {.ops = &ops, .self = (void *)&ops};
 
 static void begin(void)
 {
-    if (settings.steps) return;
-    setenv("PSM_LOG_FILE", "/dev/null", 0);
-    fuzz_need(psm_settings_read(&settings) == PSM_OK, "no settings");
-    settings.steps = STEPS;
-    settings.buffer_size = BUFFER;
-    settings.timeout_ms = 1;
-    /* All members behind the path are pointers to functions. */
-    void (*refused)(void) = (void (*)(void))refuse;
-    for (size_t at = offsetof(struct psm_cuda, cudaRuntimeGetVersion); at < sizeof cuda; at += sizeof refused)
-        memcpy((char *)&cuda + at, &refused, sizeof refused);
-    cuda.cudaGetErrorName = cuda.cudaGetErrorString = name;
-    cuda.cudaSetDevice = set_device;
-    cuda.cudaHostAlloc = host_alloc;
-    cuda.cudaFreeHost = host_free;
-    cuda.cudaStreamCreateWithFlags = stream_create;
-    cuda.cudaStreamQuery = cuda.cudaStreamDestroy = on_stream;
-    cuda.cudaEventCreateWithFlags = event_create;
-    cuda.cudaEventQuery = cuda.cudaEventDestroy = on_event;
-    cuda.cudaEventRecord = event_record;
-    cuda.cudaMemcpyAsync = copy;
+    if (!fuzz_begin(STEPS, BUFFER)) return;
+    fuzz_settings.timeout_ms = 1;
+    fuzz_cuda.cudaHostAlloc = host_alloc;
+    fuzz_cuda.cudaFreeHost = host_free;
+    fuzz_cuda.cudaStreamCreateWithFlags = stream_create;
+    fuzz_cuda.cudaStreamQuery = fuzz_cuda.cudaStreamDestroy = on_stream;
+    fuzz_cuda.cudaEventCreateWithFlags = event_create;
+    fuzz_cuda.cudaEventQuery = fuzz_cuda.cudaEventDestroy = on_event;
+    fuzz_cuda.cudaEventRecord = event_record;
+    fuzz_cuda.cudaMemcpyAsync = copy;
     fuzz_need(psmNetUse(8, &table) == PSM_OK, "the network is not taken");
-}
-
-static void reasoned(psm_status status)
-{
-    fuzz_need(status >= 0 || psm_last_error()->text[0] != 0, "refused without a reason");
 }
 
 /* One operation of as many bytes as the input says, in a buffer that has no byte more. */
@@ -289,7 +225,7 @@ static void operate(psmProxyConnection *connection, const struct psmTransportCom
     int turns = 0;
     for (; args.state != psmProxyOpNone && turns < TURNS * 1024; turns++) {
         status = handlers->proxyProgress(NULL, &args);
-        reasoned(status);
+        fuzz_reasoned(status);
     }
     fuzz_need(args.state == psmProxyOpNone, "an operation stands still though its peer is gone");
     if (status == PSM_OK) FUZZ_TAKEN();
@@ -318,10 +254,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (setup.buffer_size > 1 << 20) setup.buffer_size = BUFFER; /* a large one is right, and takes its time */
     setup.role = send;
     psm_status status = handlers->proxySetup(&connection, NULL, &setup, sizeof setup, &info, sizeof info, &done);
-    reasoned(status);
+    fuzz_reasoned(status);
     if (status == PSM_OK) {
         status = handlers->proxyConnect(&connection, NULL, &peer, sizeof peer, &answer, sizeof answer, &done);
-        reasoned(status);
+        fuzz_reasoned(status);
     }
     if (status == PSM_OK && answer.connected) operate(&connection, handlers, bytes);
     if (connection.transportResources) handlers->proxyFree(&connection, NULL);
@@ -330,15 +266,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef PSMKIT_LIBFUZZER
-static size_t put(uint8_t *out, size_t n, const void *from, size_t size, size_t more)
-{
-    out[n++] = (uint8_t)(size + more);
-    out[n++] = (uint8_t)((size + more) >> 8);
-    memcpy(out + n, from, size);
-    memset(out + n + size, 9, more);
-    return n + size + more;
-}
-
 static size_t fuzz_right(uint8_t *out, size_t room)
 {
     bool send = fuzz_below(2);
@@ -366,7 +293,7 @@ static size_t fuzz_right(uint8_t *out, size_t room)
                                         .seq = 1,
                                         .nbytes = bytes,
                                         .recvTail = first + k};
-        n = put(out, n, &credit, sizeof credit, 0);
+        n = fuzz_put(out, n, &credit, sizeof credit, 0);
     }
     for (uint64_t step = 0; !send && step < nsteps; step++) {
         uint64_t rest = bytes - step * CHUNK;
@@ -377,7 +304,7 @@ static size_t fuzz_right(uint8_t *out, size_t room)
                                     .step = step,
                                     .nbytes = bytes,
                                     .bytes = rest < CHUNK ? rest : CHUNK};
-        n = put(out, n, &head, sizeof head, head.bytes);
+        n = fuzz_put(out, n, &head, sizeof head, head.bytes);
     }
     return n;
 }

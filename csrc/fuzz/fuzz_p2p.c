@@ -9,27 +9,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "fuzz.h"
+#include "fuzz_host.h"
 #include "p2p/p2p.h"
-#include "psm_cuda.h"
 
-enum { CUDA_REFUSED = 801, MOST_FILE = 1 << 20 };
+enum { MOST_FILE = 1 << 20 };
 
-static struct psm_cuda cuda;
-static struct psm_settings settings = {.size = sizeof settings};
 static const uint8_t *answer; /* to Setup; NULL: none */
 static size_t answer_size;
 static int offered = -1; /* the descriptor of the segment that was made last */
 
-static int refuse(void)
-{
-    return CUDA_REFUSED;
-}
-static cudaError_t set_device(int device)
-{
-    (void)device;
-    return 0;
-}
 static cudaError_t pin(void *ptr, size_t size, unsigned flags)
 {
     (void)ptr, (void)size, (void)flags;
@@ -40,12 +28,6 @@ static cudaError_t unpin(void *ptr)
     (void)ptr;
     return 0;
 }
-static const char *name(cudaError_t code)
-{
-    (void)code;
-    return "refused";
-}
-
 static psm_status connect_(void *host, int transport, int send, int rank, void **connector)
 {
     (void)transport, (void)send, (void)rank;
@@ -95,71 +77,23 @@ static psm_status take_fd(void *host, int number, int *fd)
 {
     return get_fd(host, NULL, (uint64_t)number, fd);
 }
-static int no(void *host)
-{
-    (void)host;
-    return 0;
-}
-static int alive(void *host, int rank)
-{
-    (void)host, (void)rank;
-    return 1;
-}
-static void async_error(void *host, psm_status status, const char *text)
-{
-    (void)host, (void)status, (void)text;
-}
-static const struct psm_settings *settings_of(void *host)
-{
-    (void)host;
-    return &settings;
-}
-static const struct psm_cuda *cuda_of(void *host)
-{
-    (void)host;
-    return &cuda;
-}
 static uint64_t connection_of(void *host, void *connector)
 {
     (void)host, (void)connector;
     return 1;
 }
 
-static const struct psm_host_ops ops = {.size = sizeof ops,
-                                        .connect = connect_,
-                                        .call = call,
-                                        .get_fd = get_fd,
-                                        .query_fd = query_fd,
-                                        .disconnect = disconnect,
-                                        .offer_fd = offer_fd,
-                                        .withdraw_fd = withdraw_fd,
-                                        .take_fd = take_fd,
-                                        .aborted = no,
-                                        .peer_alive = alive,
-                                        .async_error = async_error,
-                                        .rank = no,
-                                        .device = no,
-                                        .settings = settings_of,
-                                        .cuda = cuda_of,
-                                        .connection = connection_of};
+static const struct psm_host_ops ops = {FUZZ_HOST_OPS,        .connect = connect_,        .call = call,
+                                        .get_fd = get_fd,     .query_fd = query_fd,       .disconnect = disconnect,
+                                        .offer_fd = offer_fd, .withdraw_fd = withdraw_fd, .take_fd = take_fd,
+                                        .aborted = fuzz_no,   .connection = connection_of};
 static const struct psm_host host = {.ops = &ops, .self = (void *)&ops};
 
 static void begin(void)
 {
-    if (settings.steps) return;
-    setenv("PSM_LOG_FILE", "/dev/null", 0);
-    fuzz_need(psm_settings_read(&settings) == PSM_OK, "no settings");
-    settings.steps = 4;
-    settings.buffer_size = 4096;
-    /* All members behind the path are pointers to functions. */
-    void (*refused)(void) = (void (*)(void))refuse;
-    for (size_t at = offsetof(struct psm_cuda, cudaRuntimeGetVersion); at < sizeof cuda; at += sizeof refused)
-        memcpy((char *)&cuda + at, &refused, sizeof refused);
-    cuda.cudaGetErrorName = name;
-    cuda.cudaGetErrorString = name;
-    cuda.cudaSetDevice = set_device;
-    cuda.cudaHostRegister = pin;
-    cuda.cudaHostUnregister = unpin;
+    if (!fuzz_begin(4, 4096)) return;
+    fuzz_cuda.cudaHostRegister = pin;
+    fuzz_cuda.cudaHostUnregister = unpin;
     /* A request for a large FIFO is right; its memory is not needed here. */
     struct rlimit limit = {MOST_FILE, MOST_FILE};
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -177,11 +111,6 @@ static struct psm_peer_info rank_info(int rank)
     return info;
 }
 
-static void reasoned(psm_status status)
-{
-    fuzz_need(status == PSM_OK || psm_last_error()->text[0] != 0, "refused without a reason");
-}
-
 /* The caller: what a proxy answers, and what the peer tells. */
 static void caller(const uint8_t *data, size_t size, bool send)
 {
@@ -191,12 +120,12 @@ static void caller(const uint8_t *data, size_t size, bool send)
     answer = data;
     answer_size = size < sizeof(struct psmP2pShareInfo) ? size : sizeof(struct psmP2pShareInfo);
     psm_status status = (send ? psmP2pSendSetup : psmP2pRecvSetup)(&host, &me, &peer, 0, 0, &mine, &connector);
-    reasoned(status);
+    fuzz_reasoned(status);
     if (status != PSM_OK) return;
     size_t rest = size - answer_size;
     memcpy(&theirs, data + answer_size, rest < sizeof theirs ? rest : sizeof theirs);
     status = (send ? psmP2pSendConnect : psmP2pRecvConnect)(connector, &theirs);
-    reasoned(status);
+    fuzz_reasoned(status);
     if (status == PSM_OK) {
         FUZZ_TAKEN();
         fuzz_need(theirs.role != mine.role && theirs.rank == 1 && theirs.steps == mine.steps &&
@@ -233,7 +162,7 @@ static void proxy(const uint8_t *data, size_t size, bool send)
         else
             status =
                 handlers->proxyDeregister ? handlers->proxyDeregister(&connection, NULL, req, (int)n, &done) : PSM_OK;
-        reasoned(status);
+        fuzz_reasoned(status);
         if (request == 0 && status == PSM_OK) FUZZ_TAKEN();
         free(req);
     }
@@ -253,14 +182,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef PSMKIT_LIBFUZZER
-static size_t put(uint8_t *out, size_t n, const void *from, size_t size)
-{
-    out[n++] = (uint8_t)size;
-    out[n++] = (uint8_t)(size >> 8);
-    memcpy(out + n, from, size);
-    return n + size;
-}
-
 static size_t fuzz_right(uint8_t *out, size_t room)
 {
     bool send = fuzz_below(2);
@@ -309,9 +230,9 @@ static size_t fuzz_right(uint8_t *out, size_t room)
     struct psm_p2p_registration registration = {
         .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .given = 1, .rank = 1, .id = share.id, .share = share};
     out[0] = (uint8_t)(2 | send);
-    n = put(out, n, &setup, sizeof setup);
-    n = put(out, n, &attach, sizeof attach);
-    n = put(out, n, &registration, sizeof registration);
-    return put(out, n, &registration, sizeof registration);
+    n = fuzz_put(out, n, &setup, sizeof setup, 0);
+    n = fuzz_put(out, n, &attach, sizeof attach, 0);
+    n = fuzz_put(out, n, &registration, sizeof registration, 0);
+    return fuzz_put(out, n, &registration, sizeof registration, 0);
 }
 #endif

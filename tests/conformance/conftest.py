@@ -18,9 +18,9 @@ from psmkit.lab import cuda
 from psmkit.model import Finding, Report, Severity
 from psmkit.model.symptoms import Symptoms
 from tests.csrc.base import compiled
-from tests.csrc.psm import ground
+from tests.csrc.psm import jobs
 from tests.csrc.psm.net import conftest as net
-from tests.csrc.psm.p2p.conftest import SANITIZERS, build
+from tests.csrc.psm.p2p.conftest import build
 
 DEADLINE = 60.0
 
@@ -70,7 +70,7 @@ def end(request: pytest.FixtureRequest) -> str:
 def driver(end: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # No sanitizer: wrong variants leak by intention, and hostcuda's tells it.
     # Emulated CUDA that is built with a sanitizer needs a program that is, too.
-    options = SANITIZERS if "libasan" in os.environ.get("LD_PRELOAD", "") else []
+    options = jobs.SANITIZERS if "libasan" in os.environ.get("LD_PRELOAD", "") else []
     return build(tmp_path_factory.mktemp("conformance"), end, options, ("p2p/variants", "record"))
 
 
@@ -132,7 +132,7 @@ def _runner(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runn
             (folder / name).mkdir(parents=True)
         env = cuda.environment(compiled.environment())
         env |= {
-            "PSM_TOPOLOGY": str(ground.ROOT / "tests" / "hostcuda" / "four.toml"),
+            "PSM_TOPOLOGY": str(jobs.FOUR),
             "PSM_HOSTCUDA_STRICT": "1",
             "PSM_HOSTCUDA_SANITIZE": "warn",
             "PSM_SANITIZE_LEAKS": "1",
@@ -143,8 +143,7 @@ def _runner(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runn
             "PSM_TIMEOUT": "2" if variants[variant].faults else "60",
             "PSM_STALL_REPORT": "0.3" if ends else "10",
             "PSM_FAULTS": variants[variant].faults,
-            "PSM_NET_PLUGIN": str(net.PLUGIN),
-            "PSM_NET_IFNAME": "lo",
+            **net.SETTINGS,
             "ASAN_OPTIONS": "detect_leaks=0",
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,P2P,PROXY,COLL,REG,NET",

@@ -60,13 +60,20 @@ struct psm_conn_ops {
     void (*moved)(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step);
     /* Finished copies of the operation. */
     uint64_t (*copied)(const struct psm_conn *conn, const struct psmProxySubArgs *sub);
+    /* The words that only the transport knows: sendHead, recvTail, what it offers, what counts as done. */
+    void (*words)(const struct psm_conn *conn, const struct psmProxySubArgs *sub, struct psm_step *now);
+    /* What the operation waits for. */
+    void (*describe_wait)(const struct psm_conn *conn, const struct psmProxySubArgs *sub, char *text, size_t n);
     /* The peer has ended or is dead, and all that it delivered was found. */
     bool (*gone)(const struct psm_conn *conn, const struct psmProxySubArgs *sub);
     /* The error of an operation whose peer has gone. */
     psm_status (*gone_error)(const struct psm_conn *conn);
-    void (*stalled)(struct psm_conn *conn, struct psmProxySubArgs *sub, uint64_t now);
-    /* The log line of an operation that failed. */
-    void (*failed)(const struct psm_conn *conn, const struct psmProxySubArgs *sub, const struct psm_error *error);
+    /* Log lines: an operation that moves nothing, and one that failed. */
+    void (*stalled)(const char *role, int64_t rank, int64_t peer, uint64_t channel, uint64_t ms, const char *stage,
+                    uint64_t step, uint64_t recv_tail, uint64_t send_head, uint64_t transmitted, uint64_t done,
+                    uint64_t nsteps, const char *can_send, const char *side);
+    void (*failed)(const char *role, int64_t rank, int64_t peer, uint64_t channel, uint64_t seq, uint64_t step,
+                   const char *status, const char *cause, int64_t names, const char *text);
     /* Tell the peer that this end has ended, if nothing has told it yet. */
     void (*say_end)(struct psm_conn *conn, psm_status status, int cuda);
 };
@@ -90,6 +97,31 @@ static inline psm_status psm_conn_strike(const struct psm_conn *conn, struct psm
                             fault);
 }
 
+/* What a fault leaves of a copy of so many bytes. *skip: bytes from the right source to the one that is read. */
+static inline uint64_t psm_conn_damaged(const struct psm_fault *fault, uint64_t bytes, uint64_t *skip)
+{
+    *skip = fault->action == PSM_FAULT_CORRUPT && bytes > 1;
+    if (fault->action == PSM_FAULT_DROP) return 0;
+    if (fault->action == PSM_FAULT_SHORT && (uint64_t)fault->value < bytes) return (uint64_t)fault->value;
+    return bytes - *skip;
+}
+/* Bytes of the next step: of an operation that has so many left. */
+static inline uint64_t psm_conn_bytes(const struct psm_conn *conn, uint64_t left)
+{
+    return left < conn->chunk ? left : conn->chunk;
+}
+/* A copy of so many bytes is enqueued. */
+static inline void psm_conn_enqueued(struct psmProxySubArgs *sub, uint64_t bytes)
+{
+    sub->transmitted++;
+    sub->offset += bytes;
+}
+static inline const char *psm_conn_can_send(const struct psm_conn *conn, const struct psmProxySubArgs *sub,
+                                            uint64_t recv_tail)
+{
+    return conn->stage == PSM_STAGE_FIFO && recv_tail > sub->base + sub->transmitted ? "YES" : "NO";
+}
+
 /* ---- end.c: on the service thread ---- */
 
 /* What a request of Setup says in every transport: PSM_CONN_SETUP(psm_p2p_setup). */
@@ -107,22 +139,43 @@ struct psm_conn_setup {
             (want).chunk, (want).buffer_size                                                                           \
     }
 
+/* The handlers of struct psmTransportComm. */
+typedef psm_status psm_conn_request(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                    void *resp, int respSize, int *done);
+typedef psm_status psm_conn_free(psmProxyConnection *connection, psmProxyState *state);
+typedef psm_status psm_conn_turn(psmProxyState *state, struct psmProxyArgs *args);
+/* Those of one direction; what only some transports have comes behind them. */
+#define PSM_CONN_COMM(setup, connect, free, progress, ...)                                                             \
+    {.proxySetup = (setup), .proxyConnect = (connect), .proxyFree = (free), .proxyProgress = (progress), __VA_ARGS__}
+
+static inline int psm_conn_rank(const psmProxyConnection *connection)
+{
+    return connection->host->ops->rank(connection->host->self);
+}
+/* Members of what the proxy answers to Setup that tell the request again. */
+#define PSM_CONN_SHARED(want)                                                                                          \
+    .magic = (want).magic, .version = (want).version, .role = (want).role, .steps = (want).steps,                      \
+    .buffer_size = (want).buffer_size
 /* Before each handler: its host has CUDA, and the rank's device is current. */
 psm_status psm_conn_enter(psmProxyConnection *connection, const char *stage, int peer);
 /* Strike a fault site on behalf of the connection's rank. */
 psm_status psm_conn_strike_at(const psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
                               struct psm_fault *fault);
-psm_status psm_conn_wrong_size(const char *stage, int rank, int got, size_t expected, int answer,
-                               size_t answer_expected);
-/* Whether a connection can be set up as requested: PROTOCOL, VERSION, INVALID; or what the fault at the site says. */
-psm_status psm_conn_check_setup(const psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic,
-                                struct psm_site *site, struct psm_fault *fault);
-/* Fill in what Setup knows. */
-void psm_conn_init(struct psm_conn *conn, const psmProxyConnection *connection, const struct psm_conn_setup *want,
-                   const struct psm_conn_ops *ops);
-/* Whether a request of Connect is for this end; conn NULL: not set up. PROTOCOL, VERSION, INVALID. */
-psm_status psm_conn_check_connect(const psmProxyConnection *connection, const struct psm_conn *conn, uint32_t magic,
-                                  uint16_t version, int peer, uint32_t expected_magic);
+/* Copies a request of `size` bytes, to be answered in `answer` bytes. PROTOCOL: it has another size. */
+psm_status psm_conn_read(const psmProxyConnection *connection, const char *stage, void *want, size_t size,
+                         const void *req, int reqSize, size_t answer, int respSize);
+/* Setup: allocates the local info, zeroed, `size` bytes with struct psm_conn first, and makes it the connection's.
+ * PROTOCOL, VERSION, INVALID, NO_MEMORY; or what the fault at the site says. */
+psm_status psm_conn_new(psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic, int mode,
+                        size_t size, const struct psm_conn_ops *ops, struct psm_site *site, struct psm_fault *fault,
+                        void *local);
+/* Setup has failed later than that: free the connection, and return its error. */
+psm_status psm_conn_abandon(psmProxyConnection *connection, psmProxyState *state, psm_conn_free *free_it);
+/* Whether a request of Connect is for this end. PROTOCOL, VERSION, INVALID. */
+psm_status psm_conn_check_connect(const psmProxyConnection *connection, uint32_t magic, uint16_t version, int peer,
+                                  uint32_t expected_magic);
+/* Free: takes the local info from the connection, with the rank's device current. NULL: it has none. */
+void *psm_conn_take(psmProxyConnection *connection);
 /* The stream and events of this end, created and used only in this process. */
 psm_status psm_conn_make_stream(struct psm_conn *conn);
 void psm_conn_open_recorder(struct psm_conn *conn);
@@ -139,6 +192,9 @@ static inline void psm_conn_note(psm_status *first, psm_status status)
 
 typedef psm_status psm_conn_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended);
 psm_status psm_conn_progress(struct psmProxyArgs *args, psm_conn_step *step);
+/* The error of an operation whose peer is dead, and of one that the peer has ended with an error. */
+psm_status psm_conn_peer_dead(const struct psm_conn *conn);
+psm_status psm_conn_peer_failed(const struct psm_conn *conn, psm_status theirs, unsigned cuda);
 /* Enqueue a copy and the event behind it on the stream. */
 enum { PSM_NO_EVENT = -1 };
 psm_status psm_conn_copy(struct psm_conn *conn, struct psm_site *site, void *to, const void *from, uint64_t bytes,

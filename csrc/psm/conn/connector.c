@@ -34,16 +34,31 @@ uint64_t psm_connector_connection(const void *connector, const struct psm_connec
     return c->host.ops->connection(c->host.self, c->proxy);
 }
 
+psm_status psm_connector_check_peer(const struct psm_peer_info *info)
+{
+    if (info->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_VERSION, "canconnect", -1, info->rank, 0,
+                        "rank %d publishes version %u of its information, this library has %d: use one release of "
+                        "libpsm on all ranks",
+                        info->rank, info->version, PSM_WIRE_VERSION);
+    if (info->size != sizeof *info)
+        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0,
+                                      "rank %d published %u bytes, expected %zu", info->rank, info->size,
+                                      sizeof *info));
+    return PSM_OK;
+}
+
 /* ---- Setup ---- */
 
-psm_status psm_connector_check_setup(const void *host, const void *me, const void *peer, const void *info,
-                                     const void *out, int channel, int connIndex)
+psm_status psm_connector_check_setup(const void *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
+                                     const void *info, const void *out, int channel, int connIndex,
+                                     struct psm_site *site, struct psm_fault *fault)
 {
-    if (host && me && peer && info && out && channel >= 0 && channel <= UINT16_MAX && connIndex >= 0 &&
-        connIndex <= UINT16_MAX)
-        return PSM_OK;
-    return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or there is no channel %d/%d",
-                    channel, connIndex);
+    if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
+        connIndex > UINT16_MAX)
+        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or there is no channel %d/%d",
+                        channel, connIndex);
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = me->rank, .peer = peer->rank}, "setup", fault);
 }
 
 psm_status psm_connector_new(const struct psm_connector_kind *kind, size_t size, const struct psm_host *host,
@@ -51,6 +66,7 @@ psm_status psm_connector_new(const struct psm_connector_kind *kind, size_t size,
                              int connIndex, int role, void *out)
 {
     struct psm_connector *c = calloc(1, size);
+    const struct psm_settings *settings = host->ops->settings(host->self);
     if (!c) return psm_fail(PSM_ERR_NO_MEMORY, "setup", me->rank, peer->rank, 0, "no memory for a connector");
     *c = (struct psm_connector){.kind = kind,
                                 .host = *host,
@@ -58,9 +74,27 @@ psm_status psm_connector_new(const struct psm_connector_kind *kind, size_t size,
                                 .peer = *peer,
                                 .role = role,
                                 .channel = channel,
-                                .connIndex = connIndex};
+                                .connIndex = connIndex,
+                                .steps = settings->steps,
+                                .chunk = (uint32_t)(settings->buffer_size / settings->steps),
+                                .buffer_size = settings->buffer_size};
     *(void **)out = c;
     return PSM_OK;
+}
+
+psm_status psm_connector_ask(const struct psm_connector *c, const struct psm_connector_asks *asks, void *got,
+                             void **proxy)
+{
+    const struct psm_host_ops *ops = c->host.ops;
+    void *self = c->host.self;
+    PSM_TRY(ops->connect(self, c->kind->transport, asks->role == 1, asks->rank, proxy));
+    psm_status status = ops->call(self, *proxy, psmProxyMsgSetup, asks->want, asks->size, got, asks->answer);
+    if (status == PSM_OK) status = asks->check(c, got, asks->role);
+    if (status == PSM_OK) return PSM_OK;
+    struct psm_error kept = *psm_last_error();
+    ops->disconnect(self, *proxy);
+    *proxy = NULL;
+    return psm_fail_again(&kept);
 }
 
 void psm_connector_add(struct psm_connector *c, const char *via)
@@ -83,6 +117,13 @@ psm_status psm_connector_refused(const struct psm_connector *c, const char *stag
     c->kind->refused(psm_connector_role(c), c->me.rank, c->peer.rank, (uint64_t)c->channel, stage,
                      psm_status_name(status), psm_cause_name(psm_error_cause(error)), psm_error_names(error),
                      error->text);
+    return status;
+}
+
+psm_status psm_connector_abandon(struct psm_connector *c)
+{
+    psm_status status = psm_connector_refused(c, "setup");
+    free(c);
     return status;
 }
 

@@ -9,6 +9,7 @@
 struct psm_connector_kind {
     const char *name; /* in the names of its functions: "P2p" */
     uint32_t magic;
+    int transport; /* PSM_TRANSPORT_P2P */
     /* The log line of an end that was refused. */
     void (*refused)(const char *role, int64_t rank, int64_t peer, uint64_t channel, const char *stage,
                     const char *status, const char *cause, int64_t names, const char *text);
@@ -20,6 +21,8 @@ struct psm_connector {
     struct psm_host host;
     struct psm_peer_info me, peer;
     int role, channel, connIndex; /* role 1: send */
+    uint32_t steps, chunk;
+    uint64_t buffer_size;
     bool connected;
     void *proxy; /* the provider's, to the own proxy */
 };
@@ -39,6 +42,12 @@ struct psm_conn_info {
             (info).chunk, (info).buffer_size                                                                           \
     }
 
+/* The same as members of what a connector sends: to its own proxy at Setup, to the peer. */
+#define PSM_CONNECTOR_INFO(c)                                                                                          \
+    .magic = (c)->kind->magic, .version = PSM_WIRE_VERSION, .role = (uint8_t)(c)->role,                                \
+    .channel = (uint16_t)(c)->channel, .connIndex = (uint16_t)(c)->connIndex, .steps = (c)->steps,                     \
+    .chunk = (c)->chunk, .buffer_size = (c)->buffer_size
+
 static inline const char *psm_connector_role(const struct psm_connector *c)
 {
     return c->role ? "send" : "recv";
@@ -50,18 +59,35 @@ bool psm_connector_alive(const void *connector, const struct psm_connector_kind 
 /* The service's name of its connection; 0: it was freed. */
 uint64_t psm_connector_connection(const void *connector, const struct psm_connector_kind *kind);
 
+/* Whether a rank publishes what this release can read: VERSION, PROTOCOL. */
+psm_status psm_connector_check_peer(const struct psm_peer_info *info);
+
 /* ---- Setup ---- */
 
-psm_status psm_connector_check_setup(const void *host, const void *me, const void *peer, const void *info,
-                                     const void *out, int channel, int connIndex);
+/* INVALID; or what the fault at the site says. */
+psm_status psm_connector_check_setup(const void *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
+                                     const void *info, const void *out, int channel, int connIndex,
+                                     struct psm_site *site, struct psm_fault *fault);
 /* Allocates a connector of `size` bytes and fills in its base. NO_MEMORY. */
 psm_status psm_connector_new(const struct psm_connector_kind *kind, size_t size, const struct psm_host *host,
                              const struct psm_peer_info *me, const struct psm_peer_info *peer, int channel,
                              int connIndex, int role, void *out);
+/* Sends the request of Setup, for a role, to the proxy of a rank; *proxy: the connection to it. `check` refuses
+ * answers. No connection is left of a request that fails. */
+struct psm_connector_asks {
+    int rank, role;
+    const void *want;
+    int size, answer;
+    psm_status (*check)(const struct psm_connector *c, const void *got, int role);
+};
+psm_status psm_connector_ask(const struct psm_connector *c, const struct psm_connector_asks *asks, void *got,
+                             void **proxy);
 /* Setup has succeeded: the connector is alive from here on, and the sender logs its channel. */
 void psm_connector_add(struct psm_connector *c, const char *via);
 /* Log the last error, which is that of this end, and return its status. */
 psm_status psm_connector_refused(const struct psm_connector *c, const char *stage);
+/* The same for Setup; frees the connector, which has no connection. */
+psm_status psm_connector_abandon(struct psm_connector *c);
 
 /* ---- Connect ---- */
 
@@ -76,6 +102,25 @@ psm_status psm_connector_compare_ends(const struct psm_connector *c, const struc
 /* Whether both ends cut the buffer in the same way: MISMATCH. */
 psm_status psm_connector_compare_buffers(const struct psm_connector *c, const struct psm_conn_info *mine,
                                          const struct psm_conn_info *peer);
+
+/* ---- a transport's public functions for one role ----
+ * setup(host, me, peer, channel, connIndex, role, info, out), connect_role(connector, peer, role) and
+ * free_end(connector, role) do it. */
+#define PSM_CONNECTOR_ROLE(number, connector_type, info_type, setup_name, connect_name, free_name)                     \
+    psm_status setup_name(const struct psm_host *host, const struct psm_peer_info *me,                                 \
+                          const struct psm_peer_info *peer, int channel, int connIndex, info_type *info,               \
+                          connector_type **out)                                                                        \
+    {                                                                                                                  \
+        return setup(host, me, peer, channel, connIndex, (number), info, out);                                         \
+    }                                                                                                                  \
+    psm_status connect_name(connector_type *connector, const info_type *peer)                                          \
+    {                                                                                                                  \
+        return connect_role(connector, peer, (number));                                                                \
+    }                                                                                                                  \
+    psm_status free_name(connector_type *connector)                                                                    \
+    {                                                                                                                  \
+        return free_end(connector, (number));                                                                          \
+    }
 
 /* ---- Free ---- */
 

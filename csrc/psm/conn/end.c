@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "conn/conn.h"
 #include "psm_lib_messages.h"
@@ -24,22 +26,25 @@ psm_status psm_conn_enter(psmProxyConnection *connection, const char *stage, int
 psm_status psm_conn_strike_at(const psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
                               struct psm_fault *fault)
 {
-    int rank = connection->host->ops->rank(connection->host->self);
-    return psm_fault_before(site, &(struct psm_fault_args){.rank = rank, .peer = peer}, stage, fault);
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = psm_conn_rank(connection), .peer = peer}, stage,
+                            fault);
 }
 
-psm_status psm_conn_wrong_size(const char *stage, int rank, int got, size_t expected, int answer,
-                               size_t answer_expected)
+psm_status psm_conn_read(const psmProxyConnection *connection, const char *stage, void *want, size_t size,
+                         const void *req, int reqSize, size_t answer, int respSize)
 {
-    return psm_fail(PSM_ERR_PROTOCOL, stage, rank, -1, 0,
-                    "%s: bad sizes of request and answer, %d and %d bytes, expected %zu and %zu", stage, got, answer,
-                    expected, answer_expected);
+    if (reqSize != (int)size || respSize != (int)answer)
+        return psm_fail(PSM_ERR_PROTOCOL, stage, psm_conn_rank(connection), -1, 0,
+                        "%s: bad sizes of request and answer, %d and %d bytes, expected %zu and %zu", stage, reqSize,
+                        respSize, size, answer);
+    memcpy(want, req, size);
+    return PSM_OK;
 }
 
-psm_status psm_conn_check_setup(const psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic,
-                                struct psm_site *site, struct psm_fault *fault)
+static psm_status check_setup(const psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic,
+                              struct psm_site *site, struct psm_fault *fault)
 {
-    int rank = connection->host->ops->rank(connection->host->self);
+    int rank = psm_conn_rank(connection);
     if (want->magic != magic)
         return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
                         magic);
@@ -57,28 +62,47 @@ psm_status psm_conn_check_setup(const psmProxyConnection *connection, const stru
     return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0, "setup of a connection that is already set up");
 }
 
-void psm_conn_init(struct psm_conn *conn, const psmProxyConnection *connection, const struct psm_conn_setup *want,
-                   const struct psm_conn_ops *ops)
+psm_status psm_conn_new(psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic, int mode,
+                        size_t size, const struct psm_conn_ops *ops, struct psm_site *site, struct psm_fault *fault,
+                        void *local)
 {
     const struct psm_host *host = connection->host;
+    PSM_TRY(check_setup(connection, want, magic, site, fault));
+    struct psm_conn *conn = calloc(1, size);
+    if (!conn)
+        return psm_fail(PSM_ERR_NO_MEMORY, "setup", psm_conn_rank(connection), want->peer, 0,
+                        "no memory for a connection");
     *conn = (struct psm_conn){.host = host,
                               .cuda = host->ops->cuda(host->self),
                               .ops = ops,
                               .connection = connection->id,
-                              .rank = host->ops->rank(host->self),
+                              .rank = psm_conn_rank(connection),
                               .peer = want->peer,
                               .channel = want->channel,
                               .connIndex = want->connIndex,
+                              .mode = mode,
                               .role = want->role,
                               .steps = want->steps,
                               .chunk = want->chunk,
                               .stall_ms = host->ops->settings(host->self)->stall_report_ms};
+    *(void **)local = connection->transportResources = conn;
+    return PSM_OK;
 }
 
-psm_status psm_conn_check_connect(const psmProxyConnection *connection, const struct psm_conn *conn, uint32_t magic,
-                                  uint16_t version, int peer, uint32_t expected_magic)
+psm_status psm_conn_abandon(psmProxyConnection *connection, psmProxyState *state, psm_conn_free *free_it)
 {
-    int rank = connection->host->ops->rank(connection->host->self);
+    struct psm_error kept = *psm_last_error();
+    int peer = ((const struct psm_conn *)connection->transportResources)->peer;
+    free_it(connection, state);
+    psm_fail_again(&kept);
+    return psm_fail_at("setup", psm_conn_rank(connection), peer, 0);
+}
+
+psm_status psm_conn_check_connect(const psmProxyConnection *connection, uint32_t magic, uint16_t version, int peer,
+                                  uint32_t expected_magic)
+{
+    const struct psm_conn *conn = connection->transportResources;
+    int rank = psm_conn_rank(connection);
     if (magic != expected_magic || version != PSM_WIRE_VERSION)
         return psm_fail(magic != expected_magic ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
                         "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", magic, version,
@@ -128,6 +152,15 @@ static void drain(const struct psm_conn *conn)
     struct psm_deadline deadline = psm_deadline_in(conn->host->ops->settings(conn->host->self)->timeout_ms);
     while ((int)conn->cuda->cudaStreamQuery(conn->stream) == PSM_CUDA_NOT_READY && !psm_deadline_passed(deadline))
         sched_yield();
+}
+
+void *psm_conn_take(psmProxyConnection *connection)
+{
+    struct psm_conn *conn = connection->transportResources;
+    if (!conn) return NULL;
+    connection->transportResources = NULL;
+    conn->cuda->cudaSetDevice(conn->host->ops->device(conn->host->self));
+    return conn;
 }
 
 void psm_conn_end(struct psm_conn *conn, psm_status *first)

@@ -70,6 +70,35 @@ static bool copying(const struct psm_conn *conn, const struct psmProxySubArgs *s
     return sub->transmitted > conn->ops->copied(conn, sub);
 }
 
+psm_status psm_conn_peer_dead(const struct psm_conn *conn)
+{
+    return psm_fail(PSM_ERR_PEER_DEAD, psm_conn_role(conn), conn->rank, conn->peer, 0,
+                    "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s", conn->peer,
+                    psm_conn_peer_role(conn), conn->seq, psm_conn_stage_name(conn->stage));
+}
+
+psm_status psm_conn_peer_failed(const struct psm_conn *conn, psm_status theirs, unsigned cuda)
+{
+    return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, psm_conn_role(conn), conn->rank, conn->peer, 0,
+                                "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
+                                conn->peer, psm_conn_peer_role(conn), conn->seq, psm_status_name(theirs), cuda),
+                       PSM_CAUSE_PEER_FAILED, conn->peer);
+}
+
+static void report_stall(const struct psm_conn *conn, const struct psmProxySubArgs *sub, uint64_t now)
+{
+    char side[256];
+    uint64_t step = sub->base + sub->transmitted;
+    struct psm_step seen = psm_conn_step_now(conn, sub, PSM_STEP_STALLED, step);
+    conn->ops->words(conn, sub, &seen);
+    conn->ops->describe_wait(conn, sub, side, sizeof side);
+    conn->ops->stalled(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
+                       (now - conn->moved_ns) / 1000000u, psm_conn_stage_name(conn->stage), step, seen.recvTail,
+                       seen.sendHead, sub->transmitted, sub->done, sub->nsteps,
+                       psm_conn_can_send(conn, sub, seen.recvTail), side);
+    psm_conn_record(conn, &seen);
+}
+
 static psm_status look(struct psm_conn *conn, struct psmProxySubArgs *sub)
 {
     uint64_t now = conn->now_ns;
@@ -88,7 +117,7 @@ static psm_status look(struct psm_conn *conn, struct psmProxySubArgs *sub)
     uint64_t stall = (uint64_t)conn->stall_ms * 1000000u;
     if (stall && now - conn->moved_ns >= stall && now - conn->stalled_ns >= stall) {
         conn->stalled_ns = now;
-        conn->ops->stalled(conn, sub, now);
+        report_stall(conn, sub, now);
     }
     return PSM_OK;
 }
@@ -116,7 +145,9 @@ static void fail_operation(struct psm_conn *conn, struct psmProxySubArgs *sub, p
     const struct psm_error error = *psm_last_error();
     if (copying(conn, sub)) finish_copies(conn);
     conn->ops->moved(conn, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
-    conn->ops->failed(conn, sub, &error);
+    conn->ops->failed(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel, conn->seq,
+                      sub->base + sub->transmitted, psm_status_name(error.status),
+                      psm_cause_name(psm_error_cause(&error)), psm_error_names(&error), error.text);
     conn->ops->say_end(conn, status, error.cuda);
     if (status != PSM_ERR_ABORTED) conn->host->ops->async_error(conn->host->self, status, error.text);
     leave(conn);

@@ -4,6 +4,7 @@
 #define PSM_CONN_VARIANTS_H
 
 #include <pthread.h>
+#include <stddef.h>
 
 #include "core/internal.h"
 #include "psm/psm_variant.h"
@@ -28,6 +29,35 @@ struct psm_variants {
     size_t count;
     const struct psm_variant *table[PSM_VARIANTS_MAX]; /* [0]: the correct one */
 };
+
+/* A transport's table, with the correct variant, and its public functions, each of which does as the one of its name
+ * below. smallest: the size of a variant that has the members that all must have. */
+#define PSM_VARIANTS_OF(type, called, smallest, says, sends, recvs, add, find, list)                                   \
+    PSM_VARIANT_OF(type);                                                                                              \
+    static const type split = {.size = sizeof split,                                                                   \
+                               .name = "split",                                                                        \
+                               .summary = (says),                                                                      \
+                               .outcome = "",                                                                          \
+                               .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),                  \
+                               .send = (sends),                                                                        \
+                               .recv = (recvs)};                                                                       \
+    static struct psm_variants variants = {.what = (called),                                                           \
+                                           .least = (smallest),                                                        \
+                                           .lock = PTHREAD_MUTEX_INITIALIZER,                                          \
+                                           .count = 1,                                                                 \
+                                           .table = {(const struct psm_variant *)&split}};                             \
+    psm_status add(const type *variant)                                                                                \
+    {                                                                                                                  \
+        return psm_variants_add(&variants, (const struct psm_variant *)variant);                                       \
+    }                                                                                                                  \
+    const type *find(const char *name)                                                                                 \
+    {                                                                                                                  \
+        return (const type *)psm_variants_find(&variants, name);                                                       \
+    }                                                                                                                  \
+    size_t list(const type **out, size_t capacity)                                                                     \
+    {                                                                                                                  \
+        return psm_variants_list(&variants, (const struct psm_variant **)out, capacity);                               \
+    }
 
 /* INVALID: incomplete, or the name is taken. NO_RESOURCE: the table is full. */
 psm_status psm_variants_add(struct psm_variants *variants, const struct psm_variant *variant);

@@ -25,7 +25,7 @@ struct psmNetConnector {
 };
 
 static const struct psm_connector_kind net = {
-    .name = "Net", .magic = PSM_NET_MAGIC, .refused = psm_msg_libpsm_net_refused};
+    .name = "Net", .magic = PSM_NET_MAGIC, .transport = PSM_TRANSPORT_NET, .refused = psm_msg_libpsm_net_refused};
 
 uint64_t psmNetConnection(const psmNetConnector *connector)
 {
@@ -34,28 +34,14 @@ uint64_t psmNetConnection(const psmNetConnector *connector)
 
 /* ---- path ---- */
 
-static psm_status check_peer(const struct psm_peer_info *info)
-{
-    if (info->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "canconnect", -1, info->rank, 0,
-                        "rank %d publishes version %u of its information, this library has %d: use one release of "
-                        "libpsm on all ranks",
-                        info->rank, info->version, PSM_WIRE_VERSION);
-    if (info->size != sizeof *info)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0,
-                                      "rank %d published %u bytes, expected %zu", info->rank, info->size,
-                                      sizeof *info));
-    return PSM_OK;
-}
-
 /* Setup finds out whether a rank has a network: nobody else knows which one it uses. */
 psm_status psmNetCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *can)
 {
     if (!a || !b || !can)
         return psm_fail(PSM_ERR_INVALID, "canconnect", -1, -1, 0, "psmNetCanConnect: an argument is NULL");
     *can = 0;
-    PSM_TRY(check_peer(a));
-    PSM_TRY(check_peer(b));
+    PSM_TRY(psm_connector_check_peer(a));
+    PSM_TRY(psm_connector_check_peer(b));
     *can = a->rank != b->rank;
     return PSM_OK;
 }
@@ -69,95 +55,58 @@ static void add(struct psmNetConnector *c)
     psm_connector_add(&c->base, via);
 }
 
-static psm_status check_share_info(const struct psmNetConnector *c, const struct psmNetShareInfo *got)
+static psm_status check_share_info(const struct psm_connector *c, const void *answer, int role)
 {
-    if (got->magic == PSM_NET_MAGIC && got->version == PSM_WIRE_VERSION && got->role == c->base.role &&
-        got->steps == c->info.steps && got->buffer_size == c->info.buffer_size)
+    const struct psmNetShareInfo *got = answer;
+    if (got->magic == PSM_NET_MAGIC && got->version == PSM_WIRE_VERSION && got->role == role &&
+        got->steps == c->steps && got->buffer_size == c->buffer_size)
         return PSM_OK;
-    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->base.me.rank, c->base.peer.rank, 0,
+    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
                     "the proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, %" PRIu64
                     " bytes; expected 0x%08x, %d, %u, %u, %" PRIu64,
                     got->magic, got->version, got->role, got->steps, got->buffer_size, PSM_NET_MAGIC, PSM_WIRE_VERSION,
-                    c->base.role, c->info.steps, c->info.buffer_size);
+                    role, c->steps, c->buffer_size);
 }
 
 static psm_status ask_setup(struct psmNetConnector *c)
 {
-    const struct psm_host_ops *ops = c->base.host.ops;
-    struct psm_net_setup want = {.magic = PSM_NET_MAGIC,
-                                 .version = PSM_WIRE_VERSION,
-                                 .role = c->base.role,
-                                 .peer = c->base.peer.rank,
-                                 .channel = c->info.channel,
-                                 .connIndex = c->info.connIndex,
-                                 .steps = c->info.steps,
-                                 .chunk = c->info.chunk,
-                                 .buffer_size = c->info.buffer_size};
+    struct psm_net_setup want = {PSM_CONNECTOR_INFO(&c->base), .peer = c->base.peer.rank};
     struct psmNetShareInfo got = {0};
-    PSM_TRY(ops->connect(c->base.host.self, PSM_TRANSPORT_NET, c->base.role, c->base.me.rank, &c->base.proxy));
-    psm_status status =
-        ops->call(c->base.host.self, c->base.proxy, psmProxyMsgSetup, &want, sizeof want, &got, (int)sizeof got);
-    if (status == PSM_OK) status = check_share_info(c, &got);
-    if (status == PSM_OK) {
-        c->info.id = got.id;
-        c->device = got.device;
-        memcpy(c->info.net, got.net, sizeof got.net);
-        memcpy(c->info.handle, got.handle, sizeof got.handle);
-        memcpy(c->info.more, got.more, sizeof got.more);
-        return PSM_OK;
-    }
-    struct psm_error kept = *psm_last_error();
-    ops->disconnect(c->base.host.self, c->base.proxy);
-    return psm_fail_again(&kept);
+    struct psm_connector_asks asks = {.rank = c->base.me.rank,
+                                      .role = c->base.role,
+                                      .want = &want,
+                                      .size = sizeof want,
+                                      .answer = sizeof got,
+                                      .check = check_share_info};
+    PSM_TRY(psm_connector_ask(&c->base, &asks, &got, &c->base.proxy));
+    c->info.id = got.id;
+    c->device = got.device;
+    memcpy(c->info.net, got.net, sizeof got.net);
+    memcpy(c->info.handle, got.handle, sizeof got.handle);
+    memcpy(c->info.more, got.more, sizeof got.more);
+    return PSM_OK;
 }
 
 static psm_status setup(const struct psm_host *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
                         int channel, int connIndex, int role, struct psm_net_connect *info, psmNetConnector **out)
 {
-    PSM_TRY(psm_connector_check_setup(host, me, peer, info, out, channel, connIndex));
     struct psm_fault fault;
-    PSM_TRY(psm_fault_before(role ? &site_send_setup : &site_recv_setup,
-                             &(struct psm_fault_args){.rank = me->rank, .peer = peer->rank}, "setup", &fault));
+    PSM_TRY(psm_connector_check_setup(host, me, peer, info, out, channel, connIndex,
+                                      role ? &site_send_setup : &site_recv_setup, &fault));
     int can;
     PSM_TRY(psmNetCanConnect(me, peer, &can));
     if (!can)
         return psm_fail(PSM_ERR_UNSUPPORTED, "setup", me->rank, peer->rank, 0,
                         "rank %d cannot connect to itself through a network: use a copy on its stream", me->rank);
-    const struct psm_settings *settings = host->ops->settings(host->self);
     struct psmNetConnector *c;
     PSM_TRY(psm_connector_new(&net, sizeof *c, host, me, peer, channel, connIndex, role, &c));
-    c->info = (struct psm_net_connect){.magic = PSM_NET_MAGIC,
-                                       .version = PSM_WIRE_VERSION,
-                                       .role = (uint8_t)role,
-                                       .rank = me->rank,
-                                       .channel = (uint16_t)channel,
-                                       .connIndex = (uint16_t)connIndex,
-                                       .steps = settings->steps,
-                                       .chunk = (uint32_t)(settings->buffer_size / settings->steps),
-                                       .buffer_size = settings->buffer_size};
-    if (ask_setup(c) != PSM_OK) {
-        psm_status status = psm_connector_refused(&c->base, "setup");
-        free(c);
-        return status;
-    }
+    c->info = (struct psm_net_connect){PSM_CONNECTOR_INFO(&c->base), .rank = me->rank};
+    if (ask_setup(c) != PSM_OK) return psm_connector_abandon(&c->base);
     add(c);
     *info = c->info;
     *out = c;
     psm_fault_act_after(&fault);
     return PSM_OK;
-}
-
-psm_status psmNetSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
-                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_net_connect *info,
-                           psmNetConnector **send)
-{
-    return setup(host, me, peer, channel, connIndex, 1, info, send);
-}
-psm_status psmNetRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
-                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_net_connect *info,
-                           psmNetConnector **recv)
-{
-    return setup(host, me, peer, channel, connIndex, 0, info, recv);
 }
 
 /* ---- connect ---- */
@@ -203,15 +152,6 @@ static psm_status connect_role(psmNetConnector *connector, const struct psm_net_
     return status >= 0 ? status : psm_connector_refused(&connector->base, "connect");
 }
 
-psm_status psmNetSendConnect(psmNetConnector *send, const struct psm_net_connect *peer)
-{
-    return connect_role(send, peer, 1);
-}
-psm_status psmNetRecvConnect(psmNetConnector *recv, const struct psm_net_connect *peer)
-{
-    return connect_role(recv, peer, 0);
-}
-
 /* ---- free ---- */
 
 static psm_status free_end(psmNetConnector *c, int role)
@@ -223,11 +163,5 @@ static psm_status free_end(psmNetConnector *c, int role)
     return status;
 }
 
-psm_status psmNetSendFree(psmNetConnector *send)
-{
-    return free_end(send, 1);
-}
-psm_status psmNetRecvFree(psmNetConnector *recv)
-{
-    return free_end(recv, 0);
-}
+PSM_CONNECTOR_ROLE(1, psmNetConnector, struct psm_net_connect, psmNetSendSetup, psmNetSendConnect, psmNetSendFree)
+PSM_CONNECTOR_ROLE(0, psmNetConnector, struct psm_net_connect, psmNetRecvSetup, psmNetRecvConnect, psmNetRecvFree)

@@ -55,36 +55,21 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
                                void *resp, int respSize, int *done)
 {
     struct psm_fault fault;
-    PSM_TRY(psm_conn_enter(connection, "setup", -1));
-    const struct psm_host *host = connection->host;
-    int rank = host->ops->rank(host->self);
     struct psm_net_setup want;
-    struct psmNetShareInfo info = {.magic = PSM_NET_MAGIC, .version = PSM_WIRE_VERSION};
-    if (reqSize != (int)sizeof want || respSize != (int)sizeof info)
-        return psm_conn_wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
-    memcpy(&want, req, sizeof want);
+    struct psmNetLocalInfo *local;
+    PSM_TRY(psm_conn_enter(connection, "setup", -1));
+    PSM_TRY(
+        psm_conn_read(connection, "setup", &want, sizeof want, req, reqSize, sizeof(struct psmNetShareInfo), respSize));
     struct psm_conn_setup setup = PSM_CONN_SETUP(want);
-    PSM_TRY(psm_conn_check_setup(connection, &setup, PSM_NET_MAGIC, &site_setup, &fault));
-    struct psmNetLocalInfo *local = calloc(1, sizeof *local);
-    if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
-    *local = (struct psmNetLocalInfo){.id = psm_random64(),
-                                      .stride = sizeof(struct psm_net_head) + ((uint64_t)want.chunk + 63) / 64 * 64};
-    if (setup.steps > NCCL_NET_MAX_REQUESTS) setup.steps = NCCL_NET_MAX_REQUESTS;
-    psm_conn_init(&local->conn, connection, &setup, &psm_net_conn_ops);
-    local->conn.mode = PSM_NET_MODE;
-    connection->transportResources = local;
+    PSM_TRY(psm_conn_new(connection, &setup, PSM_NET_MAGIC, PSM_NET_MODE, sizeof *local, &psm_net_conn_ops, &site_setup,
+                         &fault, &local));
+    if (local->conn.steps > NCCL_NET_MAX_REQUESTS) local->conn.steps = NCCL_NET_MAX_REQUESTS;
+    local->id = psm_random64();
+    local->stride = sizeof(struct psm_net_head) + ((uint64_t)want.chunk + 63) / 64 * 64;
+    struct psmNetShareInfo info = {PSM_CONN_SHARED(want), .id = local->id};
     psm_status status = psm_net_get(&local->net);
     if (status == PSM_OK) status = listen_there(local, &info);
-    if (status != PSM_OK) {
-        struct psm_error kept = *psm_last_error();
-        psm_net_proxy_free(connection, state);
-        psm_fail_again(&kept);
-        return psm_fail_at("setup", rank, want.peer, 0);
-    }
-    info.role = want.role;
-    info.steps = want.steps;
-    info.buffer_size = want.buffer_size;
-    info.id = local->id;
+    if (status != PSM_OK) return psm_conn_abandon(connection, state, psm_net_proxy_free);
     memcpy(resp, &info, sizeof info); /* what the peer may know: nothing of local is included */
     psm_fault_act_after(&fault);
     *done = 1;
@@ -173,16 +158,12 @@ psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *
     struct psmNetLocalInfo *local = connection->transportResources;
     struct psm_net_connected answer = {0};
     PSM_TRY(psm_conn_enter(connection, "connect", local ? local->conn.peer : -1));
-    const struct psm_host *host = connection->host;
-    int rank = host->ops->rank(host->self);
     struct psm_net_connect peer;
-    if (reqSize != (int)sizeof peer || respSize != (int)sizeof answer)
-        return psm_conn_wrong_size("connect", rank, reqSize, sizeof peer, respSize, sizeof answer);
-    memcpy(&peer, req, sizeof peer);
-    PSM_TRY(psm_conn_check_connect(connection, connection->transportResources, peer.magic, peer.version, peer.rank,
-                                   PSM_NET_MAGIC));
+    PSM_TRY(psm_conn_read(connection, "connect", &peer, sizeof peer, req, reqSize, sizeof answer, respSize));
+    PSM_TRY(psm_conn_check_connect(connection, peer.magic, peer.version, peer.rank, PSM_NET_MAGIC));
     uint64_t now = psm_clock_ns();
     if (local->until_ns == 0) {
+        const struct psm_host *host = connection->host;
         local->until_ns = now + host->ops->settings(host->self)->timeout_ms * UINT64_C(1000000);
         PSM_TRY(psm_conn_strike_at(connection, &site_connect, "connect", local->conn.peer, &local->late));
     }
@@ -190,7 +171,7 @@ psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *
     bool meets;
     psm_status status = meet(local, &peer, &meets);
     if (status == PSM_OK && meets) status = complete(local, &peer);
-    if (status != PSM_OK) return psm_fail_at("connect", rank, local->conn.peer, 0);
+    if (status != PSM_OK) return psm_fail_at("connect", local->conn.rank, local->conn.peer, 0);
     answer.connected = meets;
     *done = meets || psm_clock_ns() >= local->call_until_ns;
     if (*done) local->call_until_ns = 0;
@@ -222,11 +203,8 @@ psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *sta
 {
     (void)state;
     psm_status first = PSM_OK;
-    struct psmNetLocalInfo *local = connection->transportResources;
+    struct psmNetLocalInfo *local = psm_conn_take(connection);
     if (!local) return first;
-    connection->transportResources = NULL;
-    const struct psm_host *host = local->conn.host;
-    local->conn.cuda->cudaSetDevice(host->ops->device(host->self));
     psm_conn_end(&local->conn, &first);
     if (local->net) {
         leave_network(local, &first);
@@ -244,17 +222,7 @@ psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *sta
     return first;
 }
 
-const struct psmTransportComm psm_net_split_send = {
-    .proxySetup = psm_net_proxy_setup,
-    .proxyConnect = psm_net_proxy_connect,
-    .proxyFree = psm_net_proxy_free,
-    .proxyProgress = psm_net_send_progress,
-    .proxyAbort = psm_net_proxy_abort,
-};
-const struct psmTransportComm psm_net_split_recv = {
-    .proxySetup = psm_net_proxy_setup,
-    .proxyConnect = psm_net_proxy_connect,
-    .proxyFree = psm_net_proxy_free,
-    .proxyProgress = psm_net_recv_progress,
-    .proxyAbort = psm_net_proxy_abort,
-};
+const struct psmTransportComm psm_net_split_send =
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, psm_net_send_progress);
+const struct psmTransportComm psm_net_split_recv =
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, psm_net_recv_progress);

@@ -111,16 +111,15 @@ static inline uint64_t psm_net_first(const struct psmNetLocalInfo *local, const 
 /* ---- handlers of `split`, on the service thread ---- */
 
 extern const struct psmTransportComm psm_net_split_send, psm_net_split_recv;
-psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
-                               void *resp, int respSize, int *done);
-psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
-                                 void *resp, int respSize, int *done);
-psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *state);
+psm_conn_request psm_net_proxy_setup, psm_net_proxy_connect;
+psm_conn_free psm_net_proxy_free;
+psm_conn_turn psm_net_send_progress, psm_net_recv_progress;
+/* proxyAbort: this rank ends its operations, also those that have not started. */
+void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
+#define PSM_NET_COMM(setup, connect, free, progress)                                                                   \
+    PSM_CONN_COMM(setup, connect, free, progress, .proxyAbort = psm_net_proxy_abort)
 
 /* ---- progress; as in p2p ---- */
-
-psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args);
-psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
 
 extern const struct psm_conn_ops psm_net_conn_ops;
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
@@ -134,9 +133,6 @@ psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t resu
 /* 1: the request is complete, with *size bytes; 0: not yet; else the failure. */
 int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status);
 /* Adds an entry to the step recorder and the log. */
-void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step);
-/* proxyAbort: this rank ends its operations, also those that have not started. */
-void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
+void psm_net_moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step);
 
 #endif

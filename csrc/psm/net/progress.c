@@ -24,42 +24,33 @@ static uint64_t send_head(const struct psmNetLocalInfo *local, const struct psmP
     return sub->base + local->passed;
 }
 
-static bool can_send(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
-{
-    return local->conn.stage == PSM_STAGE_FIFO && recv_tail(local, sub) > sub->base + sub->transmitted;
-}
-
 /* The sender counts a slot as done later, when the network has released it. */
 static uint64_t copied(const struct psm_conn *conn, const struct psmProxySubArgs *sub)
 {
     return conn->role ? ((const struct psmNetLocalInfo *)conn)->passed : sub->done;
 }
 
-static void record(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step)
+static void words(const struct psm_conn *conn, const struct psmProxySubArgs *sub, struct psm_step *now)
 {
-    struct psm_step now = psm_conn_step_now(&local->conn, sub, what, step);
-    now.sendHead = send_head(local, sub);
-    now.recvTail = recv_tail(local, sub);
-    now.done = copied(&local->conn, sub);
-    psm_conn_record(&local->conn, &now);
+    const struct psmNetLocalInfo *local = (const struct psmNetLocalInfo *)conn;
+    now->sendHead = send_head(local, sub);
+    now->recvTail = recv_tail(local, sub);
+    now->done = copied(conn, sub);
 }
 
-void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step)
+void psm_net_moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step)
 {
-    const struct psm_conn *conn = &local->conn;
-    if (__builtin_expect(conn->recorder != NULL, 1)) record(local, sub, what, step);
+    const struct psmNetLocalInfo *local = (const struct psmNetLocalInfo *)conn;
+    if (__builtin_expect(conn->recorder != NULL, 1)) {
+        struct psm_step now = psm_conn_step_now(conn, sub, what, step);
+        words(conn, sub, &now);
+        psm_conn_record(conn, &now);
+    }
     if (__builtin_expect(psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_NET | PSM_SUB_PROXY), 0))
         psm_msg_libpsm_net_step(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
                                 psm_conn_what_name(what), step, step % conn->steps, recv_tail(local, sub),
                                 send_head(local, sub), sub->posted, sub->transmitted, sub->done,
-                                can_send(local, sub) ? "YES" : "NO");
-}
-
-static void moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step)
-{
-    psm_net_moved((struct psmNetLocalInfo *)conn, sub, what, step);
+                                psm_conn_can_send(conn, sub, recv_tail(local, sub)));
 }
 
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step)
@@ -89,8 +80,9 @@ int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *cal
 
 /* ---- waiting ---- */
 
-static void describe_wait(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, char *text, size_t n)
+static void describe_wait(const struct psm_conn *conn, const struct psmProxySubArgs *sub, char *text, size_t n)
 {
+    const struct psmNetLocalInfo *local = (const struct psmNetLocalInfo *)conn;
     uint64_t copies = sub->transmitted - copied(&local->conn, sub), sent = local->passed - sub->done;
     if (copies > 0)
         snprintf(text, n, "this side: %" PRIu64 " copies on its stream are not done", copies);
@@ -110,18 +102,6 @@ static void describe_wait(const struct psmNetLocalInfo *local, const struct psmP
                  sub->base + local->passed);
 }
 
-static void stalled(struct psm_conn *conn, struct psmProxySubArgs *sub, uint64_t now)
-{
-    struct psmNetLocalInfo *local = (struct psmNetLocalInfo *)conn;
-    char side[256];
-    describe_wait(local, sub, side, sizeof side);
-    psm_msg_libpsm_net_stalled(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
-                               (now - conn->moved_ns) / 1000000u, psm_conn_stage_name(conn->stage),
-                               sub->base + sub->transmitted, recv_tail(local, sub), send_head(local, sub),
-                               sub->transmitted, sub->done, sub->nsteps, can_send(local, sub) ? "YES" : "NO", side);
-    if (conn->recorder) record(local, sub, PSM_STEP_STALLED, sub->base + sub->transmitted);
-}
-
 /* A sender that has sent everything and frees its end closes the way back before the last bytes arrive: the data comm
  * tells when no more will arrive. It sends no step that it got no credit for. */
 static bool gone(const struct psm_conn *conn, const struct psmProxySubArgs *sub)
@@ -137,16 +117,9 @@ static bool gone(const struct psm_conn *conn, const struct psmProxySubArgs *sub)
 static psm_status gone_error(const struct psm_conn *conn)
 {
     const struct psmNetLocalInfo *local = (const struct psmNetLocalInfo *)conn;
-    const char *role = psm_conn_peer_role(conn), *stage = psm_conn_role(conn);
-    if (local->theirs != PSM_OK)
-        return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, stage, conn->rank, conn->peer, 0,
-                                    "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
-                                    conn->peer, role, conn->seq, psm_status_name(local->theirs), local->theirs_cuda),
-                           PSM_CAUSE_PEER_FAILED, conn->peer);
+    if (local->theirs != PSM_OK) return psm_conn_peer_failed(conn, local->theirs, local->theirs_cuda);
     if (local->broken.status != PSM_OK) return psm_fail_again(&local->broken);
-    return psm_fail(PSM_ERR_PEER_DEAD, stage, conn->rank, conn->peer, 0,
-                    "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s", conn->peer,
-                    role, conn->seq, psm_conn_stage_name(conn->stage));
+    return psm_conn_peer_dead(conn);
 }
 
 /* ---- the end ---- */
@@ -191,13 +164,6 @@ void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state)
 
 /* ---- operations ---- */
 
-static void failed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, const struct psm_error *error)
-{
-    psm_msg_libpsm_net_failed(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel, conn->seq,
-                              sub->base + sub->transmitted, psm_status_name(error->status),
-                              psm_cause_name(psm_error_cause(error)), psm_error_names(error), error->text);
-}
-
 static psm_status begin(struct psm_conn *conn, struct psmProxySubArgs *sub)
 {
     struct psmNetLocalInfo *local = (struct psmNetLocalInfo *)conn;
@@ -207,17 +173,19 @@ static psm_status begin(struct psm_conn *conn, struct psmProxySubArgs *sub)
     local->passed = 0;
     local->told = false;
     local->credits_end += 1 + sub->nsteps - psm_net_first(local, sub);
-    psm_net_moved(local, sub, PSM_STEP_BEGIN, sub->base);
+    psm_net_moved(conn, sub, PSM_STEP_BEGIN, sub->base);
     return PSM_OK;
 }
 
 const struct psm_conn_ops psm_net_conn_ops = {
     .begin = begin,
-    .moved = moved,
+    .moved = psm_net_moved,
     .copied = copied,
+    .words = words,
+    .describe_wait = describe_wait,
     .gone = gone,
     .gone_error = gone_error,
-    .stalled = stalled,
-    .failed = failed,
+    .stalled = psm_msg_libpsm_net_stalled,
+    .failed = psm_msg_libpsm_net_failed,
     .say_end = say_end,
 };

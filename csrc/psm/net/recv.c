@@ -102,7 +102,7 @@ static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
         if (!told) return PSM_OK;
         bool begins = !local->told;
         local->told = true;
-        if (begins) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+        if (begins) psm_net_moved(&local->conn, sub, PSM_STEP_OFFERED, sub->base);
     }
     return PSM_OK;
 }
@@ -112,8 +112,8 @@ static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
 static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub,
                         const struct psm_net_head *head, int size)
 {
-    uint64_t n = local->passed, step = sub->base + n, left = sub->nbytes - n * local->conn.chunk;
-    uint64_t bytes = left < local->conn.chunk ? left : local->conn.chunk;
+    uint64_t n = local->passed, step = sub->base + n;
+    uint64_t bytes = psm_conn_bytes(&local->conn, sub->nbytes - n * local->conn.chunk);
     if (size < (int)sizeof *head || head->magic != PSM_NET_MAGIC || head->version != PSM_WIRE_VERSION)
         return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "recv", local->conn.rank, local->conn.peer, 0,
                                       "the message with step %" PRIu64
@@ -146,16 +146,12 @@ static psm_status copy_out(struct psmNetLocalInfo *local, struct psmProxySubArgs
 {
     struct psm_fault fault;
     PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
-    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->conn.chunk ? left : local->conn.chunk,
-             size = bytes;
-    if (fault.action == PSM_FAULT_DROP) size = 0;
-    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
-    const uint8_t *from = psm_net_slot(local, step) + sizeof(struct psm_net_head);
-    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) size = bytes - 1, from++;
+    uint64_t skip, bytes = psm_conn_bytes(&local->conn, sub->nbytes - sub->offset);
+    uint64_t size = psm_conn_damaged(&fault, bytes, &skip);
+    const uint8_t *from = psm_net_slot(local, step) + sizeof(struct psm_net_head) + skip;
     if (bytes > 0) PSM_TRY(psm_net_copy(local, sub->recvbuff + sub->offset, from, size, step));
-    sub->transmitted++;
-    sub->offset += bytes;
-    psm_net_moved(local, sub, PSM_STEP_COPYING, step);
+    psm_conn_enqueued(sub, bytes);
+    psm_net_moved(&local->conn, sub, PSM_STEP_COPYING, step);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -193,7 +189,7 @@ static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubAr
         if (copied < 0) return status;
         if (copied == 0) return PSM_OK;
         sub->done++;
-        psm_net_moved(local, sub, PSM_STEP_PUBLISHED, step);
+        psm_net_moved(&local->conn, sub, PSM_STEP_PUBLISHED, step);
         *moved = true;
     }
     return PSM_OK;

@@ -85,7 +85,7 @@ static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubAr
     *moved = true;
     sub->posted = sub->nsteps;
     local->conn.stage = PSM_STAGE_FIFO;
-    psm_net_moved(local, sub, PSM_STEP_TAKEN, sub->base);
+    psm_net_moved(&local->conn, sub, PSM_STEP_TAKEN, sub->base);
     return PSM_OK;
 }
 
@@ -93,25 +93,19 @@ static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubAr
 
 static uint64_t bytes_of(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, uint64_t n)
 {
-    uint64_t left = sub->nbytes - n * local->conn.chunk;
-    return left < local->conn.chunk ? left : local->conn.chunk;
+    return psm_conn_bytes(&local->conn, sub->nbytes - n * local->conn.chunk);
 }
 
 static psm_status fill(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
 {
     struct psm_fault fault;
     PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
-    uint64_t n = sub->transmitted, step = sub->base + n, bytes = bytes_of(local, sub, n), size = bytes;
-    uint64_t from = n * local->conn.chunk;
-    if (fault.action == PSM_FAULT_DROP) size = 0;
-    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
-    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) size = bytes - 1, from++;
-    if (bytes > 0)
-        PSM_TRY(psm_net_copy(local, psm_net_slot(local, step) + sizeof(struct psm_net_head), sub->sendbuff + from, size,
-                             step));
-    sub->transmitted++;
-    sub->offset += bytes;
-    psm_net_moved(local, sub, PSM_STEP_COPYING, step);
+    uint64_t n = sub->transmitted, step = sub->base + n, bytes = bytes_of(local, sub, n), skip;
+    uint64_t size = psm_conn_damaged(&fault, bytes, &skip);
+    uint8_t *to = psm_net_slot(local, step) + sizeof(struct psm_net_head);
+    if (bytes > 0) PSM_TRY(psm_net_copy(local, to, sub->sendbuff + n * local->conn.chunk + skip, size, step));
+    psm_conn_enqueued(sub, bytes);
+    psm_net_moved(&local->conn, sub, PSM_STEP_COPYING, step);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -143,7 +137,7 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
         if (local->again) return PSM_OK;
     }
     local->passed++;
-    psm_net_moved(local, sub, PSM_STEP_PUBLISHED, step);
+    psm_net_moved(&local->conn, sub, PSM_STEP_PUBLISHED, step);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "conn/connector.h"
 #include "p2p/p2p.h"
 
 /* The high half of the capabilities identifies the visible devices and their order: another process can use the bits of
@@ -137,20 +138,6 @@ psm_status psmP2pPeerInfo(const struct psm_host *host, const struct psmProxyAddr
     return PSM_OK;
 }
 
-static psm_status check(const struct psm_peer_info *info)
-{
-    if (info->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "canconnect", -1, info->rank, 0,
-                        "rank %d publishes version %u of its information, this library has %d: use one release of "
-                        "libpsm on all ranks",
-                        info->rank, info->version, PSM_WIRE_VERSION);
-    if (info->size != sizeof *info)
-        return psm_peer_sent(psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0,
-                                      "rank %d published %u bytes, expected %zu", info->rank, info->size,
-                                      sizeof *info));
-    return PSM_OK;
-}
-
 static bool reaches(const struct psm_peer_info *a, const struct psm_peer_info *b)
 {
     if (memcmp(a->bus_id, b->bus_id, sizeof a->bus_id) == 0 && a->bus_id[0]) return true; /* the same device */
@@ -164,8 +151,8 @@ psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer
     if (!a || !b || !mode)
         return psm_fail(PSM_ERR_INVALID, "canconnect", -1, -1, 0, "psmP2pCanConnect: an argument is NULL");
     *mode = PSM_P2P_NONE;
-    PSM_TRY(check(a));
-    PSM_TRY(check(b));
+    PSM_TRY(psm_connector_check_peer(a));
+    PSM_TRY(psm_connector_check_peer(b));
     if (a->host_hash != b->host_hash) return PSM_OK;
     uint32_t both = a->capabilities & b->capabilities & CAPABILITIES;
     if (!(both & (PSM_CAN_MEMFD | PSM_CAN_POSIX_SHM))) return PSM_OK; /* the control segment needs one of these */
@@ -202,7 +189,7 @@ void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b,
 int psm_p2p_via_kind(const struct psm_peer_info *a, const struct psm_peer_info *b, const struct psm_peer_info *via)
 {
     uint32_t all = a->capabilities & b->capabilities & via->capabilities & CAPABILITIES;
-    if (check(via) != PSM_OK || via->host_hash != a->host_hash || via->host_hash != b->host_hash ||
+    if (psm_connector_check_peer(via) != PSM_OK || via->host_hash != a->host_hash || via->host_hash != b->host_hash ||
         via->rank == a->rank || via->rank == b->rank || !reaches(a, via) || !reaches(b, via))
         return PSM_SHARE_NONE;
     if (all & PSM_CAN_CUMEM_FD) return PSM_SHARE_CUMEM;

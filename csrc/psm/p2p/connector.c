@@ -33,7 +33,7 @@ struct held {
 };
 
 static const struct psm_connector_kind p2p = {
-    .name = "P2p", .magic = PSM_P2P_MAGIC, .refused = psm_msg_libpsm_p2p_refused};
+    .name = "P2p", .magic = PSM_P2P_MAGIC, .transport = PSM_TRANSPORT_P2P, .refused = psm_msg_libpsm_p2p_refused};
 
 static bool same_process(const struct psmP2pConnector *c)
 {
@@ -59,36 +59,34 @@ static void add(struct psmP2pConnector *c)
     psm_connector_add(&c->base, via);
 }
 
-static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got, int role)
+static psm_status check_share_info(const struct psm_connector *c, const void *answer, int role)
 {
+    const struct psmP2pShareInfo *got = answer;
+    uint32_t mode = ((const struct psmP2pConnector *)c)->info.mode;
     if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == role &&
-        got->steps == c->info.steps && got->mode == c->info.mode && got->buffer_size == c->info.buffer_size)
+        got->steps == c->steps && got->mode == mode && got->buffer_size == c->buffer_size)
         return PSM_OK;
-    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->base.me.rank, c->base.peer.rank, 0,
+    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
                     "a proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
                     " bytes; expected 0x%08x, %d, %d, %u, %u, %" PRIu64,
                     got->magic, got->version, got->role, got->steps, got->mode, got->buffer_size, PSM_P2P_MAGIC,
-                    PSM_WIRE_VERSION, role, c->info.steps, c->info.mode, c->info.buffer_size);
+                    PSM_WIRE_VERSION, role, c->steps, mode, c->buffer_size);
 }
 
 /* Setup at one proxy: keeps the connection to it. */
 static psm_status ask_one(struct psmP2pConnector *c, const struct psm_p2p_setup *want, int rank, void **proxy,
                           struct psm_share *share)
 {
-    const struct psm_host_ops *ops = c->base.host.ops;
     struct psmP2pShareInfo got = {0};
-    PSM_TRY(ops->connect(c->base.host.self, PSM_TRANSPORT_P2P, want->role == 1, rank, proxy));
-    psm_status status =
-        ops->call(c->base.host.self, *proxy, psmProxyMsgSetup, want, sizeof *want, &got, (int)sizeof got);
-    if (status == PSM_OK) status = check_share_info(c, &got, want->role);
-    if (status == PSM_OK) {
-        *share = got.share;
-        return PSM_OK;
-    }
-    struct psm_error kept = *psm_last_error();
-    ops->disconnect(c->base.host.self, *proxy);
-    *proxy = NULL;
-    return psm_fail_again(&kept);
+    struct psm_connector_asks asks = {.rank = rank,
+                                      .role = want->role,
+                                      .want = want,
+                                      .size = sizeof *want,
+                                      .answer = sizeof got,
+                                      .check = check_share_info};
+    PSM_TRY(psm_connector_ask(&c->base, &asks, &got, proxy));
+    *share = got.share;
+    return PSM_OK;
 }
 
 static psm_status ask_setup(struct psmP2pConnector *c)
@@ -96,19 +94,10 @@ static psm_status ask_setup(struct psmP2pConnector *c)
     const struct psm_host_ops *ops = c->base.host.ops;
     const struct psm_settings *settings = ops->settings(c->base.host.self);
     uint32_t both = c->base.me.capabilities & c->base.peer.capabilities;
-    struct psm_p2p_setup want = {.magic = PSM_P2P_MAGIC,
-                                 .version = PSM_WIRE_VERSION,
-                                 .mode = c->info.mode,
-                                 .role = c->base.role,
-                                 .peer = c->base.peer.rank,
-                                 .channel = c->info.channel,
-                                 .connIndex = c->info.connIndex,
-                                 .control_kind = (uint16_t)c->control_kind,
-                                 .fifo_kind = (uint16_t)c->fifo_kind,
-                                 .zero_copy = both & PSM_CAN_ZERO_COPY ? settings->zero_copy : 0,
-                                 .steps = c->info.steps,
-                                 .chunk = c->info.chunk,
-                                 .buffer_size = c->info.buffer_size};
+    struct psm_p2p_setup want = {
+        PSM_CONNECTOR_INFO(&c->base),        .mode = c->info.mode,
+        .peer = c->base.peer.rank,           .control_kind = (uint16_t)c->control_kind,
+        .fifo_kind = (uint16_t)c->fifo_kind, .zero_copy = both & PSM_CAN_ZERO_COPY ? settings->zero_copy : 0};
     psm_status status = PSM_OK;
     if (c->info.mode == PSM_P2P_INTERMEDIATE && !c->base.role) {
         want.role = PSM_P2P_LENDER;
@@ -127,14 +116,12 @@ static psm_status ask_setup(struct psmP2pConnector *c)
     return psm_fail_again(&kept);
 }
 
-static psm_status setup(const struct psm_host *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
-                        const struct psm_peer_info *via, int channel, int connIndex, int role,
-                        struct psm_p2p_connect *info, psmP2pConnector **out)
+static psm_status setup_via(const struct psm_host *host, const struct psm_peer_info *me,
+                            const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
+                            int connIndex, int role, struct psm_p2p_connect *info, psmP2pConnector **out)
 {
-    PSM_TRY(psm_connector_check_setup(host, me, peer, info, out, channel, connIndex));
     struct psm_fault fault;
-    PSM_TRY(
-        psm_fault_before(&site_setup, &(struct psm_fault_args){.rank = me->rank, .peer = peer->rank}, "setup", &fault));
+    PSM_TRY(psm_connector_check_setup(host, me, peer, info, out, channel, connIndex, &site_setup, &fault));
     int mode;
     PSM_TRY(psmP2pCanConnect(me, peer, &mode));
     if (mode == PSM_P2P_NONE)
@@ -145,30 +132,15 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     int needed = -1;
     if (via) PSM_TRY(psmP2pFindIntermediate(via, 1, me, peer, &needed));
     if (needed == 0) mode = PSM_P2P_INTERMEDIATE;
-    const struct psm_settings *settings = host->ops->settings(host->self);
     struct psmP2pConnector *c;
     PSM_TRY(psm_connector_new(&p2p, sizeof *c, host, me, peer, channel, connIndex, role, &c));
-    c->info = (struct psm_p2p_connect){.magic = PSM_P2P_MAGIC,
-                                       .version = PSM_WIRE_VERSION,
-                                       .mode = (uint8_t)mode,
-                                       .role = (uint8_t)role,
-                                       .rank = me->rank,
-                                       .channel = (uint16_t)channel,
-                                       .connIndex = (uint16_t)connIndex,
-                                       .steps = settings->steps,
-                                       .chunk = (uint32_t)(settings->buffer_size / settings->steps),
-                                       .buffer_size = settings->buffer_size};
+    c->info = (struct psm_p2p_connect){PSM_CONNECTOR_INFO(&c->base), .mode = (uint8_t)mode, .rank = me->rank};
     psm_p2p_kinds(me, peer, mode, &c->control_kind, &c->fifo_kind);
     if (needed == 0) {
         c->via = *via;
         c->fifo_kind = psm_p2p_via_kind(me, peer, via);
     }
-    psm_status status = ask_setup(c);
-    if (status != PSM_OK) {
-        status = psm_connector_refused(&c->base, "setup");
-        free(c);
-        return status;
-    }
+    if (ask_setup(c) != PSM_OK) return psm_connector_abandon(&c->base);
     add(c);
     *info = c->info;
     *out = c;
@@ -176,29 +148,22 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     return PSM_OK;
 }
 
-psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
-                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
-                           psmP2pConnector **send)
+static psm_status setup(const struct psm_host *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
+                        int channel, int connIndex, int role, struct psm_p2p_connect *info, psmP2pConnector **out)
 {
-    return setup(host, me, peer, NULL, channel, connIndex, 1, info, send);
+    return setup_via(host, me, peer, NULL, channel, connIndex, role, info, out);
 }
 psm_status psmP2pSendSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
                               const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
                               int connIndex, struct psm_p2p_connect *info, psmP2pConnector **send)
 {
-    return setup(host, me, peer, via, channel, connIndex, 1, info, send);
-}
-psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
-                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
-                           psmP2pConnector **recv)
-{
-    return setup(host, me, peer, NULL, channel, connIndex, 0, info, recv);
+    return setup_via(host, me, peer, via, channel, connIndex, 1, info, send);
 }
 psm_status psmP2pRecvSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
                               const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
                               int connIndex, struct psm_p2p_connect *info, psmP2pConnector **recv)
 {
-    return setup(host, me, peer, via, channel, connIndex, 0, info, recv);
+    return setup_via(host, me, peer, via, channel, connIndex, 0, info, recv);
 }
 
 /* ---- connect ---- */
@@ -273,15 +238,6 @@ static psm_status connect_role(psmP2pConnector *connector, const struct psm_p2p_
 {
     PSM_TRY(psm_connector_check_connect((struct psm_connector *)connector, &p2p, peer, role));
     return connect_end(connector, peer) == PSM_OK ? PSM_OK : psm_connector_refused(&connector->base, "connect");
-}
-
-psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p_connect *peer)
-{
-    return connect_role(send, peer, 1);
-}
-psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect *peer)
-{
-    return connect_role(recv, peer, 0);
 }
 
 /* ---- registration ---- */
@@ -429,11 +385,5 @@ static psm_status free_end(psmP2pConnector *c, int role)
     return first;
 }
 
-psm_status psmP2pSendFree(psmP2pConnector *send)
-{
-    return free_end(send, 1);
-}
-psm_status psmP2pRecvFree(psmP2pConnector *recv)
-{
-    return free_end(recv, 0);
-}
+PSM_CONNECTOR_ROLE(1, psmP2pConnector, struct psm_p2p_connect, psmP2pSendSetup, psmP2pSendConnect, psmP2pSendFree)
+PSM_CONNECTOR_ROLE(0, psmP2pConnector, struct psm_p2p_connect, psmP2pRecvSetup, psmP2pRecvConnect, psmP2pRecvFree)

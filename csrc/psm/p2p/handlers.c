@@ -38,34 +38,19 @@ psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *st
 {
     (void)state;
     struct psm_fault fault;
-    PSM_TRY(psm_conn_enter(connection, "setup", -1));
-    const struct psm_host *host = connection->host;
-    int rank = host->ops->rank(host->self);
     struct psm_p2p_setup want;
-    struct psmP2pShareInfo info = {.magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION};
-    if (reqSize != (int)sizeof want || respSize != (int)sizeof info)
-        return psm_conn_wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
-    memcpy(&want, req, sizeof want);
+    PSM_TRY(psm_conn_enter(connection, "setup", -1));
+    PSM_TRY(
+        psm_conn_read(connection, "setup", &want, sizeof want, req, reqSize, sizeof(struct psmP2pShareInfo), respSize));
     struct psm_conn_setup setup = PSM_CONN_SETUP(want);
-    PSM_TRY(psm_conn_check_setup(connection, &setup, PSM_P2P_MAGIC, &site_setup, &fault));
-    struct psmP2pLocalInfo *local = calloc(1, sizeof *local);
-    if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
-    *local = (struct psmP2pLocalInfo){
-        .zero_copy = want.zero_copy, .fifo = {.fd = -1, .segment = {.fd = -1}}, .control = {.fd = -1}};
-    psm_conn_init(&local->conn, connection, &setup, &psm_p2p_conn_ops);
-    local->conn.mode = want.mode;
-    connection->transportResources = local;
-    psm_status status = make_shared(local, &want, &info.share);
-    if (status != PSM_OK) {
-        struct psm_error kept = *psm_last_error();
-        psm_p2p_proxy_free(connection, state);
-        psm_fail_again(&kept);
-        return psm_fail_at("setup", rank, want.peer, 0);
-    }
-    info.role = want.role;
-    info.steps = want.steps;
-    info.mode = want.mode;
-    info.buffer_size = want.buffer_size;
+    struct psmP2pLocalInfo *local;
+    PSM_TRY(psm_conn_new(connection, &setup, PSM_P2P_MAGIC, want.mode, sizeof *local, &psm_p2p_conn_ops, &site_setup,
+                         &fault, &local));
+    local->zero_copy = want.zero_copy;
+    local->fifo.fd = local->fifo.segment.fd = local->control.fd = -1;
+    struct psmP2pShareInfo info = {PSM_CONN_SHARED(want), .mode = want.mode};
+    if (make_shared(local, &want, &info.share) != PSM_OK)
+        return psm_conn_abandon(connection, state, psm_p2p_proxy_free);
     memcpy(resp, &info, sizeof info); /* what the peer may know, and not a byte of local */
     psm_fault_act_after(&fault);
     *done = 1;
@@ -110,17 +95,13 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     int peer = local ? local->conn.peer : -1;
     PSM_TRY(psm_conn_enter(connection, "connect", peer));
     PSM_TRY(psm_conn_strike_at(connection, &site_connect, "connect", peer, &fault));
-    int rank = connection->host->ops->rank(connection->host->self);
     struct psm_p2p_attach want;
-    if (reqSize != (int)sizeof want || respSize != 0)
-        return psm_conn_wrong_size("connect", rank, reqSize, sizeof want, respSize, 0);
-    memcpy(&want, req, sizeof want);
-    PSM_TRY(psm_conn_check_connect(connection, connection->transportResources, want.peer.magic, want.peer.version,
-                                   want.peer.rank, PSM_P2P_MAGIC));
+    PSM_TRY(psm_conn_read(connection, "connect", &want, sizeof want, req, reqSize, 0, respSize));
+    PSM_TRY(psm_conn_check_connect(connection, want.peer.magic, want.peer.version, want.peer.rank, PSM_P2P_MAGIC));
     local->same_process = want.same_process != 0;
     if (local->conn.role == PSM_P2P_LENDER ||
         (!local->conn.role && local->fifo.kind == 0 && want.fifo.kind == PSM_SHARE_NONE))
-        return psm_fail(PSM_ERR_INVALID, "connect", rank, local->conn.peer, 0, "connect of an end that %s",
+        return psm_fail(PSM_ERR_INVALID, "connect", local->conn.rank, peer, 0, "connect of an end that %s",
                         local->conn.role ? "lends a FIFO to others" : "has no FIFO");
     int fd = -1, fifo_fd = -1;
     const struct psm_host *host = local->conn.host;
@@ -129,7 +110,7 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     if (status == PSM_OK) status = attach(local, &want, fd, fifo_fd);
     if (fd >= 0) close(fd);
     if (fifo_fd >= 0) close(fifo_fd);
-    if (status != PSM_OK) return psm_fail_at("connect", rank, local->conn.peer, 0);
+    if (status != PSM_OK) return psm_fail_at("connect", local->conn.rank, peer, 0);
     local->conn.pair = local->control.id;
     psm_conn_open_recorder(&local->conn);
     local->conn.connected = true;
@@ -147,14 +128,12 @@ psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *sta
     psm_status first = PSM_OK;
     bool found;
     if (connection->host) psm_conn_note(&first, psm_import_remove(connection->host, connection, 0, false, &found));
-    struct psmP2pLocalInfo *local = connection->transportResources;
+    struct psmP2pLocalInfo *local = psm_conn_take(connection);
     if (!local) {
         if (connection->host) psm_conn_note(&first, psm_memory_drop_kept(connection->host, connection));
         return first;
     }
-    connection->transportResources = NULL;
     const struct psm_host *host = local->conn.host;
-    local->conn.cuda->cudaSetDevice(host->ops->device(host->self));
     if (local->conn.connected) {
         struct psm_line *ended = local->conn.role ? &local->shared->sendEnded : &local->shared->recvEnded;
         if (psm_line_own(ended) == 0) psm_line_store(ended, (uint64_t)-PSM_ERR_PEER_CLOSED);
@@ -175,10 +154,8 @@ psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *sta
 static psm_status read_registration(psmProxyConnection *connection, const void *req, int reqSize, int respSize,
                                     struct psm_p2p_registration *want)
 {
-    int rank = connection->host->ops->rank(connection->host->self);
-    if (reqSize != (int)sizeof *want || respSize != 0)
-        return psm_conn_wrong_size("register", rank, reqSize, sizeof *want, respSize, 0);
-    memcpy(want, req, sizeof *want);
+    int rank = psm_conn_rank(connection);
+    PSM_TRY(psm_conn_read(connection, "register", want, sizeof *want, req, reqSize, 0, respSize));
     if (want->magic != PSM_P2P_MAGIC)
         return psm_fail(PSM_ERR_PROTOCOL, "register", rank, -1, 0, "register: bad magic 0x%08x, expected 0x%08x",
                         want->magic, PSM_P2P_MAGIC);
@@ -229,19 +206,7 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
     return status;
 }
 
-const struct psmTransportComm psm_p2p_split_send = {
-    .proxySetup = psm_p2p_proxy_setup,
-    .proxyConnect = psm_p2p_proxy_connect,
-    .proxyFree = psm_p2p_proxy_free,
-    .proxyProgress = psm_p2p_send_progress,
-    .proxyRegister = psm_p2p_proxy_register,
-    .proxyDeregister = psm_p2p_proxy_deregister,
-};
-const struct psmTransportComm psm_p2p_split_recv = {
-    .proxySetup = psm_p2p_proxy_setup,
-    .proxyConnect = psm_p2p_proxy_connect,
-    .proxyFree = psm_p2p_proxy_free,
-    .proxyProgress = psm_p2p_recv_progress,
-    .proxyRegister = psm_p2p_proxy_register,
-    .proxyDeregister = psm_p2p_proxy_deregister,
-};
+const struct psmTransportComm psm_p2p_split_send =
+    PSM_P2P_COMM(psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_free, psm_p2p_send_progress);
+const struct psmTransportComm psm_p2p_split_recv =
+    PSM_P2P_COMM(psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_free, psm_p2p_recv_progress);

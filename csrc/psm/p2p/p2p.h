@@ -27,20 +27,16 @@ _Static_assert(offsetof(struct psmP2pLocalInfo, conn) == 0, "psm_conn_progress s
 /* ---- proxy side: handlers of `split`, on the service thread ---- */
 
 extern const struct psmTransportComm psm_p2p_split_send, psm_p2p_split_recv;
-psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
-                               void *resp, int respSize, int *done);
-psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
-                                 void *resp, int respSize, int *done);
-psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *state);
-psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
-                                  void *resp, int respSize, int *done);
+psm_conn_request psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_register;
+psm_conn_free psm_p2p_proxy_free;
+psm_conn_turn psm_p2p_send_progress, psm_p2p_recv_progress;
 psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                     int *done);
+#define PSM_P2P_COMM(setup, connect, free, progress)                                                                   \
+    PSM_CONN_COMM(setup, connect, free, progress, .proxyRegister = psm_p2p_proxy_register,                             \
+                  .proxyDeregister = psm_p2p_proxy_deregister)
 
 /* ---- proxy side: progress ---- */
-
-psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args);
-psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
 
 extern const struct psm_conn_ops psm_p2p_conn_ops;
 psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int event);
@@ -53,12 +49,32 @@ static inline int psm_p2p_event_of(const struct psmP2pLocalInfo *local, const st
     if (sub->nsteps == 1 && local->conn.stage == PSM_STAGE_FIFO) return PSM_NO_EVENT;
     return (int)(step % local->conn.steps);
 }
+/* Whether the oldest copy of the operation is complete; *status: the failure. */
+static inline bool psm_p2p_copied(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, psm_status *status)
+{
+    return sub->nbytes == 0 ||
+           psm_conn_copied(&local->conn, psm_p2p_event_of(local, sub, sub->base + sub->done), status) > 0;
+}
+static inline char *psm_p2p_slot(const struct psmP2pLocalInfo *local, uint64_t step)
+{
+    return (char *)local->fifo.ptr + step % local->conn.steps * local->conn.chunk;
+}
 /* Adds an entry to the step recorder and the log. */
-void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step);
+void psm_p2p_moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step);
 /* Adds an entry to the log only: the recorder keeps the last transition, and another one follows at once. */
-void psm_p2p_passed(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+void psm_p2p_passed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,
                     uint64_t step);
+/* The copy of the last done step is published, as the fault at that site left it. */
+static inline void psm_p2p_published(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub,
+                                     const struct psm_fault *fault)
+{
+    uint64_t step = sub->base + sub->done - 1;
+    if (sub->done == sub->nsteps && fault->action == PSM_FAULT_NONE) /* the operation ends */
+        psm_p2p_passed(&local->conn, sub, PSM_STEP_PUBLISHED, step);
+    else
+        psm_p2p_moved(&local->conn, sub, PSM_STEP_PUBLISHED, step);
+    psm_fault_act_after(fault);
+}
 
 /* ---- registrations ---- */
 

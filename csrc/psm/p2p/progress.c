@@ -8,49 +8,44 @@
 
 PSM_FAULT_SITE(site_copy, "p2p.copy", "a copy and its event are enqueued on the stream");
 
-static bool can_send(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub)
+static void words(const struct psm_conn *conn, const struct psmProxySubArgs *sub, struct psm_step *now)
 {
-    if (local->conn.stage != PSM_STAGE_FIFO) return false;
-    return psm_line_load(&local->shared->recvTail) > sub->base + sub->transmitted;
+    const struct psm_p2p_control *shared = ((const struct psmP2pLocalInfo *)conn)->shared;
+    (void)sub;
+    now->sendHead = psm_line_own(&shared->sendHead);
+    now->recvTail = psm_line_own(&shared->recvTail);
+    now->offer = psm_line_own(&shared->offer);
+    now->answer = psm_line_own(&shared->answer);
 }
 
-static void record(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+static void record(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step)
 {
-    const struct psm_p2p_control *shared = local->shared;
-    struct psm_step now = psm_conn_step_now(&local->conn, sub, what, step);
-    now.sendHead = psm_line_own(&shared->sendHead);
-    now.recvTail = psm_line_own(&shared->recvTail);
-    now.offer = psm_line_own(&shared->offer);
-    now.answer = psm_line_own(&shared->answer);
-    psm_conn_record(&local->conn, &now);
+    struct psm_step now = psm_conn_step_now(conn, sub, what, step);
+    words(conn, sub, &now);
+    psm_conn_record(conn, &now);
 }
 
-void psm_p2p_passed(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+void psm_p2p_passed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,
                     uint64_t step)
 {
-    if (__builtin_expect(psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 0))
-        psm_msg_libpsm_p2p_step(local->conn.role ? "send" : "recv", local->conn.rank, local->conn.peer,
-                                (uint64_t)local->conn.channel, psm_conn_what_name(what), step, step % local->conn.steps,
-                                psm_line_load(&local->shared->recvTail), psm_line_load(&local->shared->sendHead),
-                                sub->posted, sub->transmitted, sub->done, can_send(local, sub) ? "YES" : "NO");
+    const struct psm_p2p_control *shared = ((const struct psmP2pLocalInfo *)conn)->shared;
+    if (__builtin_expect(!psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 1)) return;
+    uint64_t tail = psm_line_load(&shared->recvTail);
+    psm_msg_libpsm_p2p_step(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
+                            psm_conn_what_name(what), step, step % conn->steps, tail, psm_line_load(&shared->sendHead),
+                            sub->posted, sub->transmitted, sub->done, psm_conn_can_send(conn, sub, tail));
 }
 
-void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step)
+void psm_p2p_moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step)
 {
-    if (__builtin_expect(local->conn.recorder != NULL, 1)) record(local, sub, what, step);
-    psm_p2p_passed(local, sub, what, step);
+    if (__builtin_expect(conn->recorder != NULL, 1)) record(conn, sub, what, step);
+    psm_p2p_passed(conn, sub, what, step);
 }
 
 psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int event)
 {
     return psm_conn_copy(&local->conn, &site_copy, to, from, bytes, event);
-}
-
-static void moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step)
-{
-    psm_p2p_moved((struct psmP2pLocalInfo *)conn, sub, what, step);
 }
 
 static uint64_t copied(const struct psm_conn *conn, const struct psmProxySubArgs *sub)
@@ -61,8 +56,9 @@ static uint64_t copied(const struct psm_conn *conn, const struct psmProxySubArgs
 
 /* ---- waiting ---- */
 
-static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, char *text, size_t n)
+static void describe_wait(const struct psm_conn *conn, const struct psmProxySubArgs *sub, char *text, size_t n)
 {
+    const struct psmP2pLocalInfo *local = (const struct psmP2pLocalInfo *)conn;
     const struct psm_p2p_control *shared = local->shared;
     uint64_t offer = psm_line_load(&shared->offer);
     if (sub->transmitted > sub->done)
@@ -89,19 +85,6 @@ static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmP
         snprintf(text, n, "rank %d, the sender, to fill a slot", local->conn.peer);
 }
 
-static void stalled(struct psm_conn *conn, struct psmProxySubArgs *sub, uint64_t now)
-{
-    struct psmP2pLocalInfo *local = (struct psmP2pLocalInfo *)conn;
-    char side[256];
-    describe_wait(local, sub, side, sizeof side);
-    psm_msg_libpsm_p2p_stalled(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
-                               (now - conn->moved_ns) / 1000000u, psm_conn_stage_name(conn->stage),
-                               sub->base + sub->transmitted, psm_line_load(&local->shared->recvTail),
-                               psm_line_load(&local->shared->sendHead), sub->transmitted, sub->done, sub->nsteps,
-                               can_send(local, sub) ? "YES" : "NO", side);
-    if (conn->recorder) record(local, sub, PSM_STEP_STALLED, sub->base + sub->transmitted);
-}
-
 /* The end that each side has published in the control segment; 0: none. */
 static struct psm_line *own_end(const struct psmP2pLocalInfo *local)
 {
@@ -121,31 +104,16 @@ static bool gone(const struct psm_conn *conn, const struct psmProxySubArgs *sub)
 
 static psm_status gone_error(const struct psm_conn *conn)
 {
-    const char *role = psm_conn_peer_role(conn), *stage = psm_conn_role(conn);
     uint64_t ended = peer_end(conn);
-    if (ended == 0)
-        return psm_fail(PSM_ERR_PEER_DEAD, stage, conn->rank, conn->peer, 0,
-                        "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s",
-                        conn->peer, role, conn->seq, psm_conn_stage_name(conn->stage));
     psm_status theirs = (psm_status) - (int)(ended & UINT32_MAX);
-    if (theirs == PSM_ERR_PEER_CLOSED)
-        return psm_fail(PSM_ERR_PEER_CLOSED, stage, conn->rank, conn->peer, 0,
-                        "rank %d, the %s, freed the connection in operation %" PRIu64 ", stage %s", conn->peer, role,
-                        conn->seq, psm_conn_stage_name(conn->stage));
-    return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, stage, conn->rank, conn->peer, 0,
-                                "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
-                                conn->peer, role, conn->seq, psm_status_name(theirs), (unsigned)(ended >> 32)),
-                       PSM_CAUSE_PEER_FAILED, conn->peer);
+    if (ended == 0) return psm_conn_peer_dead(conn);
+    if (theirs != PSM_ERR_PEER_CLOSED) return psm_conn_peer_failed(conn, theirs, (unsigned)(ended >> 32));
+    return psm_fail(PSM_ERR_PEER_CLOSED, psm_conn_role(conn), conn->rank, conn->peer, 0,
+                    "rank %d, the %s, freed the connection in operation %" PRIu64 ", stage %s", conn->peer,
+                    psm_conn_peer_role(conn), conn->seq, psm_conn_stage_name(conn->stage));
 }
 
 /* ---- operations ---- */
-
-static void failed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, const struct psm_error *error)
-{
-    psm_msg_libpsm_p2p_failed(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel, conn->seq,
-                              sub->base + sub->transmitted, psm_status_name(error->status),
-                              psm_cause_name(psm_error_cause(error)), psm_error_names(error), error->text);
-}
 
 static void say_end(struct psm_conn *conn, psm_status status, int cuda)
 {
@@ -178,25 +146,27 @@ static psm_status begin(struct psm_conn *conn, struct psmProxySubArgs *sub)
                         psm_status_name((psm_status) - (int)(over & UINT32_MAX)));
     fetch(local);
     if (conn->role) /* usually the offer is already there, and is taken at once */
-        psm_p2p_passed(local, sub, PSM_STEP_BEGIN, sub->base);
+        psm_p2p_passed(conn, sub, PSM_STEP_BEGIN, sub->base);
     else
-        psm_p2p_moved(local, sub, PSM_STEP_BEGIN, sub->base);
+        psm_p2p_moved(conn, sub, PSM_STEP_BEGIN, sub->base);
     return PSM_OK;
 }
 
 static void waits(struct psm_conn *conn, struct psmProxySubArgs *sub)
 {
-    if (conn->role && conn->recorder) record((struct psmP2pLocalInfo *)conn, sub, PSM_STEP_BEGIN, sub->base);
+    if (conn->role && conn->recorder) record(conn, sub, PSM_STEP_BEGIN, sub->base);
 }
 
 const struct psm_conn_ops psm_p2p_conn_ops = {
     .begin = begin,
     .waits = waits,
-    .moved = moved,
+    .moved = psm_p2p_moved,
     .copied = copied,
+    .words = words,
+    .describe_wait = describe_wait,
     .gone = gone,
     .gone_error = gone_error,
-    .stalled = stalled,
-    .failed = failed,
+    .stalled = psm_msg_libpsm_p2p_stalled,
+    .failed = psm_msg_libpsm_p2p_failed,
     .say_end = say_end,
 };

@@ -46,7 +46,7 @@ static psm_status post(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     psm_line_store(&shared->recvTail, sub->base + local->conn.steps);
     if (fault.action != PSM_FAULT_DROP)
         psm_line_store(&shared->offer, psm_flag(local->conn.seq, zero_copy ? PSM_FLAG_ZERO_COPY : PSM_FLAG_FIFO));
-    psm_p2p_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+    psm_p2p_moved(&local->conn, sub, PSM_STEP_OFFERED, sub->base);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -70,7 +70,7 @@ static psm_status take_answer(struct psmP2pLocalInfo *local, struct psmProxySubA
     case PSM_FLAG_DECLINED:
         local->conn.stage = PSM_STAGE_FIFO;
         sub->nsteps = sub->posted = psm_conn_nsteps(sub->nbytes, local->conn.chunk);
-        psm_p2p_moved(local, sub, PSM_STEP_DECLINED, sub->base);
+        psm_p2p_moved(&local->conn, sub, PSM_STEP_DECLINED, sub->base);
         return PSM_OK;
     default:
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->conn.rank, local->conn.peer, 0,
@@ -83,17 +83,13 @@ static psm_status copy_out(struct psmP2pLocalInfo *local, struct psmProxySubArgs
 {
     struct psm_fault fault;
     PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
-    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->conn.chunk ? left : local->conn.chunk,
-             copied = bytes;
-    if (fault.action == PSM_FAULT_DROP) copied = 0;
-    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
-    const char *from = (const char *)local->fifo.ptr + step % local->conn.steps * local->conn.chunk;
-    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from++;
+    uint64_t skip, bytes = psm_conn_bytes(&local->conn, sub->nbytes - sub->offset);
+    uint64_t copied = psm_conn_damaged(&fault, bytes, &skip);
     if (bytes > 0)
-        PSM_TRY(psm_p2p_copy(local, sub->recvbuff + sub->offset, from, copied, psm_p2p_event_of(local, sub, step)));
-    sub->transmitted++;
-    sub->offset += bytes;
-    psm_p2p_moved(local, sub, PSM_STEP_COPYING, step);
+        PSM_TRY(psm_p2p_copy(local, sub->recvbuff + sub->offset, psm_p2p_slot(local, step) + skip, copied,
+                             psm_p2p_event_of(local, sub, step)));
+    psm_conn_enqueued(sub, bytes);
+    psm_p2p_moved(&local->conn, sub, PSM_STEP_COPYING, step);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -106,12 +102,7 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_CONN_DAMAGE : 0;
     if (fault.action != PSM_FAULT_DROP)
         psm_line_store(&local->shared->recvTail, (sub->base + sub->done + local->conn.steps) ^ damage);
-    bool ends = sub->done == sub->nsteps && fault.action == PSM_FAULT_NONE;
-    if (ends)
-        psm_p2p_passed(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
-    else
-        psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
-    psm_fault_act_after(&fault);
+    psm_p2p_published(local, sub, &fault);
     return PSM_OK;
 }
 
@@ -120,11 +111,7 @@ static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProx
 {
     while (sub->done < sub->transmitted) {
         psm_status status = PSM_OK;
-        int copied = sub->nbytes == 0
-                         ? 1
-                         : psm_conn_copied(&local->conn, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
-        if (copied < 0) return status;
-        if (copied == 0) break;
+        if (!psm_p2p_copied(local, sub, &status)) return status;
         PSM_TRY(give_back(local, sub));
         *moved = true;
     }

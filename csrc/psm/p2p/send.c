@@ -37,14 +37,14 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
                         local->conn.seq, sub->nbytes, local->conn.peer, offer.nbytes);
     *moved = true;
     sub->posted = sub->nsteps;
-    psm_p2p_moved(local, sub, PSM_STEP_TAKEN, sub->base);
+    psm_p2p_moved(&local->conn, sub, PSM_STEP_TAKEN, sub->base);
     local->conn.stage = PSM_STAGE_FIFO;
     if (kind == PSM_FLAG_FIFO) return PSM_OK;
     if ((sub->sendHandle != 0 || local->zero_copy == 2) && local->zero_copy != 0)
         local->import = psm_import_hold(local->conn.host, offer.id);
     if (!local->import) {
         psm_line_store(&shared->answer, psm_flag(local->conn.seq, PSM_FLAG_DECLINED));
-        psm_p2p_moved(local, sub, PSM_STEP_DECLINED, sub->base);
+        psm_p2p_moved(&local->conn, sub, PSM_STEP_DECLINED, sub->base);
         return PSM_OK;
     }
     if (!psm_import_at(local->import, offer.offset, offer.nbytes))
@@ -62,14 +62,10 @@ static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 {
     struct psm_fault fault;
     PSM_TRY(psm_conn_strike(&local->conn, &site_step, &fault));
-    uint64_t copied = bytes, from = sub->offset;
-    if (fault.action == PSM_FAULT_DROP) copied = 0;
-    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
-    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from = sub->offset + 1;
-    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, to, sub->sendbuff + from, copied, event));
-    sub->transmitted++;
-    sub->offset += bytes;
-    psm_p2p_moved(local, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
+    uint64_t skip, copied = psm_conn_damaged(&fault, bytes, &skip);
+    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, to, sub->sendbuff + sub->offset + skip, copied, event));
+    psm_conn_enqueued(sub, bytes);
+    psm_p2p_moved(&local->conn, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -85,12 +81,7 @@ static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs 
         if (local->conn.stage == PSM_STAGE_ZERO_COPY)
             psm_line_store(&local->shared->answer, psm_flag(local->conn.seq, PSM_FLAG_DONE) ^ damage);
     }
-    bool ends = sub->done == sub->nsteps && fault.action == PSM_FAULT_NONE;
-    if (ends)
-        psm_p2p_passed(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
-    else
-        psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
-    psm_fault_act_after(&fault);
+    psm_p2p_published(local, sub, &fault);
     return PSM_OK;
 }
 
@@ -99,11 +90,7 @@ static psm_status publish_copied(struct psmP2pLocalInfo *local, struct psmProxyS
 {
     while (sub->done < sub->transmitted) {
         psm_status status = PSM_OK;
-        int copied = sub->nbytes == 0
-                         ? 1
-                         : psm_conn_copied(&local->conn, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
-        if (copied < 0) return status;
-        if (copied == 0) break;
+        if (!psm_p2p_copied(local, sub, &status)) return status;
         PSM_TRY(publish(local, sub));
         *moved = true;
     }
@@ -133,9 +120,8 @@ static psm_status send_step(struct psm_conn *conn, struct psmProxySubArgs *sub, 
                                         local->conn.peer, tail, local->conn.seq, first, last),
                                PSM_CAUSE_DAMAGED_TAIL, local->conn.peer);
         if (tail <= step) break; /* canSend = NO */
-        uint64_t left = sub->nbytes - sub->offset;
-        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->conn.steps * local->conn.chunk,
-                     left < local->conn.chunk ? left : local->conn.chunk, psm_p2p_event_of(local, sub, step)));
+        PSM_TRY(copy(local, sub, psm_p2p_slot(local, step), psm_conn_bytes(&local->conn, sub->nbytes - sub->offset),
+                     psm_p2p_event_of(local, sub, step)));
         *moved = true;
         /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, even if
          * a copy takes this thread's time. */

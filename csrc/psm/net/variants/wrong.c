@@ -4,20 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "conn/wrong.h"
 #include "net/net.h"
-
-#define PARTS(setup, connect, free, progress)                                                                          \
-    {.proxySetup = (setup),                                                                                            \
-     .proxyConnect = (connect),                                                                                        \
-     .proxyFree = (free),                                                                                              \
-     .proxyProgress = (progress),                                                                                      \
-     .proxyAbort = psm_net_proxy_abort}
-
-static struct psmNetLocalInfo *local_of(struct psmProxyArgs *args, int s)
-{
-    struct psmNetLocalInfo *local = args->subs[s].connection->transportResources;
-    return local && local->conn.active == &args->subs[s] ? local : NULL;
-}
 
 /* ---- whole-struct: Setup's answer carries the local info, and the peer writes it over its own ---- */
 
@@ -44,27 +32,17 @@ static psm_status connect_whole(psmProxyConnection *connection, psmProxyState *s
 
 /* ---- early-send: a slot goes to the network once its copy is on the stream, not once it is done ---- */
 
-enum { SPARE = PSM_CONN_MAX_STEPS / 2 }; /* of the slots beyond: events that nobody records */
-
 static psm_status connect_early(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                 void *resp, int respSize, int *done)
 {
-    struct psmNetLocalInfo *local = connection->transportResources;
-    if (local && local->conn.steps > SPARE)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->conn.rank, local->conn.peer, 0,
-                        "early-send has room for %d steps: set PSM_STEPS", SPARE);
+    PSM_TRY(psm_conn_check_spare(connection, "early-send"));
     PSM_TRY(psm_net_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
-    for (uint32_t i = 0; local->conn.connected && i < local->conn.steps; i++)
-        PSM_CUDA(local->conn.cuda, "connect", local->conn.rank, local->conn.peer,
-                 cudaEventCreateWithFlags(&local->conn.events[SPARE + i], cudaEventDisableTiming));
-    return PSM_OK;
+    return psm_conn_make_spare(connection);
 }
 
 static psm_status free_early(psmProxyConnection *connection, psmProxyState *state)
 {
-    struct psmNetLocalInfo *local = connection->transportResources;
-    for (uint32_t i = 0; local && local->conn.connected && i < local->conn.steps; i++)
-        local->conn.cuda->cudaEventDestroy(local->conn.events[SPARE + i]);
+    psm_conn_free_spare(connection);
     return psm_net_proxy_free(connection, state);
 }
 
@@ -73,13 +51,8 @@ static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args
 {
     PSM_TRY(psm_net_send_progress(state, args));
     for (int s = 0; s < args->nsubs; s++) {
-        struct psmNetLocalInfo *local = local_of(args, s);
-        for (uint64_t n = local ? local->passed : 0; local && n < args->subs[s].transmitted; n++) {
-            uint64_t slot = (args->subs[s].base + n) % local->conn.steps;
-            cudaEvent_t recorded = local->conn.events[slot];
-            local->conn.events[slot] = local->conn.events[SPARE + slot];
-            local->conn.events[SPARE + slot] = recorded;
-        }
+        struct psmNetLocalInfo *local = psm_conn_running(&args->subs[s]);
+        if (local) psm_conn_swap_spare(&local->conn, &args->subs[s], local->passed);
     }
     return PSM_OK;
 }
@@ -108,7 +81,7 @@ static psm_status end_open(struct psmNetLocalInfo *local, struct open *open)
 static psm_status progress_reuse(psmProxyState *state, struct psmProxyArgs *args)
 {
     for (int s = 0; s < args->nsubs; s++) {
-        struct psmNetLocalInfo *local = local_of(args, s);
+        struct psmNetLocalInfo *local = psm_conn_running(&args->subs[s]);
         if (!local) continue;
         if (!local->variant && !(local->variant = calloc(1, sizeof(struct open)))) continue;
         struct open *open = local->variant;
@@ -128,45 +101,29 @@ static psm_status progress_reuse(psmProxyState *state, struct psmProxyArgs *args
 static psm_status progress_lost(psmProxyState *state, struct psmProxyArgs *args)
 {
     for (int s = 0; s < args->nsubs; s++) {
-        struct psmNetLocalInfo *local = local_of(args, s);
+        struct psmNetLocalInfo *local = psm_conn_running(&args->subs[s]);
         if (local) local->lost = args->subs[s].done;
     }
     return psm_net_recv_progress(state, args);
 }
 
-/* ---- no-free ---- */
-
-static psm_status free_nothing(psmProxyConnection *connection, psmProxyState *state)
-{
-    (void)state;
-    connection->transportResources = NULL;
-    return PSM_OK;
-}
-
 static const struct psmTransportComm whole_send =
-    PARTS(setup_whole, connect_whole, psm_net_proxy_free, psm_net_send_progress);
+    PSM_NET_COMM(setup_whole, connect_whole, psm_net_proxy_free, psm_net_send_progress);
 static const struct psmTransportComm whole_recv =
-    PARTS(setup_whole, connect_whole, psm_net_proxy_free, psm_net_recv_progress);
-static const struct psmTransportComm early_send = PARTS(psm_net_proxy_setup, connect_early, free_early, progress_early);
+    PSM_NET_COMM(setup_whole, connect_whole, psm_net_proxy_free, psm_net_recv_progress);
+static const struct psmTransportComm early_send =
+    PSM_NET_COMM(psm_net_proxy_setup, connect_early, free_early, progress_early);
 static const struct psmTransportComm reuse_send =
-    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_reuse);
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_reuse);
 static const struct psmTransportComm lost_recv =
-    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_lost);
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_lost);
 static const struct psmTransportComm leaks_send =
-    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, free_nothing, psm_net_send_progress);
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_conn_free_nothing, psm_net_send_progress);
 static const struct psmTransportComm leaks_recv =
-    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, free_nothing, psm_net_recv_progress);
+    PSM_NET_COMM(psm_net_proxy_setup, psm_net_proxy_connect, psm_conn_free_nothing, psm_net_recv_progress);
 
 static const struct psmNetVariant variants[] = {
-    {.size = sizeof(struct psmNetVariant),
-     .name = "whole-struct",
-     .summary = "Setup's answer carries the local info, and the peer writes it over its own",
-     .outcome = "PSM507: the first copy fails with an invalid resource handle; own handles are leaked",
-     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM507",
-                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS, .status = PSM_ERR_CUDA),
-     .wrong = 1,
-     .send = &whole_send,
-     .recv = &whole_recv},
+    {.size = sizeof(struct psmNetVariant), PSM_WRONG_WHOLE_STRUCT, .send = &whole_send, .recv = &whole_recv},
     {.size = sizeof(struct psmNetVariant),
      .name = "early-send",
      .summary = "a slot goes to the network before its copy is done: it queries an event that was never recorded",
@@ -201,18 +158,6 @@ static const struct psmNetVariant variants[] = {
      .wrong = 1,
      .send = &psm_net_split_send,
      .recv = &lost_recv},
-    {.size = sizeof(struct psmNetVariant),
-     .name = "no-free",
-     .summary = "Free drops the connection and releases nothing",
-     .outcome = "PSM505: the data is right; stream, events and memory are leaked",
-     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_LEAKING, .codes = "PSM505",
-                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS | PSM_LEAVES_MEMORY),
-     .wrong = 1,
-     .send = &leaks_send,
-     .recv = &leaks_recv},
+    {.size = sizeof(struct psmNetVariant), PSM_WRONG_NO_FREE, .send = &leaks_send, .recv = &leaks_recv},
 };
-
-__attribute__((constructor)) static void register_variants(void)
-{
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) psmNetRegisterVariant(&variants[i]);
-}
+PSM_CONN_VARIANTS(variants, psmNetRegisterVariant)

@@ -95,19 +95,13 @@ PSM_COMMS(whole, setup_whole, connect_whole, psm_p2p_proxy_free);
 PSM_COMMS(zero, setup_early, connect_zero, psm_p2p_proxy_free);
 PSM_COMMS(clobber, setup_events, connect_events, psm_p2p_proxy_free);
 PSM_COMMS(shallow, setup_whole, psm_p2p_proxy_connect, psm_p2p_proxy_free);
-static const struct psmTransportComm lazy_send = PSM_COMM(setup_whole, connect_whole, psm_p2p_proxy_free, guarded_send);
-static const struct psmTransportComm lazy_recv = PSM_COMM(setup_whole, connect_whole, psm_p2p_proxy_free, guarded_recv);
+static const struct psmTransportComm lazy_send =
+    PSM_P2P_COMM(setup_whole, connect_whole, psm_p2p_proxy_free, guarded_send);
+static const struct psmTransportComm lazy_recv =
+    PSM_P2P_COMM(setup_whole, connect_whole, psm_p2p_proxy_free, guarded_recv);
 
 static const struct psmP2pVariant variants[] = {
-    {.size = sizeof(struct psmP2pVariant),
-     .name = "whole-struct",
-     .summary = "Setup's answer carries the local info, and the peer writes it over its own",
-     .outcome = "PSM507: the first copy fails with an invalid resource handle; own handles are leaked",
-     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM507",
-                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS, .status = PSM_ERR_CUDA),
-     .wrong = 1,
-     .send = &whole_send,
-     .recv = &whole_recv},
+    {.size = sizeof(struct psmP2pVariant), PSM_WRONG_WHOLE_STRUCT, .send = &whole_send, .recv = &whole_recv},
     {.size = sizeof(struct psmP2pVariant),
      .name = "whole-struct-zero",
      .summary = "the same, with the answer made before the stream: the peer's handle is overwritten with 0",

@@ -6,27 +6,17 @@
 /* ---- stale-event: the event that is queried is not the one recorded behind the copy. Shows from two slots on: an
  * operation of one slot queries none ---- */
 
-enum { SPARE = PSM_CONN_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
-
 static psm_status connect_stale(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                 void *resp, int respSize, int *done)
 {
-    struct psmP2pLocalInfo *local = connection->transportResources;
-    if (local && local->conn.steps > SPARE)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->conn.rank, local->conn.peer, 0,
-                        "stale-event has room for %d steps: set PSM_STEPS", SPARE);
+    PSM_TRY(psm_conn_check_spare(connection, "stale-event"));
     PSM_TRY(psm_p2p_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
-    for (uint32_t i = 0; *done && i < local->conn.steps; i++)
-        PSM_CUDA(local->conn.cuda, "connect", local->conn.rank, local->conn.peer,
-                 cudaEventCreateWithFlags(&local->conn.events[SPARE + i], cudaEventDisableTiming));
-    return PSM_OK;
+    return psm_conn_make_spare(connection);
 }
 
 static psm_status free_stale(psmProxyConnection *connection, psmProxyState *state)
 {
-    struct psmP2pLocalInfo *local = connection->transportResources;
-    for (uint32_t i = 0; local && local->conn.connected && i < local->conn.steps; i++)
-        local->conn.cuda->cudaEventDestroy(local->conn.events[SPARE + i]);
+    psm_conn_free_spare(connection);
     return psm_p2p_proxy_free(connection, state);
 }
 
@@ -35,14 +25,8 @@ static void swap_events(struct psmProxyArgs *args)
 {
     for (int s = 0; s < args->nsubs; s++) {
         struct psmProxySubArgs *sub = &args->subs[s];
-        struct psmP2pLocalInfo *local = sub->connection->transportResources;
-        if (!local || local->conn.active != sub) continue;
-        for (uint64_t n = sub->done; n < sub->transmitted; n++) {
-            uint64_t slot = (sub->base + n) % local->conn.steps;
-            cudaEvent_t recorded = local->conn.events[slot];
-            local->conn.events[slot] = local->conn.events[SPARE + slot];
-            local->conn.events[SPARE + slot] = recorded;
-        }
+        struct psm_conn *conn = psm_conn_running(sub);
+        if (conn) psm_conn_swap_spare(conn, sub, sub->done);
     }
 }
 static psm_status stale_send_progress(psmProxyState *state, struct psmProxyArgs *args)
@@ -73,11 +57,11 @@ static psm_status erase_progress(psmProxyState *state, struct psmProxyArgs *args
 }
 
 static const struct psmTransportComm stale_send =
-    PSM_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_send_progress);
+    PSM_P2P_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_send_progress);
 static const struct psmTransportComm stale_recv =
-    PSM_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_recv_progress);
+    PSM_P2P_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_recv_progress);
 static const struct psmTransportComm erase_send =
-    PSM_COMM(psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_free, erase_progress);
+    PSM_P2P_COMM(psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_free, erase_progress);
 
 static const struct psmP2pVariant variants[] = {
     {.size = sizeof(struct psmP2pVariant),

@@ -25,17 +25,8 @@ static psm_status free_direct(psmProxyConnection *connection, psmProxyState *sta
     return psm_p2p_proxy_free(connection, state);
 }
 
-/* ---- no-free ---- */
-
-static psm_status free_nothing(psmProxyConnection *connection, psmProxyState *state)
-{
-    (void)state;
-    connection->transportResources = NULL;
-    return PSM_OK;
-}
-
 PSM_COMMS(direct, psm_p2p_proxy_setup, connect_direct, free_direct);
-PSM_COMMS(leaks, psm_p2p_proxy_setup, psm_p2p_proxy_connect, free_nothing);
+PSM_COMMS(leaks, psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_conn_free_nothing);
 
 static const struct psmP2pVariant variants[] = {
     {.size = sizeof(struct psmP2pVariant),
@@ -46,14 +37,6 @@ static const struct psmP2pVariant variants[] = {
      .wrong = 1,
      .send = &direct_send,
      .recv = &direct_recv},
-    {.size = sizeof(struct psmP2pVariant),
-     .name = "no-free",
-     .summary = "Free drops the connection and releases nothing",
-     .outcome = "PSM505: the data is right; stream, events and memory are leaked",
-     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_LEAKING, .codes = "PSM505",
-                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS | PSM_LEAVES_MEMORY),
-     .wrong = 1,
-     .send = &leaks_send,
-     .recv = &leaks_recv},
+    {.size = sizeof(struct psmP2pVariant), PSM_WRONG_NO_FREE, .send = &leaks_send, .recv = &leaks_recv},
 };
 PSM_VARIANTS(variants)

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from tests.csrc.psm.net.conftest import Runner
+from tests.csrc.psm import jobs
+from tests.csrc.psm.jobs import ENDED, Runner
 
 #: No byte, one, around a slot of 8192 bytes, an odd size of many.
 SIZES = "sizes=0,1,8191,8192,8193,65536,300001"
-ENDED = {"PSM_ERR_PEER_DEAD", "PSM_ERR_PEER_CLOSED", "PSM_ERR_ABORTED"}
 
 
 @pytest.mark.parametrize("stream", ["legacy", "nonblocking"])
@@ -49,13 +49,7 @@ def test_what_a_plugin_cannot_be_is_told(run: Runner) -> None:
 @pytest.mark.parametrize(
     ("what", "status", "text"),
     [
-        ("magic", "PSM_ERR_PROTOCOL", r"bad magic 0x50534d4f, expected 0x50534d4e"),
-        ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
-        ("role", "PSM_ERR_MISMATCH", r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
-        ("steps", "PSM_ERR_MISMATCH", r"PSM_STEPS\) is 8 at rank 0 and 16 at rank 1"),
-        ("chunk", "PSM_ERR_MISMATCH", r"is 8192 at rank 0 and 16384 at rank 1"),
-        ("buffer", "PSM_ERR_MISMATCH", r"PSM_BUFFER_SIZE\) is 65536 at rank 0 and 131072 at rank 1"),
-        ("rank", "PSM_ERR_MISMATCH", r"the peer's rank is 1 at rank 0 and 77 at rank 1"),
+        *jobs.differences(0x50534D4E),
         ("channel", "PSM_ERR_MISMATCH", r"the channel is 0 at rank 0 and 9 at rank 1"),
         ("net", "PSM_ERR_MISMATCH", r"the network is PSM at rank 0 and Other at rank 1; set PSM_NET_PLUGIN alike"),
     ],
@@ -63,10 +57,7 @@ def test_what_a_plugin_cannot_be_is_told(run: Runner) -> None:
 def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
     run: Runner, what: str, status: str, text: str
 ) -> None:
-    job = run("sizes=1", "one_way=1", f"differ=1:{what}", PSM_TIMEOUT="2")
-    ((_, said, stage, why),) = [x for x in job.said("connect") if x[0] == 0]
-    assert (said, stage) == (status, "connect")
-    assert re.search(text, why), why
+    jobs.check_refusal(run, what, status, text, PSM_TIMEOUT="2")
 
 
 def test_requests_of_a_wrong_size_or_release_are_refused(run: Runner) -> None:
@@ -91,9 +82,9 @@ def test_requests_of_a_wrong_size_or_release_are_refused(run: Runner) -> None:
 
 def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
     job = run("sizes=100", "one_way=1", "differ=0:nbytes")
-    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 0]
+    status, _, text = job.said_by(0, "group")
     assert status == "PSM_ERR_MISMATCH" and "operation 1: this rank sends 101 bytes, rank 1 expects 100" in text
-    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 1]
+    status, _, text = job.said_by(1, "group")
     assert status == "PSM_ERR_PEER_CLOSED" and "rank 0, the sender, ended operation 1 with PSM_ERR_MISMATCH" in text
 
 
@@ -112,7 +103,7 @@ def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
 )
 def test_messages_that_are_lost_cut_or_damaged_are_refused(run: Runner, fault: str, text: str) -> None:
     job = run("sizes=300001", "iters=1", "one_way=1", PSM_FAULTS=fault)
-    ((_, status, _, why),) = [x for x in job.said("group") if x[0] == 1]
+    status, _, why = job.said_by(1, "group")
     assert status == "PSM_ERR_PROTOCOL" and text in why, why
     assert job.results[0] in ENDED
 
@@ -132,11 +123,7 @@ def test_who_is_killed_at_a_step_is_noticed_by_the_other(run: Runner, where: str
 
 @pytest.mark.parametrize("where", ["net.copy", "net.send.step", "net.recv.step", "net.recv.credit"])
 def test_an_error_in_the_progress_thread_ends_the_operation_at_both_ends(run: Runner, where: str) -> None:
-    victim = 1 if "recv" in where else 0
-    job = run("sizes=500000", "one_way=1", PSM_FAULTS=f"{where}:error=EIO,rank={victim}")
-    assert job.results[victim] == "PSM_ERR_SYSTEM"
-    assert job.results[1 - victim] in ENDED
-    assert any(rank == victim and "EIO" in text for rank, _, _, text in job.said("group"))
+    jobs.check_error_ends_both(run, where)
 
 
 def test_a_credit_that_cannot_be_sent_ends_the_operation_at_both_ends(run: Runner) -> None:
@@ -173,9 +160,7 @@ def test_who_does_not_come_is_told_when_the_deadline_has_passed(run: Runner) -> 
 
 
 def test_an_abort_frees_the_application_stream(run: Runner) -> None:
-    """Rank 1 posts nothing, so rank 0 would wait for ever."""
-    job = run("sizes=200000", "lone=1", "abort=0", "iters=1")
-    assert "PSM_ERR_ABORTED" in {status for rank, status, _, _ in job.said("group") if rank == 0}
+    jobs.check_abort(run)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.csrc.psm.p2p.conftest import APART, Runner
+from tests.csrc.psm.jobs import Runner
+from tests.csrc.psm.p2p.conftest import APART
 
 # PSM_BUFFER_SIZE is 64K in 8 steps: a chunk has 8192 bytes.
 SIZES = "sizes=0,1,7,8191,8192,8193,65535,65536,65537,300001"

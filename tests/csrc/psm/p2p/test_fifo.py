@@ -9,7 +9,7 @@ import pytest
 
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
-from tests.csrc.psm.p2p.conftest import SANITIZERS
+from tests.csrc.psm.jobs import SANITIZERS
 
 HERE = Path(__file__).parent
 
@@ -21,16 +21,8 @@ def fifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generated = ground.generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), *ground.PSM.glob("core/*.c"), *ground.PSM.glob("shm/*.c")]
     sources += [ground.PSM / "p2p" / "fifo.c", HERE / "fifo.c"]
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), *SANITIZERS, *sorted(sources)]
-    done = subprocess.run(
-        [*command, "-o", folder / "fifo", "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "fifo"
+    options = [*compiled.WARNINGS, *ground.includes(generated), *SANITIZERS]
+    return compiled.link(folder / "fifo", sources, options, ["-lpthread", "-ldl"])
 
 
 def ask(fifo: Path, tmp_path: Path, *arguments: object) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from psmkit.lab import cuda
 from tests.csrc.base import compiled
-from tests.csrc.psm.p2p.conftest import FOUR, build
+from tests.csrc.psm.jobs import FOUR
+from tests.csrc.psm.p2p.conftest import build
 
 JOBS = [
     ["repeat=3", "ranks=3"],

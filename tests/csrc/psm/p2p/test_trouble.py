@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.csrc.psm.p2p.conftest import Runner
-
-ENDED = {"PSM_ERR_PEER_DEAD", "PSM_ERR_PEER_CLOSED", "PSM_ERR_ABORTED"}
+from tests.csrc.psm import jobs
+from tests.csrc.psm.jobs import ENDED, Runner
 
 
 def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
@@ -24,32 +23,22 @@ def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "status", "text"),
     [
-        ("magic", "PSM_ERR_PROTOCOL", r"bad magic 0x50534d51, expected 0x50534d50"),
-        ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
+        *jobs.differences(0x50534D50),
         ("mode", "PSM_ERR_MISMATCH", r"the mode is CUMEM \(2\) at rank 0 and IPC \(3\) at rank 1"),
-        ("role", "PSM_ERR_MISMATCH", r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
-        ("steps", "PSM_ERR_MISMATCH", r"PSM_STEPS\) is 8 at rank 0 and 16 at rank 1"),
-        ("chunk", "PSM_ERR_MISMATCH", r"is 8192 at rank 0 and 16384 at rank 1"),
-        ("buffer", "PSM_ERR_MISMATCH", r"PSM_BUFFER_SIZE\) is 65536 at rank 0 and 131072 at rank 1"),
-        ("rank", "PSM_ERR_MISMATCH", r"the peer's rank is 1 at rank 0 and 77 at rank 1"),
         ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), expected cumem \(4\)"),
     ],
 )
 def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
     run: Runner, what: str, status: str, text: str
 ) -> None:
-    job = run("ranks=2", "sizes=1", "one_way=1", f"differ=1:{what}")
-    assert job.code != 0
-    ((rank, said, stage, why),) = [x for x in job.said("connect") if x[0] == 0]
-    assert (rank, said, stage) == (0, status, "connect")
-    assert re.search(text, why), why
+    jobs.check_refusal(run, what, status, text)
 
 
 def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
     job = run("ranks=2", "sizes=100", "one_way=1", "differ=0:nbytes")
-    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 0]
+    status, _, text = job.said_by(0, "group")
     assert status == "PSM_ERR_MISMATCH" and "sends 101 bytes, rank 1 expects 100" in text
-    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 1]
+    status, _, text = job.said_by(1, "group")
     assert status in ENDED and ("PSM_ERR_MISMATCH" in text or "101" in text)
 
 
@@ -94,11 +83,7 @@ def test_who_is_killed_in_zero_copy_is_noticed_by_the_other(run: Runner, victim:
 
 @pytest.mark.parametrize("where", ["p2p.copy", "p2p.send.step", "p2p.recv.step", "p2p.recv.offer"])
 def test_an_error_in_the_progress_thread_ends_the_operation_at_both_ends(run: Runner, where: str) -> None:
-    victim = 1 if "recv" in where else 0
-    job = run("ranks=2", "sizes=500000", "one_way=1", PSM_FAULTS=f"{where}:error=EIO,rank={victim}")
-    assert job.results[victim] == "PSM_ERR_SYSTEM"
-    assert job.results[1 - victim] in ENDED
-    assert any(rank == victim and "EIO" in text for rank, _, _, text in job.said("group"))
+    jobs.check_error_ends_both(run, where)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +133,7 @@ def test_a_stream_that_is_captured_is_refused_and_can_be_used_behind_it(run: Run
 
 
 def test_an_abort_frees_the_application_stream(run: Runner) -> None:
-    """Rank 1 posts nothing, so rank 0 would wait for ever."""
-    job = run("ranks=2", "sizes=200000", "lone=1", "abort=0", "iters=1")
-    assert ("PSM_ERR_ABORTED") in {status for rank, status, _, _ in job.said("group") if rank == 0}
+    jobs.check_abort(run)
 
 
 def test_a_stall_says_which_side_is_waited_for(run: Runner) -> None:

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/internal.h"
-#include "end.h"
+#include "job/end.h"
 #include "p2p/p2p.h"
 #include "psm/psm_net.h"
 
@@ -59,11 +59,6 @@ struct connector {
     int rank, socket;
     uint64_t connection;
 };
-
-const char *end_kind(void)
-{
-    return "stand-in";
-}
 
 /* ---- sockets ---- */
 

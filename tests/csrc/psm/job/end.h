@@ -1,4 +1,4 @@
-/* A rank's end for the driver: a proxy state and the host that p2p sees. end_standin.c makes them without libpsm's
+/* A rank's end for a driver: a proxy state and the host that p2p sees. end_standin.c makes them without libpsm's
  * proxy, end_proxy.c with it. */
 #ifndef PSM_TEST_END_H
 #define PSM_TEST_END_H
@@ -25,6 +25,5 @@ psm_status end_open(int rank, int nranks, int device, const struct psm_settings 
 psm_status end_meet(struct end *end, const struct end_place *places, int nranks);
 psm_status end_close(struct end *end);
 void end_abort(struct end *end);
-const char *end_kind(void);
 
 #endif

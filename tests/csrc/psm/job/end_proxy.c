@@ -1,14 +1,9 @@
 /* A rank's end with libpsm's own proxy. */
 #include "core/internal.h"
-#include "end.h"
+#include "job/end.h"
 #include "psm/psm_net.h"
 
 const struct psmTransportComm *end_net[2];
-
-const char *end_kind(void)
-{
-    return "proxy";
-}
 
 psm_status end_open(int rank, int nranks, int device, const struct psm_settings *settings, struct end_place *place,
                     struct end *end)

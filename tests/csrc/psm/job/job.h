@@ -1,0 +1,112 @@
+/* Ranks that send each other data: what the drivers of p2p and net share. See Job in jobs.py for what they print. */
+#ifndef PSM_TEST_JOB_H
+#define PSM_TEST_JOB_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/internal.h"
+#include "job/end.h"
+#include "psm/psm_launch.h"
+#include "psm_cuda.h"
+
+enum { JOB_SIZES = 64, JOB_UNTOUCHED = 0xa5 };
+
+/* The arguments: one NAME=VALUE each. */
+extern struct job {
+    int ranks, iters, one_way;
+    int lone, aborts, differ; /* a rank; -1: none */
+    int nsizes;
+    uint64_t sizes[JOB_SIZES];
+    uint64_t around; /* bytes of a buffer that no operation uses */
+    const char *stream, *differs, *variant;
+} job;
+/* Reads an argument that all drivers have. */
+void job_argument(char *argument);
+/* The value of an argument of this name; NULL: it has another. */
+const char *job_value(const char *argument, const char *name);
+
+/* Shared by the processes; a driver's own comes behind it. */
+struct job_meeting {
+    _Atomic int arrived, failed;
+    struct end_place places[END_RANKS];
+    struct psm_peer_info infos[END_RANKS];
+};
+extern struct job_meeting *job_meeting;
+void *job_share(size_t size);
+
+struct job_rank {
+    int rank, device;
+    struct end end;
+    cudaStream_t stream; /* the application's */
+    const struct psm_cuda *cuda;
+    uint8_t *check; /* room for a buffer */
+};
+
+void job_say(const struct job_rank *r, const char *what, psm_status status);
+#define JOB_OK(r, what, call)                                                                                          \
+    do {                                                                                                               \
+        psm_status s_ = (call);                                                                                        \
+        if (s_ != PSM_OK) {                                                                                            \
+            job_say(r, what, s_);                                                                                      \
+            atomic_store(&job_meeting->failed, 1);                                                                     \
+            return s_;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+#define JOB_CUDA(r, call)                                                                                              \
+    do {                                                                                                               \
+        int c_ = (int)(r)->cuda->call;                                                                                 \
+        if (c_) {                                                                                                      \
+            printf("rank %d CUDA %d: %s\n", (r)->rank, c_, #call);                                                     \
+            exit(3);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* Waits for all ranks; false when one has failed or died. */
+bool job_meet(void);
+/* Whether data goes from a rank to another. */
+bool job_pair(int from, int to);
+/* Whether this rank does so what it is told to do otherwise than the other. */
+bool job_differs(const struct job_rank *r, const char *what);
+/* What this rank tells the other is not what it does. */
+#define JOB_TELL_WRONG(r, info)                                                                                        \
+    do {                                                                                                               \
+        if (job_differs(r, "magic")) (info)->magic ^= 1;                                                               \
+        if (job_differs(r, "version")) (info)->version++;                                                              \
+        if (job_differs(r, "role")) (info)->role = !(info)->role;                                                      \
+        if (job_differs(r, "steps")) (info)->steps *= 2;                                                               \
+        if (job_differs(r, "chunk")) (info)->chunk *= 2;                                                               \
+        if (job_differs(r, "buffer")) (info)->buffer_size *= 2;                                                        \
+        if (job_differs(r, "rank")) (info)->rank = 77;                                                                 \
+    } while (0)
+
+/* The bytes of the largest buffer. */
+uint64_t job_largest(void);
+/* The bytes that go from this rank to another in an operation, from an offset of the buffer on; the rest of a buffer to
+ * receive in is left untouched. */
+void job_fill(const struct job_rank *r, int to, uint8_t *out, uint8_t *in, int iter, uint64_t offset, uint64_t bytes);
+psm_status job_compare(const struct job_rank *r, int from, const uint8_t *in, int iter, uint64_t offset,
+                       uint64_t bytes);
+
+/* Opens a rank's device, settings and end, and meets the others; ends the process if that fails. */
+void job_open(struct job_rank *r);
+/* The stream, and room to compare. */
+void job_prepare(struct job_rank *r);
+void job_close(struct job_rank *r);
+/* Launches operations on the stream, and waits for them. */
+psm_status job_group(struct job_rank *r, const struct psmGroupOp *ops, size_t n);
+/* The rank's job is over: meets the others if it went well. */
+void job_over(psm_status status);
+
+/* Says which descriptors and mappings are left of what libpsm and the ends make. */
+void job_say_left(void);
+/* A process for each rank. Returns the exit status: the worst one. */
+int job_fork(int (*work)(int rank));
+/* The table of a variant as a line. Not a type: the transports' variants have no common one. */
+#define JOB_LIST_VARIANT(v)                                                                                            \
+    printf("%s|%d|%s|%s|%u|%u|%u|%s|%s\n", (v)->name, (v)->wrong, (v)->outcome, (v)->faults ? (v)->faults : "",        \
+           (v)->declared->verdict, (v)->declared->shows, (v)->declared->leaves,                                        \
+           psm_status_name((v)->declared->status), (v)->declared->codes)
+
+#endif
