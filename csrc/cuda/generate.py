@@ -111,7 +111,7 @@ def wrapper(api: Api, f: Any, library: str, per_thread: bool) -> str:
 
 
 def exports(api: Api, library: str) -> str:
-    parts = [f"/* Generated from api.def: the symbols of {library}. */\n", '#include "exports.h"\n']
+    parts = [f"/* Generated from api.def: the symbols of {library}. */\n", '#include "core/hc_exports.h"\n']
     for f in api.of(library):
         parts.append(wrapper(api, f, library, False))
         if f.default_stream:
@@ -149,7 +149,7 @@ def table(api: Api) -> tuple[str, str]:
         variant = f'"{f.default_stream}"' if f.default_stream else "0"
         rows.append(f'    {{"{f.name}", "{f.base}", {variant}, {mark}, {bits}, {since}, {int(api.has(f))}}},\n')
     header.append("    HC_FN_COUNT\n};\n#endif\n")
-    code = '/* Generated from api.def. */\n#include "hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
+    code = '/* Generated from api.def. */\n#include "core/hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
     return "".join(header), code + "".join(rows) + "};\n"
 
 

@@ -1,5 +1,5 @@
 /* Birth times, from the processor's counter: a system call takes twice as long. */
-#include "internal.h"
+#include "san_internal.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -1,6 +1,6 @@
 /* Exported objects, in a table of their own: an import looks up one key in all processes, and there may be thousands of
  * both, so that reading all objects of all processes would take longer than the program's own work. */
-#include "internal.h"
+#include "san_internal.h"
 
 /* A key is published once. If the table is full, an import of the object has no known owner. */
 enum { EXPORTS = 8192, PROBES = 8 };

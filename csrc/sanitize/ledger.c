@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 /* Ended objects are stored in sets by their numbers, WAYS per set: SETS in each shard, PLACE_SETS in SAN_PLACES. */
 enum { CHUNK = 32, WAYS = 15, NEXT = WAYS, SETS = 32, PLACE_SETS = 512 };

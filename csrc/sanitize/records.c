@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 /* SPARE: slots that the shards keep for their next births. */
 enum { OBJECTS = 8192, SPARE = SAN_SHARDS };

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "internal.h"
 #include "psm_messages.h"
+#include "san_internal.h"
 
 /* REPORTS: number of last records that are kept, at two to four per report. TOLD: maximum number of different reports.
  */

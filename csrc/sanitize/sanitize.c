@@ -7,9 +7,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "internal.h"
 #include "log.h"
 #include "psm_messages.h"
+#include "san_internal.h"
 
 PSM_SAN_API _Atomic int psm_san_mode_now;
 PSM_SAN_API _Thread_local int psm_san_depth __attribute__((tls_model("initial-exec")));

@@ -7,8 +7,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "internal.h"
 #include "log.h"
+#include "san_internal.h"
 
 static struct sigaction before[2];
 static _Atomic int told;

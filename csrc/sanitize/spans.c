@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 /* By base, without overlap, starting anywhere in the array: inserting or removing at an end moves nothing. */
 static struct san_span *room, *entries;

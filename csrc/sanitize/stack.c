@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
 #include "log.h"
+#include "san_internal.h"
 
 /* The module number of a frame outside all modules, and the number of bits below the module's. */
 enum { NO_MODULE = 0xffff };

@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unwind.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 /* As in glibc's backtrace(): libgcc_s is loaded with its first user, not with every program. */
 static typeof(_Unwind_Backtrace) *unwind_all;

@@ -1,6 +1,6 @@
 """What workers rely on: where an address leads, and that memory stays mapped while a worker holds it.
 
-These are calls between the rooms of hostcuda (csrc/hostcuda/hc.h), not CUDA's.
+These are calls between the rooms of hostcuda (csrc/hostcuda/core/hc.h), not CUDA's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGEABLE, PINNED, DEVICE, MANAGED = range(4)
 
 def declared() -> str:
     """What hc.h declares of these, as it stands there: a copy would go stale."""
-    text = re.sub(r"/\*.*?\*/", "", (Path(__file__).parents[2] / "csrc/hostcuda/hc.h").read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", (Path(__file__).parents[2] / "csrc/hostcuda/core/hc.h").read_text(), flags=re.DOTALL)
     wanted = (
         r"struct hc_place \{.*?\};",
         r"struct hc_piece \{.*?\};",

@@ -22,7 +22,8 @@ Move = Callable[[int, int, int], None]
 def move(tmp_path_factory: pytest.TempPathFactory) -> Move:
     """hc_bytes_move."""
     library = tmp_path_factory.mktemp("bytes") / "bytes.so"
-    command = [compiled.compiler(), *compiled.WARNINGS, "-O2", "-fPIC", "-shared", str(HOSTCUDA / "bytes.c")]
+    command = [compiled.compiler(), *compiled.WARNINGS, "-O2", "-fPIC", "-shared"]
+    command += ["-I", str(HOSTCUDA), str(HOSTCUDA / "copy" / "bytes.c")]
     done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     function = ctypes.CDLL(str(library)).hc_bytes_move

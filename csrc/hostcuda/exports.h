@@ -1,5 +1,0 @@
-/* For the exports made from api.def. */
-#include "hc.h"
-#include "san.h"
-#include "san_copy.h"
-#define HC_EXPORT __attribute__((visibility("default")))

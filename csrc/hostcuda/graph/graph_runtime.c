@@ -1,0 +1,517 @@
+/* Nodes of the runtime API: adding, changing, querying. */
+#include "graph/hc_graph.h"
+
+#include <string.h>
+
+/* ---- adding ---- */
+
+cudaError_t hc_cudaGraphAddEmptyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                     const cudaGraphNode_t *pDependencies, size_t numDependencies)
+{
+    struct hc_recipe recipe = {.type = cudaGraphNodeTypeEmpty, .device = hc_current_device()};
+    return hc_recipe_add(0, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemcpyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                      const struct cudaMemcpy3DParms *pCopyParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_copy(&recipe, pCopyParams);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemcpyNode1D(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                        const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dst,
+                                        const void *src, size_t count, enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+/* A stretch of a device variable. */
+static int symbol_part(const void *symbol, size_t count, size_t offset, void **address)
+{
+    uintptr_t start = 0;
+    size_t size = 0;
+    int rc = hc_symbol_of(symbol, &start, &size);
+    if (!rc && (offset > size || count > size - offset)) rc = PSM_CUDA_INVALID_VALUE;
+    *address = (void *)(start + offset); // NOLINT: an address of the device
+    return rc;
+}
+
+static int recipe_to_symbol(struct hc_recipe *recipe, const void *symbol, const void *src, size_t count, size_t offset,
+                            enum cudaMemcpyKind kind)
+{
+    void *address;
+    int rc = symbol_part(symbol, count, offset, &address);
+    return rc ? rc : hc_recipe_line(recipe, address, src, count, (int)kind);
+}
+
+static int recipe_from_symbol(struct hc_recipe *recipe, void *dst, const void *symbol, size_t count, size_t offset,
+                              enum cudaMemcpyKind kind)
+{
+    void *address;
+    int rc = symbol_part(symbol, count, offset, &address);
+    return rc ? rc : hc_recipe_line(recipe, dst, address, count, (int)kind);
+}
+
+cudaError_t hc_cudaGraphAddMemcpyNodeToSymbol(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                              const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                              const void *symbol, const void *src, size_t count, size_t offset,
+                                              enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemcpyNodeFromSymbol(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                                const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dst,
+                                                const void *symbol, size_t count, size_t offset,
+                                                enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemsetNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                      const struct cudaMemsetParams *pMemsetParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_fill(&recipe, pMemsetParams, NULL);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+static int recipe_host(struct hc_recipe *recipe, const struct cudaHostNodeParams *p)
+{
+    return p ? hc_recipe_host(recipe, p->fn, p->userData) : PSM_CUDA_INVALID_VALUE;
+}
+
+cudaError_t hc_cudaGraphAddHostNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                    const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                    const struct cudaHostNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = recipe_host(&recipe, pNodeParams);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddKernelNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                      const struct cudaKernelNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_kernel(&recipe, pNodeParams);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddEventRecordNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                           const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                           cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddEventWaitNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                         const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                         cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemAllocNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                        const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                        struct cudaMemAllocNodeParams *nodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_allocation(&recipe, nodeParams);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemFreeNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                       const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dptr)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_free(&recipe, dptr);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddChildGraphNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                          const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                          cudaGraph_t childGraph)
+{
+    return hc_recipe_child(pGraphNode, graph, pDependencies, NULL, numDependencies, childGraph, false);
+}
+
+/* ---- adding and changing by the union of all parameters ---- */
+
+static int recipe_of(struct hc_recipe *recipe, struct cudaGraphNodeParams *p)
+{
+    struct cudaKernelNodeParams kernel;
+    switch ((int)p->type) {
+    case cudaGraphNodeTypeKernel:
+        if (p->kernel.functionType || p->kernel.ctx) return PSM_CUDA_NOT_SUPPORTED;
+        kernel = (struct cudaKernelNodeParams){p->kernel.func,           p->kernel.gridDim,      p->kernel.blockDim,
+                                               p->kernel.sharedMemBytes, p->kernel.kernelParams, p->kernel.extra};
+        return hc_recipe_kernel(recipe, &kernel);
+    case cudaGraphNodeTypeMemcpy:
+        if (p->memcpy.flags || p->memcpy.reserved) return PSM_CUDA_INVALID_VALUE;
+        return p->memcpy.ctx ? PSM_CUDA_NOT_SUPPORTED : hc_recipe_copy(recipe, &p->memcpy.copyParams);
+    case cudaGraphNodeTypeMemset:
+        if (p->memset.ctx) return PSM_CUDA_NOT_SUPPORTED;
+        return hc_recipe_fill(recipe, (const struct cudaMemsetParams *)&p->memset, NULL);
+    case cudaGraphNodeTypeHost:
+        return p->host.ctx ? PSM_CUDA_NOT_SUPPORTED : hc_recipe_host(recipe, p->host.fn, p->host.userData);
+    case cudaGraphNodeTypeEmpty:
+        *recipe = (struct hc_recipe){.type = cudaGraphNodeTypeEmpty, .device = hc_current_device()};
+        return 0;
+    case cudaGraphNodeTypeWaitEvent:
+        return hc_recipe_event(recipe, cudaGraphNodeTypeWaitEvent, p->eventWait.event);
+    case cudaGraphNodeTypeEventRecord:
+        return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, p->eventRecord.event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_recipe_allocation(recipe, &p->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_recipe_free(recipe, p->free.dptr);
+    default:
+        return PSM_CUDA_NOT_SUPPORTED;
+    }
+}
+
+static bool may_change(int type)
+{
+    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
+}
+
+static int add_any(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                   const cudaGraphEdgeData *data, size_t n, struct cudaGraphNodeParams *p)
+{
+    struct hc_recipe recipe;
+    cudaGraph_t child;
+    if (!p) return PSM_CUDA_INVALID_VALUE;
+    if (p->type != cudaGraphNodeTypeGraph) {
+        int error = recipe_of(&recipe, p);
+        return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
+    }
+    bool move = p->graph.ownership == cudaGraphChildGraphOwnershipMove;
+    int rc = hc_recipe_child(out, graph, dependencies, data, n, p->graph.graph, move);
+    if (!rc && !hc_cudaGraphChildGraphNodeGetGraph(*out, &child)) p->graph.graph = child; /* what the node owns */
+    return rc;
+}
+
+cudaError_t hc_cudaGraphAddNode__12(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                    const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                    struct cudaGraphNodeParams *nodeParams)
+{
+    return add_any(pGraphNode, graph, pDependencies, NULL, numDependencies, nodeParams);
+}
+
+cudaError_t hc_cudaGraphAddNode__13(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                    const cudaGraphNode_t *pDependencies, const cudaGraphEdgeData *dependencyData,
+                                    size_t numDependencies, struct cudaGraphNodeParams *nodeParams)
+{
+    return add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
+}
+
+cudaError_t hc_cudaGraphAddNode_v2(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
+                                   const cudaGraphEdgeData *dependencyData, size_t numDependencies,
+                                   struct cudaGraphNodeParams *nodeParams)
+{
+    return add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
+}
+
+cudaError_t hc_cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
+{
+    struct hc_recipe recipe;
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNode_t node,
+                                          struct cudaGraphNodeParams *nodeParams)
+{
+    struct hc_recipe recipe;
+    if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
+        return hc_cudaGraphExecChildGraphNodeSetParams(graphExec, node, nodeParams->graph.graph);
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
+    return hc_recipe_set_exec(error, &recipe, graphExec, node);
+}
+
+cudaError_t hc_cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
+{
+    enum cudaGraphNodeType type;
+    int rc = nodeParams ? hc_cudaGraphNodeGetType(node, &type) : PSM_CUDA_INVALID_VALUE;
+    if (rc) return rc;
+    memset(nodeParams, 0, sizeof *nodeParams);
+    nodeParams->type = type;
+    switch ((int)type) {
+    case cudaGraphNodeTypeMemcpy:
+        return hc_cudaGraphMemcpyNodeGetParams(node, &nodeParams->memcpy.copyParams);
+    case cudaGraphNodeTypeMemset:
+        return hc_cudaGraphMemsetNodeGetParams(node, (struct cudaMemsetParams *)&nodeParams->memset);
+    case cudaGraphNodeTypeHost:
+        return hc_cudaGraphHostNodeGetParams(node, (struct cudaHostNodeParams *)&nodeParams->host);
+    case cudaGraphNodeTypeGraph:
+        return hc_cudaGraphChildGraphNodeGetGraph(node, &nodeParams->graph.graph);
+    case cudaGraphNodeTypeWaitEvent:
+        return hc_node_event(node, cudaGraphNodeTypeWaitEvent, &nodeParams->eventWait.event);
+    case cudaGraphNodeTypeEventRecord:
+        return hc_node_event(node, cudaGraphNodeTypeEventRecord, &nodeParams->eventRecord.event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_cudaGraphMemAllocNodeGetParams(node, &nodeParams->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_cudaGraphMemFreeNodeGetParams(node, &nodeParams->free.dptr);
+    case cudaGraphNodeTypeEmpty:
+        return 0;
+    default:
+        return PSM_CUDA_NOT_SUPPORTED;
+    }
+}
+
+/* ---- changing: nodes of graphs, and of executable graphs ---- */
+
+cudaError_t hc_cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const struct cudaMemcpy3DParms *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_copy(&recipe, pNodeParams);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                const struct cudaMemcpy3DParms *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_copy(&recipe, pNodeParams);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void *dst, const void *src, size_t count,
+                                              enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void *dst,
+                                                  const void *src, size_t count, enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphMemcpyNodeSetParamsToSymbol(cudaGraphNode_t node, const void *symbol, const void *src,
+                                                    size_t count, size_t offset, enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecMemcpyNodeSetParamsToSymbol(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                        const void *symbol, const void *src, size_t count,
+                                                        size_t offset, enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphMemcpyNodeSetParamsFromSymbol(cudaGraphNode_t node, void *dst, const void *symbol, size_t count,
+                                                      size_t offset, enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecMemcpyNodeSetParamsFromSymbol(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void *dst,
+                                                          const void *symbol, size_t count, size_t offset,
+                                                          enum cudaMemcpyKind kind)
+{
+    struct hc_recipe recipe;
+    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const struct cudaMemsetParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_fill(&recipe, pNodeParams, NULL);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                const struct cudaMemsetParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_fill(&recipe, pNodeParams, NULL);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphHostNodeSetParams(cudaGraphNode_t node, const struct cudaHostNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = recipe_host(&recipe, pNodeParams);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecHostNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                              const struct cudaHostNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = recipe_host(&recipe, pNodeParams);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const struct cudaKernelNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_kernel(&recipe, pNodeParams);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                const struct cudaKernelNodeParams *pNodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_kernel(&recipe, pNodeParams);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
+}
+
+cudaError_t hc_cudaGraphEventRecordNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecEventRecordNodeSetEvent(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode,
+                                                    cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
+}
+
+cudaError_t hc_cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+cudaError_t hc_cudaGraphExecEventWaitNodeSetEvent(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode, cudaEvent_t event)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
+    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
+}
+
+/* ---- asking ---- */
+
+cudaError_t hc_cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct cudaMemcpy3DParms *pNodeParams)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemcpy, pNodeParams, sizeof *pNodeParams);
+}
+
+cudaError_t hc_cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, struct cudaMemsetParams *pNodeParams)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemset, pNodeParams, sizeof *pNodeParams);
+}
+
+cudaError_t hc_cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostNodeParams *pNodeParams)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeHost, pNodeParams, sizeof *pNodeParams);
+}
+
+cudaError_t hc_cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct cudaKernelNodeParams *pNodeParams)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeKernel, pNodeParams, sizeof *pNodeParams);
+}
+
+cudaError_t hc_cudaGraphMemAllocNodeGetParams(cudaGraphNode_t node, struct cudaMemAllocNodeParams *params_out)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemAlloc, params_out, sizeof *params_out);
+}
+
+cudaError_t hc_cudaGraphMemFreeNodeGetParams(cudaGraphNode_t node, void *dptr_out)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemFree, dptr_out, sizeof(void *));
+}
+
+cudaError_t hc_cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t node, cudaEvent_t *event_out)
+{
+    return hc_node_event(node, cudaGraphNodeTypeEventRecord, event_out);
+}
+
+cudaError_t hc_cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t node, cudaEvent_t *event_out)
+{
+    return hc_node_event(node, cudaGraphNodeTypeWaitEvent, event_out);
+}
+
+enum question { TYPE, CHILD, GRAPH, LOCAL_ID, TOOLS_ID };
+
+static int ask(cudaGraphNode_t handle, enum question question, void *out)
+{
+    struct hc_node *node;
+    if (!out) return PSM_CUDA_INVALID_VALUE;
+    hc_graph_lock();
+    int rc = hc_node_find(handle, &node);
+    if (!rc && question == CHILD && !node->child) rc = PSM_CUDA_INVALID_VALUE;
+    if (!rc) switch (question) {
+        case TYPE:
+            *(enum cudaGraphNodeType *)out = (enum cudaGraphNodeType)node->type;
+            break;
+        case CHILD:
+            *(cudaGraph_t *)out = (cudaGraph_t)(uintptr_t)node->child->handle;
+            break;
+        case GRAPH:
+            *(cudaGraph_t *)out = (cudaGraph_t)(uintptr_t)node->graph->handle;
+            break;
+        case LOCAL_ID:
+            *(unsigned *)out = node->id;
+            break;
+        case TOOLS_ID: /* unique in the process */
+            *(unsigned long long *)out = (unsigned long long)node->graph->id << 32 | node->id;
+            break;
+        }
+    hc_graph_unlock();
+    return rc;
+}
+
+cudaError_t hc_cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *pType)
+{
+    return ask(node, TYPE, pType);
+}
+
+cudaError_t hc_cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *pGraph)
+{
+    return ask(node, CHILD, pGraph);
+}
+
+cudaError_t hc_cudaGraphNodeGetContainingGraph(cudaGraphNode_t hNode, cudaGraph_t *phGraph)
+{
+    return ask(hNode, GRAPH, phGraph);
+}
+
+cudaError_t hc_cudaGraphNodeGetLocalId(cudaGraphNode_t hNode, unsigned int *nodeId)
+{
+    return ask(hNode, LOCAL_ID, nodeId);
+}
+
+cudaError_t hc_cudaGraphNodeGetToolsId(cudaGraphNode_t hNode, unsigned long long *toolsNodeId)
+{
+    return ask(hNode, TOOLS_ID, toolsNodeId);
+}
