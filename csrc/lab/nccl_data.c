@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "nccl_rank.h"
-#include "words.h"
 
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8E4M3, FLOAT8E5M2 };
 
@@ -24,36 +23,10 @@ size_t nccl_type_size(unsigned type)
     return kinds[type].size;
 }
 
-bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks)
-{
-    switch (c->pattern) {
-    case NCCL_PAIR: /* 0 with 1, 2 with 3; who is left over sends to itself */
-        return (from ^ 1) < ranks ? to == (from ^ 1) : to == from;
-    case NCCL_RING:
-        return to == (from + 1) % ranks;
-    case NCCL_ALLTOALL:
-        return true;
-    case NCCL_RANDOM:
-        return lab_key(c->seed, from, to, UINT64_MAX) & 1;
-    default:
-        return false;
-    }
-}
-
 uint64_t nccl_message(const struct nccl_case *c, int from, int to, uint64_t iter)
 {
-    if (c->pattern != NCCL_RANDOM) return c->size;
-    uint64_t bytes = lab_key(c->seed ^ 1, from, to, iter) % (c->size + 1);
+    uint64_t bytes = lab_message(&c->task, from, to, iter);
     return bytes - bytes % kinds[c->type].size;
-}
-
-void nccl_fill(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int from, int to, uint64_t iter)
-{
-    uint64_t key = lab_key(c->seed, from, to, iter);
-    for (uint64_t i = 0; i < n; i += 8) {
-        uint64_t value = lab_mix(key + (at + i) / 8);
-        memcpy(out + i, &value, n - i < 8 ? n - i : 8);
-    }
 }
 
 /* ---- reductions ---- */
@@ -69,7 +42,7 @@ static uint64_t exact(unsigned type)
  * wrap around, so those may be anything. */
 static int64_t element(const struct nccl_case *c, int rank, int ranks, uint64_t iter, uint64_t index)
 {
-    uint64_t all = lab_mix(lab_key(c->seed, 0, 1 << 19, iter) + index); /* the same at all ranks */
+    uint64_t all = lab_mix(lab_key(c->task.seed, 0, 1 << 19, iter) + index); /* the same at all ranks */
     uint64_t mine = lab_mix(all + (uint64_t)rank + 1), limit = exact(c->type), n = (uint64_t)ranks;
     bool integer = kinds[c->type].mantissa == 0,
          is_signed = !integer || c->type == INT8 || c->type == INT32 || c->type == INT64;

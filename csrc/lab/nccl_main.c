@@ -13,51 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fault.h"
 #include "nccl_rank.h"
-#include "rank.h"
-
-static void put_text(FILE *out, const char *key, const char *text)
-{
-    fprintf(out, ",\"%s\":\"", key);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else if (c < 0x20 || c >= 0x7f)
-            fprintf(out, "\\u%04x", c);
-        else
-            fputc(c, out);
-    }
-    fputc('"', out);
-}
 
 /* What became of a case, or what has failed in it so far. */
-static void send_outcome(const char *word, const struct nccl_outcome *o)
+static void send_outcome(const char *word, const struct nccl_outcome *outcome)
 {
-    char *line = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&line, &n);
-    if (!out) return;
-    fprintf(out, "%s {\"protocol\":1", word);
-    put_text(out, "name", o->c->name);
-    fprintf(out, ",\"rank\":%d", o->rank);
-    put_text(out, "status", o->status);
-    put_text(out, "stage", o->stage);
-    put_text(out, "by", o->by);
-    put_text(out, "text", o->text);
-    fprintf(out, ",\"wrong\":%llu,\"wrong_from\":%d,\"wrong_iter\":%llu,\"wrong_offset\":%llu",
-            (unsigned long long)o->wrong, o->wrong_from, (unsigned long long)o->wrong_iter,
-            (unsigned long long)o->wrong_offset);
-    fprintf(out, ",\"bytes\":%llu,\"groups\":%llu", (unsigned long long)o->bytes, (unsigned long long)o->iters);
-    fprintf(out, ",\"setup_seconds\":%.6f,\"move_seconds\":%.6f,\"seconds\":%.6f}\n", o->setup_seconds, o->move_seconds,
-            o->seconds);
-    if (fclose(out) == 0) lab_send_line(line, n);
-    free(line);
+    struct lab_report report;
+    lab_report_begin(&report, word, &outcome->o, outcome->status, outcome->text);
+    lab_report_end(&report);
 }
 
 void nccl_report(const struct nccl_outcome *o)
@@ -103,52 +69,37 @@ static void tell_of_crashes(void)
     }
 }
 
-static int number(const char *name, int low)
-{
-    const char *text = getenv(name);
-    char *end;
-    long value = text ? strtol(text, &end, 10) : -1;
-    if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
-    fprintf(stderr, "psm_nccl_rank: %s is \"%s\"; expected a number from %d. `psmkit lab nccl` starts this program\n",
-            name, text ? text : "", low);
-    exit(2);
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 2) {
         fprintf(stderr, "psm_nccl_rank: expected the path of a libnccl.so. `psmkit lab nccl` starts this program\n");
         return 2;
     }
-    int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
+    struct lab_place here = lab_place("psm_nccl_rank", "psmkit lab nccl");
     static struct nccl_api api;
     struct nccl_case c;
     char wrong[700];
     int more;
-    /* A runner that is killed leaves no ranks behind; its debugger may look into this process. */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    lab_tie_to_runner();
     tell_of_crashes();
-    lab_connect(fd, rank, ranks);
+    lab_connect(here.fd, here.rank, here.ranks);
     if (!nccl_load(&api, argv[1], wrong, sizeof wrong)) {
-        fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", rank, wrong);
+        fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", here.rank, wrong);
         return 2;
     }
-    while ((more = nccl_case_read(&c, ranks, wrong, sizeof wrong)) > 0) {
+    while ((more = nccl_case_read(&c, here.ranks, wrong, sizeof wrong)) > 0) {
         struct nccl_outcome outcome;
-        char name[80];
-        nccl_run(&api, &c, rank, ranks, &outcome);
+        nccl_run(&api, &c, here.rank, here.ranks, &outcome);
         nccl_report(&outcome);
         if (outcome.stuck) {
             fflush(NULL);
             _Exit(1); /* the end of the process would wait for it, too */
         }
         if (strcmp(outcome.status, "PSM_OK") != 0) return 1;
-        snprintf(name, sizeof name, "case-%.60s", c.name);
-        if (lab_meet(name, false) > 0) return 0; /* the others' failure; what was asked of this one so far is done */
+        if (lab_meet_after(&c.task) > 0) return 0; /* the others' failure; what was asked of this one so far is done */
     }
     if (more < 0) {
-        fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", rank, wrong);
+        fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", here.rank, wrong);
         return 2;
     }
     return 0;

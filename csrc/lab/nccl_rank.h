@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bootstrap.h"
+#include "outcome.h"
+#include "task.h"
 #include "types.h"
 #include "types_memory.h"
 #include "types_stream.h"
@@ -82,36 +85,18 @@ bool nccl_load(struct nccl_api *api, const char *library, char *text, size_t siz
 
 /* ---- one line of the list of cases ---- */
 
-enum nccl_pattern {
-    NCCL_PAIR,
-    NCCL_RING,
-    NCCL_ALLTOALL,
-    NCCL_RANDOM,
-    NCCL_ALLREDUCE, /* this and what follows are collectives */
-    NCCL_ALLGATHER,
-    NCCL_REDUCESCATTER,
-    NCCL_BROADCAST,
-    NCCL_REDUCE
-};
 enum nccl_op { OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_AVG };
 enum nccl_memory { MEMORY_CUDA, MEMORY_NCCL };
-enum nccl_stream { APP_LEGACY, APP_BLOCKING, APP_NONBLOCKING };
-enum nccl_skip { SKIP_NOTHING, SKIP_SENDS, SKIP_RECVS };
 
 struct nccl_case {
-    char name[64];
-    enum nccl_pattern pattern;
+    struct lab_task task;
     enum nccl_op op;
-    enum nccl_stream stream;
     enum nccl_memory memory; /* where buffers are from */
-    enum nccl_skip skip;     /* in the last iteration */
     unsigned type;           /* ncclDataType_t */
-    uint64_t size;           /* bytes per peer, or of a rank's part of a collective */
-    uint64_t iters, seed, device, root;
-    uint64_t shorter; /* its sends, or its part, have this many bytes less */
-    bool registered;  /* buffers are registered with the communicator */
-    bool blocking;    /* communicator */
-    bool keep;        /* the communicator stays for the next case, which has to be of the same device */
+    uint64_t root;
+    int ranks;     /* of the job */
+    bool blocking; /* communicator */
+    bool keep;     /* the communicator stays for the next case, which has to be of the same device */
 };
 /* 1: a case; 0: the list has ended; -1: text says what is wrong. */
 int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);
@@ -119,12 +104,9 @@ int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);
 /* ---- data ---- */
 
 size_t nccl_type_size(unsigned type);
-bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks);
-/* Bytes that `from` sends to `to`. */
+/* Bytes that `from` sends to `to`: whole elements. */
 uint64_t nccl_message(const struct nccl_case *c, int from, int to, uint64_t iter);
-/* What `from` sends to `to`, bytes [at, at + n) of it; at is a multiple of 8. */
-void nccl_fill(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int from, int to, uint64_t iter);
-/* The same of a rank's contribution to a reduction: elements whose results are exact in any order. */
+/* Bytes [at, at + n) of a rank's contribution to a reduction: elements whose results are exact in any order. */
 void nccl_fill_part(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int rank, int ranks,
                     uint64_t iter);
 /* What the reduction of all contributions is. */
@@ -133,18 +115,9 @@ void nccl_fill_result(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_c
 /* ---- one case ---- */
 
 struct nccl_outcome {
-    const struct nccl_case *c;
-    int rank;
+    struct lab_outcome o;
     char status[48]; /* "PSM_OK", or what failed: ncclSystemError, cudaErrorInvalidValue, wrong data, ... */
-    char by[16];     /* nccl, cuda, data, lab */
     char text[600];
-    char stage[24];
-    uint64_t wrong; /* bytes that differ */
-    int wrong_from;
-    uint64_t wrong_iter, wrong_offset;
-    unsigned wrong_seen, wrong_meant;
-    uint64_t bytes, iters;
-    double setup_seconds, move_seconds, seconds;
     bool stuck; /* it failed, and its stream did not come to an end */
 };
 void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome);

@@ -10,7 +10,6 @@
 
 #include "fault.h"
 #include "nccl_rank.h"
-#include "rank.h"
 
 PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, buffers, setup, move, end",
                   PSM_FAULT_CAN_CALL);
@@ -19,12 +18,12 @@ PSM_FAULT_SITE_OF(site_iteration, "lab.iteration", "a rank of the lab begins an 
 PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it will send: op is the stage",
                   PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
-enum { GUARD = 64, UNTOUCHED = 0xa5, PIECE = 1 << 20, ALIGN = 512, NOT_READY = 600 };
+enum { ALIGN = 512, NOT_READY = 600 };
 
 struct run {
     const struct nccl_api *api;
     const struct nccl_case *c;
-    struct nccl_outcome *o;
+    struct nccl_outcome *result;
     int rank, ranks;
     bool failed;
     ncclComm_t comm;
@@ -36,13 +35,6 @@ struct run {
     uint8_t *piece, *meant;       /* host memory, PIECE bytes each */
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static bool __attribute__((format(printf, 4, 5))) fail(struct run *run, const char *by, const char *status,
                                                        const char *format, ...)
 {
@@ -50,11 +42,11 @@ static bool __attribute__((format(printf, 4, 5))) fail(struct run *run, const ch
     run->failed = true;
     va_list rest;
     va_start(rest, format);
-    vsnprintf(run->o->text, sizeof run->o->text, format, rest);
+    vsnprintf(run->result->text, sizeof run->result->text, format, rest);
     va_end(rest);
-    snprintf(run->o->status, sizeof run->o->status, "%s", status);
-    snprintf(run->o->by, sizeof run->o->by, "%s", by);
-    nccl_trouble(run->o); /* now: what follows may not come to an end */
+    snprintf(run->result->status, sizeof run->result->status, "%s", status);
+    snprintf(run->result->o.by, sizeof run->result->o.by, "%s", by);
+    nccl_trouble(run->result); /* now: what follows may not come to an end */
     return false;
 }
 
@@ -103,7 +95,7 @@ static void strike(struct run *run, struct psm_site *site, const char *op)
     psm_fault_act_before(&fault);
     if (fault.action == PSM_FAULT_ERROR) {
         fail(run, "lab", "exit", "a fault asked for the end of this process, status %d", (int)fault.value);
-        nccl_report(run->o);
+        nccl_report(run->result);
         _Exit((int)fault.value); /* without a word to NCCL */
     }
     psm_fault_act_after(&fault);
@@ -111,7 +103,7 @@ static void strike(struct run *run, struct psm_site *site, const char *op)
 
 static void enter(struct run *run, const char *stage)
 {
-    if (!run->failed) snprintf(run->o->stage, sizeof run->o->stage, "%s", stage);
+    if (!run->failed) snprintf(run->result->o.stage, sizeof run->result->o.stage, "%s", stage);
     lab_stage(stage);
     strike(run, &site_stage, stage);
 }
@@ -141,10 +133,10 @@ static bool begin(struct run *run)
     free(ids);
     free(present);
     if (run->failed || !CUDA(cudaGetDeviceCount, &devices)) return false;
-    if (run->c->device >= (uint64_t)devices)
+    if (run->c->task.device >= (uint64_t)devices)
         return fail(run, "lab", "no device", "the case needs device %llu, and there are %d",
-                    (unsigned long long)run->c->device, devices);
-    if (!CUDA(cudaSetDevice, (int)run->c->device)) return false;
+                    (unsigned long long)run->c->task.device, devices);
+    if (!CUDA(cudaSetDevice, (int)run->c->task.device)) return false;
     if (run->c->blocking) return NCCL(ncclCommInitRank, &run->comm, run->ranks, id, run->rank);
     if (!api->ncclCommInitRankConfig) return fail(run, "lab", "too old", "there is no ncclCommInitRankConfig");
     struct nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
@@ -162,33 +154,33 @@ static bool get_buffers(struct run *run)
 {
     const struct nccl_case *c = run->c;
     uint64_t n = (uint64_t)run->ranks;
-    run->stride = (c->size + GUARD + ALIGN - 1) / ALIGN * ALIGN;
-    switch (c->pattern) {
-    case NCCL_ALLREDUCE:
-    case NCCL_BROADCAST:
-    case NCCL_REDUCE:
-        run->out_bytes = run->in_bytes = c->size;
+    run->stride = (c->task.size + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    switch (c->task.pattern) {
+    case PATTERN_ALLREDUCE:
+    case PATTERN_BROADCAST:
+    case PATTERN_REDUCE:
+        run->out_bytes = run->in_bytes = c->task.size;
         break;
-    case NCCL_ALLGATHER:
-        run->out_bytes = c->size;
-        run->in_bytes = c->size * n;
+    case PATTERN_ALLGATHER:
+        run->out_bytes = c->task.size;
+        run->in_bytes = c->task.size * n;
         break;
-    case NCCL_REDUCESCATTER:
-        run->out_bytes = c->size * n;
-        run->in_bytes = c->size;
+    case PATTERN_REDUCESCATTER:
+        run->out_bytes = c->task.size * n;
+        run->in_bytes = c->task.size;
         break;
     default:
         run->out_bytes = run->in_bytes = run->stride * n;
     }
-    unsigned flags = c->stream == APP_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
+    unsigned flags = c->task.stream == STREAM_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
     cudaStream_t stream = NULL; /* a runtime that fails leaves a number that is no stream here */
-    if (c->stream != APP_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
+    if (c->task.stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
     run->stream = stream;
     run->piece = malloc(PIECE + 8);
     run->meant = malloc(PIECE + 8);
     if (!run->piece || !run->meant) return fail(run, "lab", "no memory", "no memory for data");
     if (!allocate(run, &run->out, run->out_bytes) || !allocate(run, &run->in, run->in_bytes)) return false;
-    if (!c->registered) return true;
+    if (!c->task.registered) return true;
     if (!run->api->ncclCommRegister) return fail(run, "lab", "too old", "there is no ncclCommRegister");
     return NCCL(ncclCommRegister, run->comm, run->out, run->out_bytes + GUARD, &run->out_handle) &&
            NCCL(ncclCommRegister, run->comm, run->in, run->in_bytes + GUARD, &run->in_handle);
@@ -196,18 +188,18 @@ static bool get_buffers(struct run *run)
 
 static void fill(struct run *run, uint8_t *out, uint64_t n, uint64_t at, int from, int to, uint64_t iter)
 {
-    switch (run->c->pattern) {
-    case NCCL_ALLREDUCE:
-    case NCCL_REDUCE:
-    case NCCL_REDUCESCATTER:
+    switch (run->c->task.pattern) {
+    case PATTERN_ALLREDUCE:
+    case PATTERN_REDUCE:
+    case PATTERN_REDUCESCATTER:
         nccl_fill_part(out, n, at, run->c, from, run->ranks, iter);
         break;
-    case NCCL_ALLGATHER:
-    case NCCL_BROADCAST:
+    case PATTERN_ALLGATHER:
+    case PATTERN_BROADCAST:
         to = 0;
         __attribute__((fallthrough));
     default:
-        nccl_fill(out, n, at, run->c, from, to, iter);
+        lab_fill(out, n, at, run->c->task.seed, from, to, iter);
     }
 }
 
@@ -216,7 +208,7 @@ static bool write_out(struct run *run, uint8_t *to_memory, uint64_t bytes, int t
     for (uint64_t at = 0; at < bytes; at += PIECE) {
         uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
         fill(run, run->piece, n, at, run->rank, to, iter);
-        struct psm_fault_args args = {.rank = run->rank, .peer = to, .op = run->o->stage};
+        struct psm_fault_args args = {.rank = run->rank, .peer = to, .op = run->result->o.stage};
         struct psm_fault fault;
         if (psm_fault_hit(&site_data, &args, &fault)) run->piece[n / 2] ^= 0x40;
         if (!CUDA(cudaMemcpy, to_memory + at, run->piece, n, cudaMemcpyHostToDevice)) return false;
@@ -227,11 +219,11 @@ static bool write_out(struct run *run, uint8_t *to_memory, uint64_t bytes, int t
 static bool prepare(struct run *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    if (c->pattern >= NCCL_ALLREDUCE) {
+    if (c->task.pattern >= PATTERN_ALLREDUCE) {
         if (!write_out(run, run->out, run->out_bytes, -1, iter)) return false;
     } else {
         for (int r = 0; r < run->ranks; r++)
-            if (nccl_sends(c, run->rank, r, run->ranks) &&
+            if (lab_sends(&c->task, run->rank, r, run->ranks) &&
                 !write_out(run, run->out + (uint64_t)r * run->stride, nccl_message(c, run->rank, r, iter), r, iter))
                 return false;
     }
@@ -243,18 +235,18 @@ static bool prepare(struct run *run, uint64_t iter)
 static bool send_and_recv(struct run *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    enum nccl_skip skip = iter + 1 == c->iters ? c->skip : SKIP_NOTHING;
+    enum lab_skip skip = iter + 1 == c->task.iters ? c->task.skip : SKIP_NONE;
     size_t each = nccl_type_size(c->type);
     if (!NCCL(ncclGroupStart)) return false;
     for (int r = 0; r < run->ranks; r++) {
         uint64_t at = (uint64_t)r * run->stride, bytes = nccl_message(c, run->rank, r, iter);
-        if (nccl_sends(c, run->rank, r, run->ranks) && !(skip == SKIP_SENDS && r != run->rank)) {
-            if (r != run->rank) bytes -= c->shorter < bytes ? c->shorter : bytes;
+        if (lab_sends(&c->task, run->rank, r, run->ranks) && !(skip == SKIP_SEND && r != run->rank)) {
+            if (r != run->rank) bytes -= c->task.shorter < bytes ? c->task.shorter : bytes;
             if (!NCCL(ncclSend, run->out + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
                 return false;
         }
         bytes = nccl_message(c, r, run->rank, iter);
-        if (nccl_sends(c, r, run->rank, run->ranks) && !(skip == SKIP_RECVS && r != run->rank))
+        if (lab_sends(&c->task, r, run->rank, run->ranks) && !(skip == SKIP_RECV && r != run->rank))
             if (!NCCL(ncclRecv, run->in + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
                 return false;
     }
@@ -265,23 +257,24 @@ static bool launch(struct run *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
     const struct nccl_api *api = run->api;
-    if (c->pattern < NCCL_ALLREDUCE) return send_and_recv(run, iter);
-    if (c->skip != SKIP_NOTHING && iter + 1 == c->iters) return true;
-    size_t count = (c->size - (c->shorter < c->size ? c->shorter : c->size)) / nccl_type_size(c->type);
+    if (c->task.pattern < PATTERN_ALLREDUCE) return send_and_recv(run, iter);
+    if (c->task.skip != SKIP_NONE && iter + 1 == c->task.iters) return true;
+    size_t count =
+        (c->task.size - (c->task.shorter < c->task.size ? c->task.shorter : c->task.size)) / nccl_type_size(c->type);
     /* The library's numbers: sum 0, prod 1, max 2, min 3, avg 4. */
     int type = (int)c->type, op = (int)c->op, root = (int)c->root;
     ncclResult_t code = NCCL_SUCCESS;
-    switch (c->pattern) {
-    case NCCL_ALLREDUCE:
+    switch (c->task.pattern) {
+    case PATTERN_ALLREDUCE:
         code = api->ncclAllReduce(run->out, run->in, count, type, op, run->comm, run->stream);
         break;
-    case NCCL_ALLGATHER:
+    case PATTERN_ALLGATHER:
         code = api->ncclAllGather(run->out, run->in, count, type, run->comm, run->stream);
         break;
-    case NCCL_REDUCESCATTER:
+    case PATTERN_REDUCESCATTER:
         code = api->ncclReduceScatter(run->out, run->in, count, type, op, run->comm, run->stream);
         break;
-    case NCCL_BROADCAST:
+    case PATTERN_BROADCAST:
         code = api->ncclBroadcast(run->out, run->in, count, type, root, run->comm, run->stream);
         break;
     default:
@@ -310,9 +303,9 @@ static bool wait_for_it(struct run *run)
 static void meant(struct run *run, uint64_t n, uint64_t at, int from, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    if (c->pattern == NCCL_REDUCESCATTER)
-        nccl_fill_result(run->meant, n, (uint64_t)run->rank * c->size + at, c, run->ranks, iter);
-    else if (c->pattern == NCCL_ALLREDUCE || c->pattern == NCCL_REDUCE)
+    if (c->task.pattern == PATTERN_REDUCESCATTER)
+        nccl_fill_result(run->meant, n, (uint64_t)run->rank * c->task.size + at, c, run->ranks, iter);
+    else if (c->task.pattern == PATTERN_ALLREDUCE || c->task.pattern == PATTERN_REDUCE)
         nccl_fill_result(run->meant, n, at, c, run->ranks, iter);
     else
         fill(run, run->meant, n, at, from, run->rank, iter);
@@ -321,23 +314,13 @@ static void meant(struct run *run, uint64_t n, uint64_t at, int from, uint64_t i
 /* [memory, memory + bytes) is what came from `from`, what follows up to `all` is untouched. */
 static bool compare(struct run *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
 {
-    struct nccl_outcome *o = run->o;
     for (uint64_t at = 0; at < all; at += PIECE) {
         uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
         if (!CUDA(cudaMemcpy, run->piece, memory + at, n, cudaMemcpyDeviceToHost)) return false;
         meant(run, data, at, from, iter);
-        memset(run->meant + data, UNTOUCHED, n - data);
-        if (memcmp(run->piece, run->meant, n) == 0) continue;
-        for (uint64_t i = 0; i < n; i++) {
-            if (run->piece[i] == run->meant[i] || o->wrong++ > 0) continue;
-            o->wrong_from = from;
-            o->wrong_iter = iter;
-            o->wrong_offset = at + i;
-            o->wrong_seen = run->piece[i];
-            o->wrong_meant = run->meant[i];
-        }
+        lab_compare(&run->result->o.check, run->piece, run->meant, n, data, from, iter, at);
     }
-    o->bytes += bytes;
+    run->result->o.check.bytes += bytes;
     return true;
 }
 
@@ -345,23 +328,23 @@ static bool compare_all(struct run *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
     uint64_t end = run->in_bytes + GUARD;
-    switch (c->pattern) {
-    case NCCL_ALLREDUCE:
-    case NCCL_REDUCESCATTER:
-        return compare(run, run->in, c->size, end, -1, iter);
-    case NCCL_REDUCE:
-        return compare(run, run->in, run->rank == (int)c->root ? c->size : 0, end, -1, iter);
-    case NCCL_BROADCAST:
-        return compare(run, run->in, c->size, end, (int)c->root, iter);
-    case NCCL_ALLGATHER:
+    switch (c->task.pattern) {
+    case PATTERN_ALLREDUCE:
+    case PATTERN_REDUCESCATTER:
+        return compare(run, run->in, c->task.size, end, -1, iter);
+    case PATTERN_REDUCE:
+        return compare(run, run->in, run->rank == (int)c->root ? c->task.size : 0, end, -1, iter);
+    case PATTERN_BROADCAST:
+        return compare(run, run->in, c->task.size, end, (int)c->root, iter);
+    case PATTERN_ALLGATHER:
         for (int r = 0; r < run->ranks; r++) {
-            uint64_t all = c->size + (r + 1 == run->ranks ? GUARD : 0);
-            if (!compare(run, run->in + (uint64_t)r * c->size, c->size, all, r, iter)) return false;
+            uint64_t all = c->task.size + (r + 1 == run->ranks ? GUARD : 0);
+            if (!compare(run, run->in + (uint64_t)r * c->task.size, c->task.size, all, r, iter)) return false;
         }
         return true;
     default:
         for (int r = 0; r < run->ranks; r++) {
-            bool came = nccl_sends(c, r, run->rank, run->ranks);
+            bool came = lab_sends(&c->task, r, run->rank, run->ranks);
             uint64_t bytes = came ? nccl_message(c, r, run->rank, iter) : 0;
             if (!compare(run, run->in + (uint64_t)r * run->stride, bytes, run->stride, r, iter)) return false;
         }
@@ -371,30 +354,26 @@ static bool compare_all(struct run *run, uint64_t iter)
 
 static bool once(struct run *run, uint64_t iter)
 {
-    strike(run, &site_iteration, run->o->stage);
+    strike(run, &site_iteration, run->result->o.stage);
     if (!prepare(run, iter)) return false;
-    double begun = now();
+    double begun = lab_now();
     if (!launch(run, iter) || !wait_for_it(run)) return false;
-    *(iter == 0 ? &run->o->setup_seconds : &run->o->move_seconds) += now() - begun;
-    run->o->iters++;
+    *(iter == 0 ? &run->result->o.setup_seconds : &run->result->o.move_seconds) += lab_now() - begun;
+    run->result->o.groups++;
     /* Who has left something out has nothing to compare. */
-    return (run->c->skip != SKIP_NOTHING && iter + 1 == run->c->iters) || compare_all(run, iter);
+    return (run->c->task.skip != SKIP_NONE && iter + 1 == run->c->task.iters) || compare_all(run, iter);
 }
 
 static bool move_all(struct run *run)
 {
-    for (uint64_t iter = 0; iter < run->c->iters; iter++) {
+    for (uint64_t iter = 0; iter < run->c->task.iters; iter++) {
         if (iter == 1) enter(run, "move");
         if (!once(run, iter)) return false;
     }
-    const struct nccl_outcome *o = run->o;
-    char whose[48] = "";
-    if (o->wrong_from >= 0) snprintf(whose, sizeof whose, "from rank %d: ", o->wrong_from);
-    return o->wrong == 0 ||
-           fail(run, "data", "wrong data",
-                "%llu wrong byte%s; the first is %sbyte %llu of iteration %llu is 0x%02x, expected 0x%02x",
-                (unsigned long long)o->wrong, o->wrong == 1 ? "" : "s", whose, (unsigned long long)o->wrong_offset,
-                (unsigned long long)o->wrong_iter, o->wrong_seen, o->wrong_meant);
+    char text[200];
+    if (run->result->o.check.wrong == 0) return true;
+    lab_wrong(&run->result->o.check, text, sizeof text);
+    return fail(run, "data", "wrong data", "%s", text);
 }
 
 static void give_back(struct run *run)
@@ -423,9 +402,9 @@ static void free_memory(struct run *run)
 
 void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome)
 {
-    struct run all = {.api = api, .c = c, .o = outcome, .rank = rank, .ranks = ranks}, *run = &all;
-    double begun = now();
-    *outcome = (struct nccl_outcome){.c = c, .rank = rank, .wrong_from = -1, .status = "PSM_OK"};
+    struct run all = {.api = api, .c = c, .result = outcome, .rank = rank, .ranks = ranks}, *run = &all;
+    double begun = lab_now();
+    *outcome = (struct nccl_outcome){.o = {.task = &c->task, .rank = rank, .check.from = -1}, .status = "PSM_OK"};
     enter(run, "init");
     if (begin(run)) {
         enter(run, "buffers");
@@ -454,5 +433,5 @@ void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, i
     if (!outcome->stuck) free_memory(run);
     free(run->piece);
     free(run->meant);
-    outcome->seconds = now() - begun;
+    outcome->o.seconds = lab_now() - begun;
 }

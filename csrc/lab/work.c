@@ -2,15 +2,10 @@
  * it given back. Ranks go from stage to stage together, whatever has failed, so that none waits for one that does not
  * come; what hangs inside a stage is the runner's to end. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "fault.h"
 #include "log.h"
@@ -20,8 +15,6 @@ PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op
                   PSM_FAULT_CAN_CALL);
 PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it will send: op is the stage, move",
                   PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
-
-enum { GUARD = 64, UNTOUCHED = 0xa5, PIECE = 1 << 20 };
 
 union info {
     struct psm_p2p_connect p2p;
@@ -60,13 +53,6 @@ struct run {
     struct psmGroupOp *ops;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* ---- what failed: the first thing counts ---- */
 
 static bool fail(struct run *run, const char *by, const struct psm_error *error)
@@ -74,7 +60,7 @@ static bool fail(struct run *run, const char *by, const struct psm_error *error)
     if (!run->failed) {
         run->result->status = error->status;
         run->result->error = *error;
-        snprintf(run->result->by, sizeof run->result->by, "%s", by);
+        snprintf(run->result->o.by, sizeof run->result->o.by, "%s", by);
         lab_trouble(run->result); /* now: what follows may not come to an end */
     }
     run->failed = true;
@@ -94,7 +80,7 @@ static bool __attribute__((format(printf, 4, 5))) failed(struct run *run, const 
     va_start(rest, format);
     vsnprintf(error.text, sizeof error.text, format, rest);
     va_end(rest);
-    snprintf(error.stage, sizeof error.stage, "%s", run->result->stage);
+    snprintf(error.stage, sizeof error.stage, "%s", run->result->o.stage);
     return fail(run, by, &error);
 }
 
@@ -103,7 +89,7 @@ static bool cuda_ok(struct run *run, cudaError_t code, const char *call)
     if (code == 0) return true;
     struct psm_error error = {.status = PSM_ERR_CUDA, .cuda = (int)code, .rank = run->rank, .peer = -1};
     snprintf(error.text, sizeof error.text, "the rank's own %s returned %s", call, run->cuda->cudaGetErrorName(code));
-    snprintf(error.stage, sizeof error.stage, "%s", run->result->stage);
+    snprintf(error.stage, sizeof error.stage, "%s", run->result->o.stage);
     return fail(run, "cuda", &error);
 }
 #define CUDA(function, ...) cuda_ok(run, run->cuda->function(__VA_ARGS__), #function)
@@ -111,7 +97,7 @@ static bool cuda_ok(struct run *run, cudaError_t code, const char *call)
 static void enter(struct run *run, const char *stage)
 {
     struct psm_fault fault;
-    if (!run->failed) snprintf(run->result->stage, sizeof run->result->stage, "%s", stage);
+    if (!run->failed) snprintf(run->result->o.stage, sizeof run->result->o.stage, "%s", stage);
     lab_stage(stage);
     if (!psm_fault_hit(&site_stage, &(struct psm_fault_args){.rank = run->rank, .peer = -1, .op = stage}, &fault))
         return;
@@ -142,7 +128,7 @@ static bool begin(struct run *run)
     struct psmProxyOptions options = {.size = sizeof options,
                                       .rank = run->rank,
                                       .nranks = run->ranks,
-                                      .device = (int)c->device,
+                                      .device = (int)c->task.device,
                                       .settings = &c->settings};
     options.transports[PSM_TRANSPORT_P2P][0] = run->variant->recv;
     options.transports[PSM_TRANSPORT_P2P][1] = run->variant->send;
@@ -152,7 +138,7 @@ static bool begin(struct run *run)
     run->host = psm_host_of(run->state);
     run->cuda = run->host.ops->cuda(run->host.self);
     if (!run->cuda) return fail(run, "libpsm", psm_last_error());
-    if (!CUDA(cudaSetDevice, (int)c->device)) return false;
+    if (!CUDA(cudaSetDevice, (int)c->task.device)) return false;
     struct psmProxyAddress address;
     return ok(run, psmProxyCreate(run->state)) && ok(run, psmProxyAddress(run->state, &address)) &&
            ok(run, psmP2pPeerInfo(&run->host, &address, &run->info));
@@ -167,15 +153,15 @@ static void say_communicator(const struct run *run, const void *comm, const char
     for (size_t i = 0; i < sizeof run->info.bus_id && run->info.bus_id[i]; i++)
         if (!strchr(":.", run->info.bus_id[i])) digits[n++] = run->info.bus_id[i];
     const struct psmProxyAddress *first = &run->infos[0].proxy;
-    uint64_t comm_id = (first->start_time << 32) ^ ((uint64_t)first->pid << 8) ^ (uint64_t)run->c->seed;
+    uint64_t comm_id = (first->start_time << 32) ^ ((uint64_t)first->pid << 8) ^ (uint64_t)run->c->task.seed;
     unsigned long long bus = strtoull(digits, NULL, 16);
     int used =
         id ? snprintf(text, sizeof text,
                       "ncclCommInitRank comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %llx commId 0x%llx - %s",
-                      comm, run->rank, run->ranks, (int)run->c->device, (int)run->c->device, bus,
+                      comm, run->rank, run->ranks, (int)run->c->task.device, (int)run->c->task.device, bus,
                       (unsigned long long)comm_id, end)
            : snprintf(text, sizeof text, "comm %p rank %d nranks %d cudaDev %d busId %llx - %s", comm, run->rank,
-                      run->ranks, (int)run->c->device, bus, end);
+                      run->ranks, (int)run->c->task.device, bus, end);
     psm_log_write(PSM_LEVEL_INFO, text, (size_t)used);
 }
 
@@ -200,10 +186,10 @@ static void meet_peers(struct run *run)
 
 static bool get_buffers(struct run *run)
 {
-    size_t bytes = run->c->size + GUARD;
-    unsigned flags = run->c->stream == STREAM_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
+    size_t bytes = run->c->task.size + GUARD;
+    unsigned flags = run->c->task.stream == STREAM_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
     cudaStream_t stream = NULL; /* a runtime that fails leaves a number that is no stream here */
-    if (run->c->stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
+    if (run->c->task.stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
     run->stream = stream;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
@@ -328,7 +314,7 @@ static bool connect_all(struct run *run)
 /* A buffer that cannot be registered goes through the FIFO. */
 static bool register_one(struct run *run, struct side *side, uint8_t *buffer)
 {
-    psm_status status = psmP2pRegister(side->connector, buffer, run->c->size + GUARD, &side->handle);
+    psm_status status = psmP2pRegister(side->connector, buffer, run->c->task.size + GUARD, &side->handle);
     return status == PSM_ERR_UNSUPPORTED || ok(run, status);
 }
 
@@ -344,27 +330,20 @@ static bool register_all(struct run *run)
     return true;
 }
 
-static uint64_t message_bytes(const struct lab_case *c, int from, int to, uint64_t iter)
-{
-    uint64_t begin, bytes = 0;
-    for (uint64_t k = 0; k < c->channels; k++) bytes += lab_part(c, from, to, iter, k, &begin);
-    return bytes;
-}
-
 static bool prepare(struct run *run, uint64_t iter)
 {
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
-        uint64_t bytes = peer->sends ? message_bytes(run->c, run->rank, r, iter) : 0;
+        uint64_t bytes = peer->sends ? lab_message(&run->c->task, run->rank, r, iter) : 0;
         for (uint64_t at = 0; at < bytes; at += PIECE) {
             uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
-            lab_fill(run->piece, n, at, run->c->seed, run->rank, r, iter);
+            lab_fill(run->piece, n, at, run->c->task.seed, run->rank, r, iter);
             struct psm_fault_args args = {.rank = run->rank, .peer = r, .op = "move"};
             struct psm_fault fault;
             if (psm_fault_hit(&site_data, &args, &fault)) run->piece[n / 2] ^= 0x40;
             if (!CUDA(cudaMemcpy, peer->out + at, run->piece, n, cudaMemcpyHostToDevice)) return false;
         }
-        if (peer->recvs && !CUDA(cudaMemset, peer->in, UNTOUCHED, run->c->size + GUARD)) return false;
+        if (peer->recvs && !CUDA(cudaMemset, peer->in, UNTOUCHED, run->c->task.size + GUARD)) return false;
     }
     /* cudaMemset does not wait, and a non-blocking stream does not wait for it. */
     return CUDA(cudaStreamSynchronize, NULL);
@@ -373,7 +352,7 @@ static bool prepare(struct run *run, uint64_t iter)
 static size_t list_ops(struct run *run, uint64_t iter)
 {
     const struct lab_case *c = run->c;
-    enum skip skip = iter + 1 == c->iters ? c->skip : SKIP_NONE;
+    enum lab_skip skip = iter + 1 == c->task.iters ? c->task.skip : SKIP_NONE;
     size_t n = 0;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
@@ -388,12 +367,13 @@ static size_t list_ops(struct run *run, uint64_t iter)
                 continue;
             }
             if (peer->sends && skip != SKIP_SEND)
-                run->ops[n++] = (struct psmGroupOp){.connector = peer->send[k].connector,
-                                                    .sendbuff = peer->out + at,
-                                                    .nbytes = bytes - (c->shorter < bytes ? c->shorter : bytes),
-                                                    .handle = peer->send[k].handle,
-                                                    .peer = r,
-                                                    .channel = (int)k};
+                run->ops[n++] =
+                    (struct psmGroupOp){.connector = peer->send[k].connector,
+                                        .sendbuff = peer->out + at,
+                                        .nbytes = bytes - (c->task.shorter < bytes ? c->task.shorter : bytes),
+                                        .handle = peer->send[k].handle,
+                                        .peer = r,
+                                        .channel = (int)k};
             bytes = lab_part(c, r, run->rank, iter, k, &at);
             if (peer->recvs && skip != SKIP_RECV)
                 run->ops[n++] = (struct psmGroupOp){.connector = peer->recv[k].connector,
@@ -407,48 +387,34 @@ static size_t list_ops(struct run *run, uint64_t iter)
     return n;
 }
 
-static void differs(struct run *run, int from, uint64_t iter, uint64_t at, unsigned seen, unsigned meant)
-{
-    struct lab_result *result = run->result;
-    if (result->wrong++ > 0) return;
-    result->wrong_from = from;
-    result->wrong_iter = iter;
-    result->wrong_offset = at;
-    result->wrong_seen = seen;
-    result->wrong_meant = meant;
-}
-
 /* Every byte that should have come, and those behind it that should not. */
 static bool compare(struct run *run, int from, uint64_t iter)
 {
-    uint64_t bytes = message_bytes(run->c, from, run->rank, iter), all = run->c->size + GUARD;
+    uint64_t bytes = lab_message(&run->c->task, from, run->rank, iter), all = run->c->task.size + GUARD;
     for (uint64_t at = 0; at < all; at += PIECE) {
         uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
         if (!CUDA(cudaMemcpy, run->piece, run->peers[from].in + at, n, cudaMemcpyDeviceToHost)) return false;
-        lab_fill(run->meant, data, at, run->c->seed, from, run->rank, iter);
-        memset(run->meant + data, UNTOUCHED, n - data);
-        if (memcmp(run->piece, run->meant, n) == 0) continue;
-        for (uint64_t i = 0; i < n; i++)
-            if (run->piece[i] != run->meant[i]) differs(run, from, iter, at + i, run->piece[i], run->meant[i]);
+        lab_fill(run->meant, data, at, run->c->task.seed, from, run->rank, iter);
+        lab_compare(&run->result->o.check, run->piece, run->meant, n, data, from, iter, at);
     }
-    run->result->bytes += bytes;
+    run->result->o.check.bytes += bytes;
     return true;
 }
 
 static bool move_once(struct run *run, uint64_t iter)
 {
-    bool skipped = run->c->skip == SKIP_RECV && iter + 1 == run->c->iters;
+    bool skipped = run->c->task.skip == SKIP_RECV && iter + 1 == run->c->task.iters;
     if (!prepare(run, iter)) return false;
     psmGroup *group = NULL;
-    double begun = now();
+    double begun = lab_now();
     if (!ok(run, psmGroupLaunch(run->state, run->stream, run->ops, list_ops(run, iter), &group))) return false;
     if (!ok(run, psmGroupWait(group)) && run->result->status != psmProxyAsyncError(run->state))
         run->result->error = *psm_last_error(); /* what the proxy says is nearer to the reason */
     bool freed = ok(run, psmGroupFree(group));
     /* Self-sends and the host function are on this stream. */
     if (!freed || !CUDA(cudaStreamSynchronize, run->stream) || run->failed) return false;
-    run->result->move_seconds += now() - begun;
-    run->result->groups++;
+    run->result->o.move_seconds += lab_now() - begun;
+    run->result->o.groups++;
     for (int r = 0; r < run->ranks; r++)
         if (run->peers[r].recvs && !(skipped && r != run->rank) && !compare(run, r, iter)) return false;
     return true;
@@ -463,18 +429,16 @@ static void abort_for(struct run *run, const struct psm_error *error)
 
 static void move_all(struct run *run)
 {
-    for (uint64_t iter = 0; iter < run->c->iters; iter++) {
+    for (uint64_t iter = 0; iter < run->c->task.iters; iter++) {
         if (move_once(run, iter)) continue;
         /* The others may be waiting for this rank's part. */
         abort_for(run, &run->result->error);
         return;
     }
-    const struct lab_result *r = run->result;
-    if (r->wrong > 0)
-        failed(run, "data", PSM_ERR_INTERNAL,
-               "%llu wrong byte%s; the first is from rank %d: byte %llu of iteration %llu is 0x%02x, expected 0x%02x",
-               (unsigned long long)r->wrong, r->wrong == 1 ? "" : "s", r->wrong_from,
-               (unsigned long long)r->wrong_offset, (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
+    char text[200];
+    if (run->result->o.check.wrong == 0) return;
+    lab_wrong(&run->result->o.check, text, sizeof text);
+    failed(run, "data", PSM_ERR_INTERNAL, "%s", text);
 }
 
 static void free_side(struct run *run, struct side *side, bool net, bool send)
@@ -502,36 +466,6 @@ static void free_all(struct run *run)
     if (run->stream) CUDA(cudaStreamDestroy, run->stream);
 }
 
-/* A real CUDA driver opens this socket when a process first uses a device, and keeps it. */
-static bool is_of_driver(const char *number)
-{
-    static const char name[] = "cuda-uvmfd-";
-    struct sockaddr_un address = {.sun_family = AF_UNSPEC};
-    socklen_t size = sizeof address;
-    return getsockname(atoi(number), (struct sockaddr *)&address, &size) == 0 && address.sun_family == AF_UNIX &&
-           memcmp(address.sun_path + 1, name, sizeof name - 1) == 0; /* behind the 0 of an abstract name */
-}
-
-/* Sockets and memfds of this process, but for those that CUDA has for itself, emulated or real. */
-static int descriptors(char *what, size_t size)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    char name[300], target[300];
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        snprintf(name, sizeof name, "/proc/self/fd/%s", entry->d_name);
-        ssize_t n = readlink(name, target, sizeof target - 1);
-        if (n <= 0) continue;
-        target[n] = 0;
-        bool socket = strncmp(target, "socket:", 7) == 0;
-        if (socket ? is_of_driver(entry->d_name) : (!strstr(target, "memfd:") || strstr(target, "hostcuda"))) continue;
-        count++;
-        snprintf(what, size, "%.100s", target);
-    }
-    if (folder) closedir(folder);
-    return count;
-}
-
 static bool get_room(struct run *run)
 {
     size_t ranks = (unsigned)run->ranks, channels = run->c->channels;
@@ -544,8 +478,8 @@ static bool get_room(struct run *run)
     bool all = run->infos && run->present && run->peers && run->ops && run->piece && run->meant;
     for (int r = 0; all && r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
-        peer->sends = lab_sends(run->c, run->rank, r, run->ranks);
-        peer->recvs = lab_sends(run->c, r, run->rank, run->ranks);
+        peer->sends = lab_sends(&run->c->task, run->rank, r, run->ranks);
+        peer->recvs = lab_sends(&run->c->task, r, run->rank, run->ranks);
         peer->send = calloc(channels, sizeof *peer->send);
         peer->recv = calloc(channels, sizeof *peer->recv);
         all = peer->send && peer->recv;
@@ -557,9 +491,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
 {
     struct run all = {.c = c, .result = result, .rank = rank, .ranks = ranks}, *run = &all;
     char ignored[160];
-    int open_before = descriptors(ignored, sizeof ignored);
-    double begun = now();
-    *result = (struct lab_result){.c = c, .rank = rank, .wrong_from = -1};
+    int open_before = lab_descriptors(ignored, sizeof ignored);
+    double begun = lab_now();
+    *result = (struct lab_result){.o = {.task = &c->task, .rank = rank, .check.from = -1}};
     enter(run, "init");
     if (get_room(run)) begin(run);
     meet_peers(run);
@@ -570,12 +504,12 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
         enter(run, "connect");
         connect_all(run);
     }
-    if (together(run, "connected") && c->registered) {
+    if (together(run, "connected") && c->task.registered) {
         enter(run, "register");
         register_all(run);
     }
     bool ready = together(run, "ready");
-    result->setup_seconds = now() - begun;
+    result->o.setup_seconds = lab_now() - begun;
     if (ready) {
         say_communicator(run, run->state, "Init COMPLETE", true);
         enter(run, "move");
@@ -583,7 +517,7 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     }
     together(run, "moved");
     /* As an application does after an error: what hangs in this rank's proxy would hang the freeing, too. */
-    if (run->state && run->failed && strcmp(result->by, "lab") != 0 && strcmp(result->by, "data") != 0)
+    if (run->state && run->failed && strcmp(result->o.by, "lab") != 0 && strcmp(result->o.by, "data") != 0)
         abort_for(run, &result->error);
     enter(run, "free");
     free_all(run);
@@ -599,9 +533,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     free(run->ops);
     free(run->piece);
     free(run->meant);
-    result->left = descriptors(result->left_what, sizeof result->left_what) - open_before;
+    result->left = lab_descriptors(result->left_what, sizeof result->left_what) - open_before;
     if (result->left > 0)
         failed(run, "left", PSM_ERR_INTERNAL, "%d sockets or memfds are left open, %s among them", result->left,
                result->left_what);
-    result->seconds = now() - begun;
+    result->o.seconds = lab_now() - begun;
 }

@@ -28,15 +28,26 @@ FLOATS = {6: (5, 10), 7: (8, 23), 8: (11, 52), 9: (8, 7), 10: (4, 3), 11: (5, 2)
 INTEGERS = {0: "i1", 1: "u1", 2: "<i4", 3: "<u4", 4: "<i8", 5: "<u8"}
 
 
+class Task(ctypes.Structure):
+    """struct lab_task of csrc/lab/task.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 64),
+        *((key, ctypes.c_int) for key in ("pattern", "stream", "skip")),
+        *((key, ctypes.c_uint64) for key in ("size", "iters", "seed", "device", "shorter")),
+        ("registered", ctypes.c_bool),
+    )
+
+
 class Case(ctypes.Structure):
     """struct nccl_case of csrc/lab/nccl_rank.h."""
 
     _fields_ = (
-        ("name", ctypes.c_char * 64),
-        *((key, ctypes.c_int) for key in ("pattern", "op", "stream", "memory", "skip")),
+        ("task", Task),
+        *((key, ctypes.c_int) for key in ("op", "memory")),
         ("type", ctypes.c_uint),
-        *((key, ctypes.c_uint64) for key in ("size", "iters", "seed", "device", "root", "shorter")),
-        ("registered", ctypes.c_bool),
+        ("root", ctypes.c_uint64),
+        ("ranks", ctypes.c_int),
         ("blocking", ctypes.c_bool),
         ("keep", ctypes.c_bool),
     )
@@ -54,9 +65,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "-Werror",
         "-shared",
         "-fPIC",
-        f"-I{ROOT / 'csrc' / 'cuda'}",
+        *(f"-I{ROOT / 'csrc' / room}" for room in ("cuda", "ranks")),
     ]
-    subprocess.run([*command, str(ROOT / "csrc" / "lab" / "nccl_data.c"), "-lm", "-o", str(path)], check=True)
+    sources = [str(ROOT / "csrc" / "lab" / name) for name in ("nccl_data.c", "task.c")]
+    subprocess.run([*command, *sources, "-lm", "-o", str(path)], check=True)
     library = ctypes.CDLL(str(path))
     library.nccl_fill_part.argtypes = [
         ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(Case), ctypes.c_int, ctypes.c_int, ctypes.c_uint64,
@@ -101,7 +113,7 @@ def representable(values: Any, kind: int) -> bool:
     ],
 )
 def test_results_are_those_of_numpy_and_exact_on_the_way(data: Any, kind: int, op: int, ranks: int) -> None:
-    case, n = Case(type=kind, op=op, seed=7), 4096
+    case, n = Case(type=kind, op=op, task=Task(seed=7)), 4096
     parts = []
     for rank in range(ranks):
         buffer = ctypes.create_string_buffer(n)
@@ -127,7 +139,7 @@ def test_results_are_those_of_numpy_and_exact_on_the_way(data: Any, kind: int, o
 @pytest.mark.parametrize(("kind", "dtype"), [(6, np.float16), (7, np.float32), (8, np.float64)])
 def test_a_mean_that_is_not_exact_is_rounded_once_in_any_order(data: Any, kind: int, dtype: Any, ranks: int) -> None:
     """As kernels compute it: each rank's element times the type's 1/ranks, and the sum of that."""
-    case, n = Case(type=kind, op=4, seed=9), 4096
+    case, n = Case(type=kind, op=4, task=Task(seed=9)), 4096
     factor = dtype(1 / ranks if dtype is np.float64 else np.float32(1 / ranks))
     parts = []
     for rank in range(ranks):

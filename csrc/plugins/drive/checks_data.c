@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap.h"
 #include "drive.h"
-#include "rank.h"
 
 enum { LARGEST = 4 << 20 };
 

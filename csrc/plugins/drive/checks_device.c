@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "drive.h"
-#include "rank.h"
 
 static void ok(ncclResult_t result, const char *call)
 {

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "drive.h"
-#include "rank.h"
 
 static void ok(ncclResult_t result, const char *call)
 {

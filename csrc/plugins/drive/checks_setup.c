@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "drive.h"
-#include "rank.h"
 
 enum { MOST_RECVS = 64, MOST_DEVICES = 256 };
 

@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap.h"
 #include "drive.h"
-#include "rank.h"
 
 struct driver d;
 static char said[800]; /* of the check that runs: a note, or why it was skipped */

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bootstrap.h"
 #include "drive.h"
-#include "rank.h"
 
 enum { GUARD_BYTE = 0xE7, SENTINEL = -0x5afe };
 

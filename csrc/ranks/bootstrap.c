@@ -1,14 +1,15 @@
 /* The socket to the runner: lines of text, data in hexadecimal. One thread uses it. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bootstrap.h"
 #include "fault.h"
-#include "rank.h"
 
 /* A stream to the runner, not messages between ranks: nothing can come twice, or in another order. */
 PSM_FAULT_SITE_OF(site_exchange, "lab.exchange",
