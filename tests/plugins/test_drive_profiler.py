@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from psmkit.cli.app import main
 from psmkit.model.errors import InputError
+from psmkit.plugins import drive_profiler as profiler
 from psmkit.plugins.drive import Drive
-from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, drive_profiler, profiler_alone, profiler_versions
+from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, profiler_alone, profiler_versions
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from tests.csrc.base import compiled
 from tests.plugins import drive_libraries
+
+#: Seconds for a call: only one that hangs takes as long, however busy the machine is.
+drive_profiler = partial(profiler.drive_profiler, timeout=60.0)
 
 CHECKER = Path(os.environ.get("PSM_DIR") or compiled.ROOT / "psmkit" / "psm") / "lib" / "libnccl-profiler-check.so"
 # The way (see broken/profiler), the check that finds it, as what, and words of what it says.
