@@ -9,12 +9,13 @@ from psmkit.analysis.facts import deaths, outside
 from psmkit.analysis.facts.gpus import devices_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.waiting import Place, waiting
-from psmkit.logparse.types import CommInstance
+from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model import CODES, Culprit, Finding, RankRow, Run, Severity, Verdict
 
 __all__ = ["rank_rows"]
@@ -55,7 +56,9 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     if job.rank_of(proc) is not None or not threads:
         threads = [(job.rank_of(proc), job.device_of(proc))]
     claim = job.numbering.known.get(proc)
+    printed = _printed(job) if len(threads) > 1 else {}
     for rank, device in threads:
+        lines, last = printed.get((proc, rank), (process.lines, process.last))
         ours = [i for i in job.instances_of.get(proc, ()) if len(threads) == 1 or i.dev == device]
         yield RankRow(
             run=ends.run.index,
@@ -65,12 +68,23 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
             device=device,
             stage=stage_of(job, proc) if len(threads) == 1 else _stage(ours) or stage_of(job, proc),
             state=_state(job, ends, proc, rank, ours, alone=len(threads) == 1),
-            lines=process.lines,
-            last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
+            lines=lines,
+            last=f"{job.scan.files[last.file].path}:{last.line}",
             communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
             rank_basis=claim.basis if claim is not None else None,
             rank_dispute=_dispute(job, proc),
         )
+
+
+@once
+def _printed(job: Job) -> dict[tuple[int, int | None], tuple[int, Ref]]:
+    """The number of lines and the last line of each rank of a process with several ranks, by the threads that print only for that rank."""
+    out: dict[tuple[int, int | None], tuple[int, Ref]] = {}
+    for at, thread in enumerate(job.scan.threads):
+        if len(job.ranks_of(thread.proc)) > 1 and (rank := job.rank_on(thread.proc, at)) is not None:
+            lines, last = out.get((thread.proc, rank), (0, thread.last))
+            out[thread.proc, rank] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
+    return out
 
 
 def _stage(ours: Sequence[CommInstance]) -> str | None:

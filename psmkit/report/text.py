@@ -126,11 +126,7 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
     if not report.ranks:
         return
     page.blank()
-    hosts = {row.host for row in report.ranks if row.host is not None}
-    title = f"Ranks: {counted(len(report.ranks), 'process', 'processes')} on {counted(len(hosts), 'host')}"
-    if len(report.runs) == 1 and report.runs[0].nranks is not None:
-        run = report.runs[0]
-        title = f"Ranks: {len(run.ranks_seen)} of {run.nranks} seen, {counted(len(hosts), 'host')}"
+    title = f"Ranks: {_counts(report)}"
     page.cut(title + (f"; files in {folder}" if folder else ""), "heading")
     rows = [replace(row, last=row.last.removeprefix(folder)) if row.last else row for row in report.ranks]
     table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
@@ -145,6 +141,21 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
             indent="  ",
             hang="    ",
         )
+
+
+def _counts(report: Report) -> str:
+    """How many ranks, processes and hosts the table shows: a process with several devices has a row for each of its ranks."""
+    hosts = counted(len({row.host for row in report.ranks if row.host is not None}), "host")
+    seen = [row for row in report.ranks if row.pid is not None]
+    procs = len({(row.run, row.host, row.pid) for row in seen})
+    if len(report.runs) == 1 and report.runs[0].nranks is not None:
+        run = report.runs[0]
+        nameless = sum(row.rank is None for row in seen)
+        more = f"{counted(nameless, 'process', 'processes')} of unknown rank, " if nameless else ""
+        return f"{len(run.ranks_seen)} of {run.nranks} seen, {more}{hosts}"
+    if procs < len(seen) and all(row.rank is not None for row in seen):
+        return f"{counted(len(seen), 'rank')} in {counted(procs, 'process', 'processes')} on {hosts}"
+    return f"{counted(procs + len(report.ranks) - len(seen), 'process', 'processes')} on {hosts}"
 
 
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:

@@ -244,3 +244,24 @@ def test_error_whose_finding_breaks_no_run_fails_it_as_an_error(tmp_path: Path) 
     log.write_text("NCCL WARN mine: version 3 meets 4\n")
     report = psmkit.analyze([log], catalogue=[mine])
     assert report.verdict == "failed" and serious(report) == [("PSM401", "error")]
+
+
+def shared_gpu(pid: int, tid: int) -> str:
+    return f"box:{pid}:{tid} [1] init.cc:824 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device e3000\nbox:{pid}:{tid} [1] NCCL INFO init.cc:1641 -> 5\n"
+
+
+def starts(pid: int, tid: int, rank: int) -> str:
+    return f"box:{pid}:{tid} [0] NCCL INFO comm 0x7f0{pid} rank {rank} nranks 2 cudaDev 0 nvmlDev 2 busId ca000 commId 0x2ca1 - Init START\n"
+
+
+def test_communicators_of_processes_that_were_started_together_are_one_run(tmp_path: Path) -> None:
+    full = starts(5012, 5098, 1) + starts(5010, 5090, 0)
+    report = analyze(tmp_path, shared_gpu(5011, 5092) + shared_gpu(5013, 5110) + full)
+    assert len(report.runs) == 1
+    assert {c.pid for c in report.culprits} == {5011, 5013}
+    # a start that failed before: its numbers are lower than all those of the next one
+    earlier = analyze(tmp_path, shared_gpu(4011, 4092) + shared_gpu(4013, 4110) + full)
+    assert len(earlier.runs) == 2
+    # and one that failed after it
+    later = analyze(tmp_path, full + shared_gpu(6011, 6092) + shared_gpu(6013, 6110))
+    assert len(later.runs) == 2

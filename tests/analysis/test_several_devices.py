@@ -9,6 +9,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from psmkit.report import render
 from tests.analysis.test_application import two_communicators
 from tests.loggen import SCENARIOS, generate
 from tests.loggen.fold import folded
@@ -93,3 +94,27 @@ def test_the_services_of_a_process_read_their_requests_one_by_one(tmp_path: Path
         later = [line for line in lines[asked + 1 :] if not any(word in line for word in gone)]
         report = analyze(tmp_path, "".join([*lines[: asked + 1], *later[:100]]))
         assert report.verdict == "inconclusive", report.reason
+
+
+def channels(pids: dict[int, int]) -> str:
+    """The middle of a log in which rank R prints R + 1 lines about its next rank."""
+    out = []
+    for rank, pid in pids.items():
+        out += [
+            f"hw7:{pid}:{810 + rank} [{rank}] NCCL INFO Channel {n:02}/0 : {rank}[{rank}] -> {rank + 1}[{rank + 1}] via P2P/direct pointer\n"
+            for n in range(rank + 1)
+        ]
+    return "".join(out)
+
+
+def test_the_table_counts_ranks_and_processes_apart_and_the_lines_of_each_rank(tmp_path: Path) -> None:
+    report = analyze(tmp_path, channels(dict.fromkeys((0, 1, 3), 798)))
+    assert [(r.rank, r.lines, (r.last or "").rpartition(":")[2]) for r in report.ranks] == [
+        (0, 1, "1"),
+        (1, 2, "3"),
+        (3, 4, "7"),
+    ]
+    assert "Ranks: 3 ranks in 1 process on 1 host" in render(report)
+    apart = analyze(tmp_path, channels({0: 798, 1: 799, 3: 800}))
+    assert sorted(r.lines for r in apart.ranks) == [1, 2, 4]
+    assert "Ranks: 3 processes on 1 host" in render(apart)

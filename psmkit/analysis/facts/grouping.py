@@ -67,9 +67,11 @@ class _Spans:
 class _Run:
     """The processes of a run, with the sums that a part is compared with."""
 
-    def __init__(self, part: Sequence[Process], gpus: _Gpus) -> None:
+    def __init__(self, part: Sequence[Process], gpus: _Gpus, newest: Mapping[int, int]) -> None:
         self.processes: list[Process] = []
         self._all_gpus = gpus
+        self._newest = newest
+        self._lives: dict[tuple[int, str], tuple[int, int]] = {}  # by stream and host: the lowest pid, the highest tid
         self._gpus: set[tuple[str, str]] = set()
         self._slots: dict[tuple[object, ...], int] = {}
         self._launched: set[tuple[int, str | None]] = set()  # streams with the tag of a launcher's slot
@@ -91,6 +93,9 @@ class _Run:
             self._names.add((process.host, process.pid))
             self.hosts.add(process.host)
             self._streams[process.stream].add(process.first.seq, process.last.seq)
+            place, tid = (process.stream, process.host), self._newest.get(process.index, process.pid)
+            lowest, highest = self._lives.get(place, (process.pid, tid))
+            self._lives[place] = min(lowest, process.pid), max(highest, tid)
         first, last = _ends(part)
         self._first, self._last = min(self._first, first), max(self._last, last)
         self._begin = min(self._begin, _begin(part))
@@ -128,7 +133,7 @@ class _Run:
 
         A process that does the work of a rank is a rank, so a stream cannot tie it to a run with all ranks present; ``quiet`` is then False.
         """
-        if any((p.host, p.pid) in self._names for p in part):
+        if any((p.host, p.pid) in self._names or self._as_old(p) for p in part):
             return True
         for process in part:
             spans = self._streams.get(process.stream)
@@ -137,6 +142,11 @@ class _Run:
             if process.index in phantoms or (quiet and spans.meets(process.first.seq, process.last.seq)):
                 return True
         return False
+
+    def _as_old(self, process: Process) -> bool:
+        """Whether a process of the same stream and host was started among those of the run: threads take numbers of the same sequence."""
+        lowest, highest = self._lives.get((process.stream, process.host), (0, 0))
+        return lowest < process.pid < highest
 
 
 def _slot(process: Process) -> tuple[object, ...]:
@@ -156,6 +166,9 @@ def runs_of_parts(
 ) -> list[list[int]]:
     """Merge parts in order of their start, unless a part contradicts the run that it would join."""
     members = {i.proc for i in scan.instances}
+    newest: dict[int, int] = {}  # thread of each process
+    for thread in scan.threads:
+        newest[thread.proc] = max(thread.tid, newest.get(thread.proc, 0))
     ordered = sorted(([scan.processes[proc] for proc in procs] for procs in parts), key=_begin)
     loose: list[list[Process]] = []
     runs: list[_Run] = []
@@ -170,10 +183,10 @@ def runs_of_parts(
                 break
             # a part that contradicts the newest run began after it and must not join an older one
             if run.precedes(part):
-                runs.append(_Run(part, gpus))
+                runs.append(_Run(part, gpus, newest))
                 break
         else:
-            runs.append(_Run(part, gpus))
+            runs.append(_Run(part, gpus, newest))
     rest = _place(scan, runs, loose, phantoms) if runs else loose
     own: list[_Run] = []
     for part in sorted(rest, key=_begin):
@@ -181,7 +194,7 @@ def runs_of_parts(
         if fit:
             max(fit, key=lambda run: run.overlap(part)).take(part)
         else:
-            own.append(_Run(part, gpus))
+            own.append(_Run(part, gpus, newest))
     return [[p.index for p in run.processes] for run in (*runs, *own)]
 
 
