@@ -40,14 +40,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct row, PSM_STR, stage),     PSM_FIELD(struct row, PSM_STR, can_send),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_STEPS_ROW};
-static const struct psm_schema schema = {.name = "psm.steps",
-                                         .version = 1,
-                                         .record_size = sizeof(struct row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = messages,
-                                         .nmessages = 1,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA("psm.steps", struct row, fields, messages);
 
 struct recorder {
     psm_section *section;
