@@ -50,6 +50,16 @@ struct psm_schema {
     uint32_t nmessages;
     int selector;
 };
+/* Of arrays of fields and messages. selector: none. */
+#define PSM_SCHEMA(called, row_type, fields_, messages_)                                                               \
+    {.name = (called),                                                                                                 \
+     .version = 1,                                                                                                     \
+     .record_size = sizeof(row_type),                                                                                  \
+     .fields = (fields_),                                                                                              \
+     .nfields = sizeof(fields_) / sizeof *(fields_),                                                                   \
+     .messages = (messages_),                                                                                          \
+     .nmessages = sizeof(messages_) / sizeof *(messages_),                                                             \
+     .selector = -1}
 
 enum psm_section_kind { PSM_RING = 1, PSM_TABLE = 2 };
 

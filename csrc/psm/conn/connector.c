@@ -150,8 +150,9 @@ psm_status psm_connector_check_connect(const struct psm_connector *c, const stru
     return PSM_OK;
 }
 
-psm_status psm_connector_differ(const struct psm_connector *c, const char *what, uint64_t mine, uint64_t theirs,
-                                const char *remedy)
+/* With both values in the text. */
+static psm_status differ(const struct psm_connector *c, const char *what, uint64_t mine, uint64_t theirs,
+                         const char *remedy)
 {
     return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
                     "channel %d/%d: %s is %" PRIu64 " at rank %d and %" PRIu64 " at rank %d%s", c->channel,
@@ -170,14 +171,14 @@ psm_status psm_connector_compare_ends(const struct psm_connector *c, const struc
                         "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",
                         c->peer.rank, peer->version, PSM_WIRE_VERSION);
     if (peer->rank != c->peer.rank)
-        return psm_connector_differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank, swapped);
+        return differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank, swapped);
     if (peer->role == c->role)
-        return psm_connector_differ(c, "the role (1: send)", (uint64_t)c->role, (uint64_t)peer->role,
-                                    "; expected one sender and one receiver");
+        return differ(c, "the role (1: send)", (uint64_t)c->role, (uint64_t)peer->role,
+                      "; expected one sender and one receiver");
     if (peer->channel != c->channel)
-        return psm_connector_differ(c, "the channel", (uint64_t)c->channel, (uint64_t)peer->channel, swapped);
+        return differ(c, "the channel", (uint64_t)c->channel, (uint64_t)peer->channel, swapped);
     if (peer->connIndex != c->connIndex)
-        return psm_connector_differ(c, "the connection index", (uint64_t)c->connIndex, (uint64_t)peer->connIndex, "");
+        return differ(c, "the connection index", (uint64_t)c->connIndex, (uint64_t)peer->connIndex, "");
     return PSM_OK;
 }
 
@@ -185,12 +186,11 @@ psm_status psm_connector_compare_buffers(const struct psm_connector *c, const st
                                          const struct psm_conn_info *peer)
 {
     static const char same[] = "; set it alike on all ranks";
-    if (peer->steps != mine->steps)
-        return psm_connector_differ(c, "the number of steps (PSM_STEPS)", mine->steps, peer->steps, same);
+    if (peer->steps != mine->steps) return differ(c, "the number of steps (PSM_STEPS)", mine->steps, peer->steps, same);
     if (peer->chunk != mine->chunk)
-        return psm_connector_differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", mine->chunk, peer->chunk, same);
+        return differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", mine->chunk, peer->chunk, same);
     if (peer->buffer_size != mine->buffer_size)
-        return psm_connector_differ(c, "the buffer size (PSM_BUFFER_SIZE)", mine->buffer_size, peer->buffer_size, same);
+        return differ(c, "the buffer size (PSM_BUFFER_SIZE)", mine->buffer_size, peer->buffer_size, same);
     return PSM_OK;
 }
 

@@ -94,9 +94,6 @@ psm_status psm_connector_abandon(struct psm_connector *c);
 /* Before Connect: role -1 means either. INVALID. */
 psm_status psm_connector_check_connect(const struct psm_connector *c, const struct psm_connector_kind *kind,
                                        const void *peer, int role);
-/* MISMATCH, with both values in the text. */
-psm_status psm_connector_differ(const struct psm_connector *c, const char *what, uint64_t mine, uint64_t theirs,
-                                const char *remedy);
 /* Whether the peer's info is that of the other end of this connection: PROTOCOL, VERSION, MISMATCH. */
 psm_status psm_connector_compare_ends(const struct psm_connector *c, const struct psm_conn_info *peer);
 /* Whether both ends cut the buffer in the same way: MISMATCH. */

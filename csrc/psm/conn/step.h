@@ -33,7 +33,7 @@ struct psm_step {
     uint64_t base, step, nsteps;
     uint64_t sendHead, recvTail;
     uint64_t posted, transmitted, done;
-    uint64_t offer, answer; /* flags as read from the control segment */
+    uint64_t offer, answer; /* operations of the flags in the control segment; 0: none */
     uint64_t stream;        /* number of the handle that copies are enqueued on */
     uint32_t slot;
     uint8_t what, stage, zero_copy;

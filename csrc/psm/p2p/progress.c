@@ -14,8 +14,8 @@ static void words(const struct psm_conn *conn, const struct psmProxySubArgs *sub
     (void)sub;
     now->sendHead = psm_line_own(&shared->sendHead);
     now->recvTail = psm_line_own(&shared->recvTail);
-    now->offer = psm_line_own(&shared->offer);
-    now->answer = psm_line_own(&shared->answer);
+    now->offer = psm_flag_seq(psm_line_own(&shared->offer));
+    now->answer = psm_flag_seq(psm_line_own(&shared->answer));
 }
 
 static void record(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,

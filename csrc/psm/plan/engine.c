@@ -253,7 +253,7 @@ static psm_status give_back(void *self, void *memory)
 
 /* ---- life ---- */
 
-void engine_wake(void *self)
+static void engine_wake(void *self)
 {
     struct engine *engine = self;
     psmPlanComm *comm = atomic_load(&engine->comm);

@@ -93,7 +93,6 @@ static inline struct engine *engine_of(void *self)
 /* ---- engine.c ---- */
 
 struct engine_graph *engine_graph_find(struct engine *engine, uint64_t id); /* the lock is held */
-void engine_wake(void *self);
 
 /* ---- engine_run.c ---- */
 

@@ -101,7 +101,7 @@ static psm_status save_ops(psmPlan *plan)
     return status;
 }
 
-psm_status plan_host_task(psmPlan *plan, bool host_stream)
+static psm_status host_task(psmPlan *plan, bool host_stream)
 {
     psmPlanComm *comm = plan->comm;
     psm_status status = PSM_OK;
@@ -133,19 +133,21 @@ psm_status plan_host_task(psmPlan *plan, bool host_stream)
     return status;
 }
 
-void plan_host_task_callback(void *arg)
+/* Of the host stream: a plan. */
+static void host_task_callback(void *arg)
 {
     psmPlan *plan = arg;
     psmPlanComm *comm = plan->comm;
     bool persistent = plan->persistent;
     if (persistent) atomic_fetch_add(&comm->openWork, 1);
-    plan_host_task(plan, true);
+    host_task(plan, true);
     if (!persistent) atomic_fetch_sub(&comm->hostTasks, 1);
     plan_work_over(comm);
 }
 
 /* hostProxySyncCallback: the launch stream waits here until the ops have ended. */
-void plan_sync_callback(void *arg)
+/* Of the launch stream: a plan. */
+static void sync_callback(void *arg)
 {
     psmPlan *plan = arg;
     psmPlanComm *comm = plan->comm;
@@ -292,7 +294,7 @@ static psm_status commit(psmPlanComm *comm)
             atomic_fetch_add(&comm->hostTasks, 1);
             atomic_fetch_add(&comm->openWork, 1);
         }
-        psm_status status = comm->engine.host_func(comm->engine.self, host, plan_host_task_callback, plan);
+        psm_status status = comm->engine.host_func(comm->engine.self, host, host_task_callback, plan);
         if (status >= 0) continue;
         plan->hostCbEnq = false;
         if (!persistent) {
@@ -425,7 +427,7 @@ static psm_status launch(psmPlanComm *comm, psmPlan *plan)
         plan->onStream |= 1;
     }
     if (plan->hostFunc && !comm->variant->lose_callback) {
-        PSM_TRY(engine->host_func(engine->self, stream, plan_sync_callback, plan));
+        PSM_TRY(engine->host_func(engine->self, stream, sync_callback, plan));
         plan->onStream |= 2;
     }
     plan_meet(comm, PSM_PLAN_POINT_LAUNCH);
@@ -440,7 +442,7 @@ static psm_status after(psmPlanComm *comm, psmPlan *plan)
     psm_status status = PSM_OK;
     /* Once its reclaimer is queued the plan may be freed: not here, because only the main thread takes it. */
     if (!comm->hostPath)
-        status = plan_host_task(plan, false);
+        status = host_task(plan, false);
     else if (!plan->persistent && !ops)
         plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);
     if (takes) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);

@@ -53,9 +53,6 @@ void plan_graveyard_free(psmPlanComm *comm);
 
 /* ---- launch.c ---- */
 
-psm_status plan_host_task(psmPlan *plan, bool host_stream);
-void plan_host_task_callback(void *arg); /* of the host stream: a plan */
-void plan_sync_callback(void *arg);      /* of the launch stream: a plan */
 /* The end of work that may still use the communicator: the last access of a thread. */
 void plan_work_over(psmPlanComm *comm);
 

@@ -155,8 +155,6 @@ struct plan_variant {
         unbalanced_refs, lose_ops;
     bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount, keep_holds;
 };
-extern const struct plan_variant plan_variants[];
-extern const size_t plan_nvariants;
 const struct plan_variant *plan_find_variant(const char *name); /* NULL: coll-first */
 
 /* A scheduler: one for each generation of NCCL. */
@@ -267,7 +265,5 @@ psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *ta
 psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
 void plan_tasks_drop(psmPlanComm *comm); /* tasks left by a failed group */
 uint64_t plan_type_size(int datatype);   /* 0: no such type */
-/* Of a collective: bytes of a rank's larger buffer. */
-uint64_t plan_task_bytes(const psmPlanComm *comm, const struct psmPlanTask *task);
 
 #endif

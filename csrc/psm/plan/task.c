@@ -31,7 +31,8 @@ static const char *func_name(int func)
     return func >= 0 && (size_t)func < sizeof names / sizeof *names ? names[func] : NULL;
 }
 
-uint64_t plan_task_bytes(const psmPlanComm *comm, const struct psmPlanTask *task)
+/* Of a collective: bytes of a rank's larger buffer. */
+static uint64_t bytes_of(const psmPlanComm *comm, const struct psmPlanTask *task)
 {
     uint64_t bytes = task->count * plan_type_size(task->datatype);
     return per_rank(task->func) ? bytes * (uint64_t)comm->config.nRanks : bytes;
@@ -91,7 +92,7 @@ psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
                         (unsigned long long)(comm->ntasksColl + comm->ntasksP2p));
     added->task = *task;
     added->number = comm->taskNumber++;
-    added->nbytes = plan_task_bytes(comm, task);
+    added->nbytes = bytes_of(comm, task);
     comm->counted.tasks++;
     if (p2p) {
         struct plan_peer *peer = &comm->peers[task->peer];

@@ -27,14 +27,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct row, PSM_I32, scheduler), PSM_FIELD(struct row, PSM_STR, what),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_PLAN_EVENT};
-static const struct psm_schema schema = {.name = "psm.plan",
-                                         .version = 1,
-                                         .record_size = sizeof(struct row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = messages,
-                                         .nmessages = 1,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA("psm.plan", struct row, fields, messages);
 
 static const char names[][20] = {"?",         "task",    "prepare",     "made",       "prepared",      "prepare-failed",
                                  "armed",     "barrier", "cuda",        "launched",   "kernel-done",   "host-task",

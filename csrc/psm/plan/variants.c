@@ -7,7 +7,7 @@
 
 #define BOTH 3
 
-const struct plan_variant plan_variants[] = {
+static const struct plan_variant all[] = {
     {.name = {"coll-first", "collectives are planned first, p2p when none is left: the right one", "", 0, BOTH}},
     {.name = {"p2p-first", "p2p is planned first, so that plans are cut where p2p ends, which differs between ranks",
               "p2p.first", 1, BOTH},
@@ -55,21 +55,21 @@ const struct plan_variant plan_variants[] = {
               BOTH},
      .keep_holds = true},
 };
-const size_t plan_nvariants = sizeof plan_variants / sizeof *plan_variants;
+enum { NVARIANTS = sizeof all / sizeof *all };
 
 const struct plan_variant *plan_find_variant(const char *name)
 {
-    if (!name) return &plan_variants[0];
-    for (size_t i = 0; i < plan_nvariants; i++)
-        if (strcmp(plan_variants[i].name.name, name) == 0) return &plan_variants[i];
+    if (!name) return &all[0];
+    for (size_t i = 0; i < NVARIANTS; i++)
+        if (strcmp(all[i].name.name, name) == 0) return &all[i];
     return NULL;
 }
 
-static struct psmPlanVariant names[sizeof plan_variants / sizeof *plan_variants];
+static struct psmPlanVariant names[NVARIANTS];
 
 static void make_names(void)
 {
-    for (size_t i = 0; i < plan_nvariants; i++) names[i] = plan_variants[i].name;
+    for (size_t i = 0; i < NVARIANTS; i++) names[i] = all[i].name;
 }
 
 size_t psmPlanVariants(const struct psmPlanVariant **variants)
@@ -77,5 +77,5 @@ size_t psmPlanVariants(const struct psmPlanVariant **variants)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_names);
     *variants = names;
-    return plan_nvariants;
+    return NVARIANTS;
 }

@@ -39,7 +39,7 @@ psm_status psm_client_timed_out(psmProxyState *state, int type, const struct psm
                     state->settings.timeout_ms);
 }
 
-void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error)
+static void end_client(psmProxyState *state, struct psm_client *client, const struct psm_error *error)
 {
     pthread_mutex_lock(&client->lock);
     bool first = !atomic_load(&client->gone);
@@ -77,7 +77,7 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
                  "end of its log",
                  client->rank, client->address.pid);
     }
-    psm_client_end(state, client, &error);
+    end_client(state, client, &error);
     if (bye && bye->status < 0 && !bye->refused) psm_state_abort(state, &error);
 }
 
@@ -102,7 +102,7 @@ static psm_status read_one(psmProxyState *state, struct psm_client *client, psmO
         psm_msg_libpsm_proxy_refused(client->address.pid, text);
         PSM_COUNT(state, refused);
         psm_socket_bye(atomic_load(&client->fd), status, true, error.text);
-        psm_client_end(state, client, &error);
+        end_client(state, client, &error);
         return status;
     }
     if (m.kind == PSM_WIRE_BYE) {
@@ -130,7 +130,9 @@ static void end_reading(struct psm_client *client)
     pthread_mutex_unlock(&client->lock);
 }
 
-psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected)
+/* Reads one message, unless another thread is reading. PSM_IN_PROGRESS: none has arrived, or another thread is reading.
+ */
+static psm_status read_client(psmProxyState *state, struct psm_client *client, psmOpId expected)
 {
     if (!begin_reading(client)) return PSM_IN_PROGRESS;
     psm_status status = read_one(state, client, expected);
@@ -140,7 +142,7 @@ psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmO
 
 void psm_client_hung_up(psmProxyState *state, struct psm_client *client)
 {
-    while (psm_client_read(state, client, 0) == PSM_OK) {
+    while (read_client(state, client, 0) == PSM_OK) {
     }
 }
 
@@ -185,7 +187,7 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
         if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, id);
         if (status < 0) {
             /* the last message may say why */
-            while (!over && psm_client_read(state, client, id) == PSM_OK) {
+            while (!over && read_client(state, client, id) == PSM_OK) {
             }
             if (!atomic_load(&client->gone)) ended_by(state, client, NULL, number);
             return gone(state, client, type, id);
@@ -194,7 +196,7 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
         if (psm_deadline_passed(deadline)) return psm_client_timed_out(state, type, client, id, "could not send");
         /* Full: the service may be waiting for us to read answers. */
         bool read = false;
-        while (psm_client_read(state, client, id) == PSM_OK) read = true;
+        while (read_client(state, client, id) == PSM_OK) read = true;
         if (!read)
             psm_client_sleep(state, client, POLLOUT | POLLIN,
                              psm_client_slice(deadline) < 1000000 ? psm_client_slice(deadline) : 1000000);
@@ -295,7 +297,7 @@ static psm_status poll_response(psmProxyConnector *connector, void *resp, int re
     if (status != PSM_IN_PROGRESS) return status;
     psm_client_send_held(client, false);
     if (!client->direct)
-        while (status == PSM_IN_PROGRESS && psm_client_read(state, client, id) == PSM_OK)
+        while (status == PSM_IN_PROGRESS && read_client(state, client, id) == PSM_OK)
             status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
     /* the reader that found the end has already failed all calls */
     if (status == PSM_IN_PROGRESS && atomic_load(&client->gone)) {
@@ -517,7 +519,7 @@ void psm_clients_close(psmProxyState *state, psm_status status, const char *text
         } else {
             psm_socket_bye(atomic_load(&client->fd), status, false, text);
         }
-        psm_client_end(state, client, &error);
+        end_client(state, client, &error);
     }
 }
 

@@ -81,7 +81,7 @@ void psm_direct_drop(struct psm_direct *direct)
     free(direct);
 }
 
-void psm_direct_wake(struct psm_direct *direct)
+static void wake(struct psm_direct *direct)
 {
     /* Sequentially consistent, like the service's store of `sleeping` before its last look. */
     if (atomic_load(&direct->sleeping) && atomic_exchange(&direct->sleeping, 0)) psm_event_set(direct->event);
@@ -94,7 +94,7 @@ bool psm_direct_push(struct psm_direct *direct, struct psm_direct_call *call)
         if (head == CLOSED) return false;
         call->next = head;
     } while (!atomic_compare_exchange_weak(&direct->head, &head, call));
-    psm_direct_wake(direct);
+    wake(direct);
     return true;
 }
 

@@ -86,8 +86,8 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
     psm_fault_act_after(&fault);
 }
 
-psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxyAddress *owner, uint64_t share,
-                           int give, bool handler, struct psmProxyFetch **fetch)
+static psm_status begin(psmProxyState *state, int type, const struct psmProxyAddress *owner, uint64_t share, int give,
+                        bool handler, struct psmProxyFetch **fetch)
 {
     struct psm_uds *uds = &state->uds;
     struct psmProxyFetch *job = calloc(1, sizeof *job);
@@ -241,7 +241,7 @@ static psm_status finish(struct psmProxyFetch *job, int *fd, int *number)
     return error.status < 0 ? psm_fail_again(&error) : PSM_OK;
 }
 
-psm_status psm_fetch_wait(struct psmProxyFetch *job, int *fd, int *number)
+static psm_status wait_for(struct psmProxyFetch *job, int *fd, int *number)
 {
     struct psm_uds *uds = &job->state->uds;
     pthread_mutex_lock(&uds->lock);
@@ -258,7 +258,7 @@ psm_status psmProxyFetchFd(psmProxyState *state, const struct psmProxyAddress *o
     if (!state || !owner || !fetch || id == 0)
         return psm_fail(PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
                         "psmProxyFetchFd: expected a state, an address, an id that is not 0 and a place for the fetch");
-    return psm_fetch_begin(state, psmProxyMsgGetFd, owner, id, -1, true, fetch);
+    return begin(state, psmProxyMsgGetFd, owner, id, -1, true, fetch);
 }
 
 psm_status psmProxyFetchPoll(psmProxyFetch *fetch, int *fd)
@@ -291,8 +291,8 @@ psm_status psmProxyClientGetFdBlocking(psmProxyConnector *connector, uint64_t id
                         "GetFd: expected a connected connector, an id that is not 0 and a place for the fd");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    PSM_TRY(psm_fetch_begin(state, psmProxyMsgGetFd, &client->address, id, -1, false, &job));
-    return psm_fetch_wait(job, fd, NULL);
+    PSM_TRY(begin(state, psmProxyMsgGetFd, &client->address, id, -1, false, &job));
+    return wait_for(job, fd, NULL);
 }
 
 psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, int fd, int *remote)
@@ -303,8 +303,8 @@ psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, int fd, i
                         "QueryFd: expected a connected connector, an open fd and a place for its number");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    PSM_TRY(psm_fetch_begin(state, psmProxyMsgQueryFd, &client->address, 0, fd, false, &job));
-    psm_status status = psm_fetch_wait(job, NULL, remote);
+    PSM_TRY(begin(state, psmProxyMsgQueryFd, &client->address, 0, fd, false, &job));
+    psm_status status = wait_for(job, NULL, remote);
     if (status == PSM_OK)
         psm_msg_proxy_fd_query_returned(fd, client->rank, *remote, connector->sameProcess);
     else

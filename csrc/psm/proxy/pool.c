@@ -31,14 +31,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct psm_op_row, PSM_STR, place),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_OPS_ROW};
-static const struct psm_schema schema = {.name = "psm.ops",
-                                         .version = 1,
-                                         .record_size = sizeof(struct psm_op_row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = messages,
-                                         .nmessages = 1,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA("psm.ops", struct psm_op_row, fields, messages);
 
 /* NCCL's states, and where the operation waits for the next one. */
 static const struct {

@@ -119,8 +119,7 @@ void psm_direct_forget(struct psm_direct *direct);              /* unregisters i
 void psm_direct_drop(struct psm_direct *direct);
 /* False: the service has ended. Passes the service's reference to it. */
 bool psm_direct_push(struct psm_direct *direct, struct psm_direct_call *call);
-struct psm_direct_call *psm_direct_take(struct psm_direct *direct, bool close); /* all, oldest first */
-void psm_direct_wake(struct psm_direct *direct);
+struct psm_direct_call *psm_direct_take(struct psm_direct *direct, bool close);  /* all, oldest first */
 struct psm_direct_call *psm_direct_call_make(size_t req_size, size_t resp_size); /* two references; NULL: no memory */
 void psm_direct_call_drop(struct psm_direct_call *call);
 void psm_direct_call_done(struct psm_direct_call *call); /* answers; drops the service's reference */
@@ -359,10 +358,6 @@ void psm_calls_free(psmProxyState *state);
 void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_message *message, psmOpId expected);
 /* Moves a received answer to the caller. PSM_IN_PROGRESS: it has not arrived. */
 psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t resp_size);
-/* Reads one message from a client's socket, unless another thread is reading. PSM_IN_PROGRESS: none has arrived, or
- * another thread is reading. */
-psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected);
-void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error);
 bool psm_client_hold(struct psm_client *client, const void *bytes, size_t size);
 void psm_client_flush(struct psm_client *client, bool now);
 /* Sends what a fault holds back: now, or if it is due. */
@@ -376,9 +371,6 @@ void psm_client_hung_up(psmProxyState *state, struct psm_client *client);
 void psm_clients_close(psmProxyState *state, psm_status status, const char *text);
 void psm_clients_free(psmProxyState *state);
 
-psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxyAddress *owner, uint64_t share,
-                           int give, bool handler, struct psmProxyFetch **fetch);
-psm_status psm_fetch_wait(struct psmProxyFetch *fetch, int *fd, int *number);
 psm_status psm_uds_init(psmProxyState *state);
 void psm_uds_stop(psmProxyState *state);
 void psm_uds_free(psmProxyState *state);

@@ -5,10 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "p2p/p2p.h"
+#include "conn/conn.h"
 #include "psm_lib_messages.h"
 #include "record.h"
-#include "record/steps.h"
 
 enum { ROWS = 1024 };
 
@@ -41,14 +40,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct row, PSM_STR, stage),     PSM_FIELD(struct row, PSM_STR, can_send),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_STEPS_ROW};
-static const struct psm_schema schema = {.name = "psm.steps",
-                                         .version = 1,
-                                         .record_size = sizeof(struct row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = messages,
-                                         .nmessages = 1,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA("psm.steps", struct row, fields, messages);
 
 struct recorder {
     psm_section *section;
@@ -120,8 +112,8 @@ static void record_step(void *user, const struct psm_step *now)
     row->posted = now->posted;
     row->transmitted = now->transmitted;
     row->done = now->done;
-    row->offer = psm_flag_seq(now->offer);
-    row->answer = psm_flag_seq(now->answer);
+    row->offer = now->offer;
+    row->answer = now->answer;
     row->slot = now->slot;
     row->zero_copy = now->zero_copy;
     row->seen = tick;
@@ -142,11 +134,11 @@ static void close_row(void *user)
     free(recorder);
 }
 
-const struct psm_step_recorder psm_steps_in_record = {open_row, record_step, close_row};
+static const struct psm_step_recorder in_record = {open_row, record_step, close_row};
 
 /* Installed from the start; a program with its own recorder sets psm_step_recorder. */
 __attribute__((constructor)) static void begin(void)
 {
     const struct psm_step_recorder *none = NULL;
-    atomic_compare_exchange_strong(&psm_step_recorder, &none, &psm_steps_in_record);
+    atomic_compare_exchange_strong(&psm_step_recorder, &none, &in_record);
 }

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from psmkit.lab import cuda
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
@@ -107,10 +109,10 @@ def runner(driver: Path, tmp_path: Path, **common: str) -> Runner:
     return one
 
 
-#: What an end tells otherwise than it does, the status of the connect that refuses it, and its text, for any transport whose magic is `magic`.
-def differences(magic: int) -> list[tuple[str, str, str]]:
+def differences(magic: int, *more: tuple[str, str, str]) -> pytest.MarkDecorator:
+    """What an end tells otherwise than it does, the status of the connect that refuses it, and its text."""
     mismatch = "PSM_ERR_MISMATCH"
-    return [
+    rows = [
         ("magic", "PSM_ERR_PROTOCOL", rf"bad magic {magic ^ 1:#x}, expected {magic:#x}"),
         ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
         ("role", mismatch, r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
@@ -118,7 +120,9 @@ def differences(magic: int) -> list[tuple[str, str, str]]:
         ("chunk", mismatch, r"is 8192 at rank 0 and 16384 at rank 1"),
         ("buffer", mismatch, r"PSM_BUFFER_SIZE\) is 65536 at rank 0 and 131072 at rank 1"),
         ("rank", mismatch, r"the peer's rank is 1 at rank 0 and 77 at rank 1"),
+        *more,
     ]
+    return pytest.mark.parametrize(("what", "status", "text"), rows)
 
 
 def check_refusal(run: Runner, what: str, status: str, text: str, **settings: str) -> None:

@@ -103,10 +103,15 @@ void job_over(psm_status status);
 void job_say_left(void);
 /* A process for each rank. Returns the exit status: the worst one. */
 int job_fork(int (*work)(int rank));
-/* The table of a variant as a line. Not a type: the transports' variants have no common one. */
-#define JOB_LIST_VARIANT(v)                                                                                            \
-    printf("%s|%d|%s|%s|%u|%u|%u|%s|%s\n", (v)->name, (v)->wrong, (v)->outcome, (v)->faults ? (v)->faults : "",        \
-           (v)->declared->verdict, (v)->declared->shows, (v)->declared->leaves,                                        \
-           psm_status_name((v)->declared->status), (v)->declared->codes)
+/* Prints the variants of a transport, one a line. A macro: their type is the transport's. */
+#define JOB_LIST_VARIANTS(type, list)                                                                                  \
+    do {                                                                                                               \
+        const type *v_[JOB_SIZES];                                                                                     \
+        size_t n_ = list(v_, JOB_SIZES);                                                                               \
+        for (size_t i_ = 0; i_ < n_; i_++)                                                                             \
+            printf("%s|%d|%s|%s|%u|%u|%u|%s|%s\n", v_[i_]->name, v_[i_]->wrong, v_[i_]->outcome,                       \
+                   v_[i_]->faults ? v_[i_]->faults : "", v_[i_]->declared->verdict, v_[i_]->declared->shows,           \
+                   v_[i_]->declared->leaves, psm_status_name(v_[i_]->declared->status), v_[i_]->declared->codes);      \
+    } while (0)
 
 #endif

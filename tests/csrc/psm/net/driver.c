@@ -150,18 +150,13 @@ static int work(int rank)
     return status != PSM_OK;
 }
 
-static int list_variants(void)
-{
-    const struct psmNetVariant *all[JOB_SIZES];
-    size_t n = psmNetVariants(all, JOB_SIZES);
-    for (size_t i = 0; i < n; i++) JOB_LIST_VARIANT(all[i]);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     const char *value;
-    if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
+    if (argc == 2 && strcmp(argv[1], "variants") == 0) {
+        JOB_LIST_VARIANTS(struct psmNetVariant, psmNetVariants);
+        return 0;
+    }
     for (int i = 1; i < argc; i++) {
         if ((value = job_value(argv[i], "table"))) table = atoi(value);
         job_argument(argv[i]);

@@ -11,6 +11,8 @@ from tests.csrc.psm.jobs import ENDED, Runner
 
 #: No byte, one, around a slot of 8192 bytes, an odd size of many.
 SIZES = "sizes=0,1,8191,8192,8193,65536,300001"
+CHANNEL = ("channel", "PSM_ERR_MISMATCH", r"the channel is 0 at rank 0 and 9 at rank 1")
+NETWORK = ("net", "PSM_ERR_MISMATCH", r"the network is PSM at rank 0 and Other at rank 1; set PSM_NET_PLUGIN alike")
 
 
 @pytest.mark.parametrize("stream", ["legacy", "nonblocking"])
@@ -46,14 +48,7 @@ def test_what_a_plugin_cannot_be_is_told(run: Runner) -> None:
     assert any("and PSM_NET_ABI selects v7" in text for _, _, _, text in job.said("setup")), job.text
 
 
-@pytest.mark.parametrize(
-    ("what", "status", "text"),
-    [
-        *jobs.differences(0x50534D4E),
-        ("channel", "PSM_ERR_MISMATCH", r"the channel is 0 at rank 0 and 9 at rank 1"),
-        ("net", "PSM_ERR_MISMATCH", r"the network is PSM at rank 0 and Other at rank 1; set PSM_NET_PLUGIN alike"),
-    ],
-)
+@jobs.differences(0x50534D4E, CHANNEL, NETWORK)
 def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
     run: Runner, what: str, status: str, text: str
 ) -> None:

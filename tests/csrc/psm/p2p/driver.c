@@ -282,17 +282,12 @@ static void read_argument(char *argument)
     job_argument(argument);
 }
 
-static int list_variants(void)
-{
-    const struct psmP2pVariant *all[JOB_SIZES];
-    size_t n = psmP2pVariants(all, JOB_SIZES);
-    for (size_t i = 0; i < n; i++) JOB_LIST_VARIANT(all[i]);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
+    if (argc == 2 && strcmp(argv[1], "variants") == 0) {
+        JOB_LIST_VARIANTS(struct psmP2pVariant, psmP2pVariants);
+        return 0;
+    }
     if (argc == 3 && strcmp(argv[1], "canconnect") == 0) return draw_pairs(strtoull(argv[2], NULL, 10));
     for (int i = 1; i < argc; i++) read_argument(argv[i]);
     job.around = (uint64_t)offset;

@@ -11,6 +11,9 @@ import pytest
 from tests.csrc.psm import jobs
 from tests.csrc.psm.jobs import ENDED, Runner
 
+MODE = ("mode", "PSM_ERR_MISMATCH", r"the mode is CUMEM \(2\) at rank 0 and IPC \(3\) at rank 1")
+KIND = ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), expected cumem \(4\)")
+
 
 def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
     done = subprocess.run([driver, "canconnect", "200000"], capture_output=True, text=True, timeout=120)
@@ -20,14 +23,7 @@ def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
     assert all(int(n) > 1000 for n in seen.values())
 
 
-@pytest.mark.parametrize(
-    ("what", "status", "text"),
-    [
-        *jobs.differences(0x50534D50),
-        ("mode", "PSM_ERR_MISMATCH", r"the mode is CUMEM \(2\) at rank 0 and IPC \(3\) at rank 1"),
-        ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), expected cumem \(4\)"),
-    ],
-)
+@jobs.differences(0x50534D50, MODE, KIND)
 def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
     run: Runner, what: str, status: str, text: str
 ) -> None:

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "answers.h"
 
 enum { ITEMS = 256, MOST = 3 };
 
@@ -63,17 +64,9 @@ static psm_status acquire(void *self, int which, uint64_t graph, void **stream)
     *stream = (char *)self + 1 + which;
     return PSM_OK;
 }
-static psm_status release(void *self, int which, uint64_t graph)
-{
-    (void)self;
-    (void)which;
-    (void)graph;
-    return PSM_OK;
-}
 static psm_status wait_for(void *self, void *stream, void *on)
 {
-    (void)self;
-    (void)stream;
+    (void)self, (void)stream;
     (void)on;
     return call("wait");
 }
@@ -90,11 +83,7 @@ static psm_status host_func(void *self, void *stream, void (*fn)(void *), void *
 }
 static psm_status copy(void *self, void *stream, void *to, const void *from, uint64_t nbytes)
 {
-    (void)self;
-    (void)stream;
-    (void)to;
-    (void)from;
-    (void)nbytes;
+    (void)self, (void)stream, (void)to, (void)from, (void)nbytes;
     return call("copy");
 }
 static psm_status kernel(void *self, void *stream, psmPlan *plan)
@@ -115,16 +104,9 @@ static psm_status on_destroy(void *self, uint64_t graph, void (*fn)(void *), voi
 }
 static psm_status alloc(void *self, uint64_t graph, uint64_t nbytes, void **memory)
 {
-    (void)self;
-    (void)graph;
+    (void)self, (void)graph;
     PSM_TRY(call("alloc"));
     *memory = malloc(nbytes + 1);
-    return PSM_OK;
-}
-static psm_status give_back(void *self, void *memory)
-{
-    (void)self;
-    free(memory);
     return PSM_OK;
 }
 static psm_status save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
@@ -179,20 +161,7 @@ static void pause_here(void *self, int why, psmPlan *plan)
     run(e);
 }
 
-static const struct psmPlanEngine functions = {.size = sizeof functions,
-                                               .capturing = capturing,
-                                               .acquire = acquire,
-                                               .release = release,
-                                               .wait = wait_for,
-                                               .host_func = host_func,
-                                               .copy = copy,
-                                               .kernel = kernel,
-                                               .on_destroy = on_destroy,
-                                               .alloc = alloc,
-                                               .free = give_back,
-                                               .save = save,
-                                               .start = start,
-                                               .pause = pause_here};
+static const struct psmPlanEngine functions = {TEST_ENGINE, .pause = pause_here};
 
 static void tasks(struct engine *e)
 {

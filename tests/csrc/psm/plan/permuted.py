@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,19 +23,10 @@ def build(folder: Path, *, traced: bool) -> Path:
     options = ["-fsanitize=thread", "-Wno-tsan", f"-I{RULES}", f"-I{HERE}"]
     if not traced:
         # Its lock orders all threads at each event.
-        sources.remove(ground.PSM / "plan" / "trace.c")
-        options.append("-DUNTRACED")
+        sources[sources.index(ground.PSM / "plan" / "trace.c")] = HERE / "untraced.c"
     program = folder / ("traced" if traced else "untraced")
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), *options, *sorted(sources)]
-    done = subprocess.run(
-        [*command, "-o", program, "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return program
+    options = [*compiled.WARNINGS, *ground.includes(generated), *options]
+    return compiled.link(program, sources, options, ["-lpthread", "-ldl"])
 
 
 if __name__ == "__main__":  # permuted.py FOLDER: for scripts/sanitize.sh

@@ -79,18 +79,10 @@ def build(folder: Path) -> Path:
     generated = ground.generate(folder / "generated")
     sources = [*sorted(compiled.BASE.glob("*.c")), *sorted((ground.PSM / "core").glob("*.c"))]
     sources += [ground.PSM / "plan" / f"{part}.c" for part in PARTS]
-    program = folder / "scheduler"
+    sources.append(HERE / "scheduler.c")
     options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Dmalloc=limited_malloc"]
-    command = [compiled.compiler(), *compiled.WARNINGS, *options, *ground.includes(generated), *sources]
-    done = subprocess.run(
-        [*command, HERE / "scheduler.c", "-o", program, "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return program
+    options += [*compiled.WARNINGS, *ground.includes(generated)]
+    return compiled.link(folder / "scheduler", sources, options, ["-lpthread", "-ldl"])
 
 
 @dataclass

@@ -4,7 +4,7 @@
  *
  *   threads SEED COUNT [variant=NAME] [planted=1]
  *
- * Built with -DUNTRACED it has no trace: the lock of the trace orders all threads, and hides what does without.
+ * Built with untraced.c it has no trace: the lock of the trace orders all threads, and hides what does without.
  * planted: the proxy writes once more behind the end of an operation, which is a race. */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -16,6 +16,7 @@
 
 #include "permute.h"
 #include "plan/launch.h"
+#include "answers.h"
 
 enum { STREAMS = 4, MOST_TASKS = 24, RANKS = 4, BYTES = 4096 };
 enum kind { FUNCTION, RECORD, WAIT, KERNEL, STOP };
@@ -169,23 +170,14 @@ static int number_of(void *stream)
 }
 static psm_status capturing(void *self, void *stream, uint64_t *out)
 {
-    (void)self;
-    (void)stream;
+    (void)self, (void)stream;
     *out = capturing_now;
     return PSM_OK;
 }
 static psm_status acquire(void *self, int which, uint64_t number, void **stream)
 {
-    (void)self;
-    (void)number;
+    (void)self, (void)number;
     *stream = &queues[which == PSM_PLAN_DEVICE_STREAM ? 2 : 3];
-    return PSM_OK;
-}
-static psm_status release(void *self, int which, uint64_t number)
-{
-    (void)self;
-    (void)which;
-    (void)number;
     return PSM_OK;
 }
 static psm_status wait_for(void *self, void *stream, void *on)
@@ -204,11 +196,7 @@ static psm_status host_func(void *self, void *stream, void (*fn)(void *), void *
 }
 static psm_status copy(void *self, void *stream, void *to, const void *from, uint64_t nbytes)
 {
-    (void)self;
-    (void)stream;
-    (void)to;
-    (void)from;
-    (void)nbytes;
+    (void)self, (void)stream, (void)to, (void)from, (void)nbytes;
     return PSM_OK;
 }
 static struct run *runs[256]; /* freed when the communicator is gone */
@@ -222,23 +210,15 @@ static psm_status kernel(void *self, void *stream, psmPlan *plan)
 }
 static psm_status on_destroy(void *self, uint64_t number, void (*fn)(void *), void *arg)
 {
-    (void)self;
-    (void)number;
+    (void)self, (void)number;
     destructor_fn[ndestructors] = fn;
     destructor_arg[ndestructors++] = arg;
     return PSM_OK;
 }
 static psm_status alloc(void *self, uint64_t number, uint64_t nbytes, void **memory)
 {
-    (void)self;
-    (void)number;
+    (void)self, (void)number;
     *memory = must(calloc(1, nbytes + 1));
-    return PSM_OK;
-}
-static psm_status give_back(void *self, void *memory)
-{
-    (void)self;
-    free(memory);
     return PSM_OK;
 }
 static psm_status save(void *self, psmPlan *plan, const struct psmPlanOpInfo *info, struct psmSyncCondition *sync,
@@ -265,8 +245,7 @@ static psm_status start(void *self)
 }
 static void pause_round(void *self, int why, psmPlan *plan)
 {
-    (void)self;
-    (void)why;
+    (void)self, (void)why;
     (void)plan;
     permute_pause();
 }
@@ -283,21 +262,7 @@ static void meet(void *self, int point)
     permute_meet(self, point);
 }
 
-static const struct psmPlanEngine engine = {.size = sizeof engine,
-                                            .capturing = capturing,
-                                            .acquire = acquire,
-                                            .release = release,
-                                            .wait = wait_for,
-                                            .host_func = host_func,
-                                            .copy = copy,
-                                            .kernel = kernel,
-                                            .on_destroy = on_destroy,
-                                            .alloc = alloc,
-                                            .free = give_back,
-                                            .save = save,
-                                            .start = start,
-                                            .pause = pause_round,
-                                            .meet = meet};
+static const struct psmPlanEngine engine = {TEST_ENGINE, .pause = pause_round, .meet = meet};
 
 /* ---- the other threads ---- */
 
@@ -550,67 +515,3 @@ int main(int argc, char **argv)
            count, all.norders, all.plans, all.ended, all.graphs, all.aborted, all.breaches);
     return all.breaches != 0;
 }
-
-#ifdef UNTRACED
-struct plan_trace {
-    pthread_mutex_t history;
-};
-psm_status plan_trace_open(psmPlanComm *of, const struct plan_watch *watch)
-{
-    (void)watch;
-    of->trace = must(calloc(1, sizeof *of->trace));
-    pthread_mutex_init(&of->trace->history, NULL);
-    return PSM_OK;
-}
-void plan_trace_end(psmPlanComm *of)
-{
-    (void)of;
-}
-void plan_trace_close(psmPlanComm *of)
-{
-    free(of->trace);
-}
-bool plan_trace_quiet(const psmPlanComm *of)
-{
-    (void)of;
-    return true;
-}
-void plan_trace_made(psmPlan *plan)
-{
-    (void)plan;
-}
-void plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who)
-{
-    (void)plan;
-    (void)who;
-}
-void plan_trace_lock(psmPlanComm *of)
-{
-    (void)of;
-}
-void plan_trace_unlock(psmPlanComm *of)
-{
-    (void)of;
-}
-void plan_event_locked(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
-{
-    (void)of, (void)what, (void)plan, (void)a, (void)b, (void)c;
-}
-void plan_event(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
-{
-    (void)of, (void)what, (void)plan, (void)a, (void)b, (void)c;
-}
-void plan_history_lock(psmPlanComm *of)
-{
-    pthread_mutex_lock(&of->trace->history);
-}
-void plan_history_unlock(psmPlanComm *of)
-{
-    pthread_mutex_unlock(&of->trace->history);
-}
-size_t psmPlanBreaches(const psmPlanComm *of, struct psmPlanBreach *out, size_t capacity)
-{
-    (void)of, (void)out, (void)capacity;
-    return 0;
-}
-#endif
