@@ -46,7 +46,7 @@ class Way:
 def build(place: Path, target: Path) -> Path:
     """Compile the C programs."""
     program = target / "net"
-    include = fifo.ROOT / "csrc" / "abi"
+    include = fifo.ROOT / "psmkit" / "psm" / "include"
     command = [
         os.environ.get("CC", "cc"),
         "-O2",

@@ -81,7 +81,7 @@ def main() -> None:
         source = Path(folder) / "empty.c"
         source.write_text(EMPTY)
         empty = source.with_suffix(".so")
-        include = ["-I", str(ROOT / "csrc" / "abi")]
+        include = ["-I", str(ROOT / "psmkit" / "psm" / "include")]
         subprocess.run(
             [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", *include, source, "-o", empty], check=True
         )

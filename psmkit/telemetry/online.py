@@ -22,7 +22,7 @@ __all__ = ["Limits", "Watch", "wait_of"]
 _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _CE_COLL = 1, 2, 3, 4, 12
 _STOPPED, _SENDS, _COMPLETE = 1, 4, 16
 _NO_PEER = -1
-# NCCL's states in which an event can be left (csrc/abi/psm_abi/profiler.h): what it waits for, and whether the peer has to act.
+# NCCL's states in which an event can be left (psm_abi/profiler.h): what it waits for, and whether the peer has to act.
 _STATES: Mapping[int, tuple[str, str, bool]] = {
     8: ("SendGPUWait", "its GPU to fill the buffer", False),
     20: ("SendPeerWait", "rank {peer} to offer a buffer", True),

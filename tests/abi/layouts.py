@@ -1,14 +1,19 @@
 """Layouts and values of NCCL's plugin ABIs: from the fact sheet, and from the debug information of a compiled unit.
 
-`python -m tests.abi.layouts shared/abi/nccl_plugin_abi.json > psmkit/plugins/abi.json` makes the package's own copy of the facts.
+`python -m tests.abi.layouts HEADER.h [-I...]` measures what a header declares, and prints the entries of psmkit/plugins/abi.json for the
+types that are not there yet: the first step towards a new version (see CONTRIBUTING.md).
 A layout is {"kind", "size", "alignment", "members"}; a member [path, offset, size, type, type without typedefs], where the path of
-what is inside of an anonymous union has no part for that.
+what is inside of an anonymous union has no part for that. A member may have more, in a dict: "parameters" (the names of a function's, unless
+they are those of the version before), "note" and "dimensions" (names for the numbers of an array).
 """
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 
 Facts = dict[str, Any]
+FACTS = Path(__file__).parents[2] / "psmkit" / "plugins" / "abi.json"
 
 # What nccl.h declares for programs, and no plugin sees.
 PROGRAMS = (
@@ -85,13 +91,41 @@ def known(sheet: Facts) -> Facts:
     }
 
 
+def unlike(own: Facts, sheet: Facts) -> list[str]:
+    """What the package's facts say otherwise than the sheet's. They may know more: types, releases, values."""
+    found = []
+    for name, struct in sheet["structs"].items():
+        mine = own["structs"].get(name, {})
+        same = {**mine, "members": [row[:5] for row in mine.get("members", [])]}
+        found += [f"structs {name} {key}" for key, value in struct.items() if same.get(key) != value]
+    for part in ("typedefs", "enums", "constants"):
+        for name, history in sheet[part].items():
+            found += [f"{part} {name}"] if own[part].get(name, [])[: len(history)] != history else []
+    for kind, entries in sheet["tables"].items():
+        for version, entry in entries.items():
+            mine = own["tables"][kind].get(version, {})
+            found += [f"{kind} v{version} {key}" for key, value in entry.items() if value and mine.get(key) != value]
+    for part in ("example_constants", "lookups"):
+        found += [f"{part} {name}" for name, value in sheet[part].items() if own[part].get(name) != value]
+    return found
+
+
 def text(facts: Facts) -> str:
-    """JSON with a line for each struct, enum, ..."""
+    """JSON with a line for each member, enum, ..."""
     parts = []
     for part, entries in facts.items():
-        rows = [f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()]
+        rows = [f"  {json.dumps(name)}: {struct_text(entry)}" for name, entry in entries.items()]
         parts.append(f"{json.dumps(part)}: {{\n" + ",\n".join(rows) + "\n}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def struct_text(entry: Any) -> str:
+    """An entry as JSON; a struct has a line for each member."""
+    if not isinstance(entry, dict) or "members" not in entry:
+        return json.dumps(entry)
+    head = json.dumps({key: value for key, value in entry.items() if key != "members"})[:-1]
+    rows = ",\n".join(f"      {json.dumps(row)}" for row in entry["members"])
+    return f'{head}, "members": [\n{rows}]}}'
 
 
 def name_of(die: DIE | None) -> str:
@@ -236,7 +270,37 @@ def size_of(die: DIE | None) -> int:
     return 8 if die.tag == "DW_TAG_pointer_type" else size_of(target(die))
 
 
+def measure(header: Path, options: list[str]) -> str:
+    """The entries for what a header declares and the facts do not have."""
+    facts = json.loads(FACTS.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        unit = Path(folder) / "unit.c"
+        names = set(re.findall(r"\bnccl\w+_v\d+_t\b", header.read_text()))
+        lines = [f'#include "{header.absolute()}"']
+        lines += [f"const long long {NUMBER}{name} = _Alignof({name});" for name in sorted(names)]
+        unit.write_text("\n".join(lines) + "\n")
+        command = ["gcc", "-std=c11", "-g", "-gdwarf-4", "-fno-eliminate-unused-debug-types", *options]
+        subprocess.run([*command, "-c", str(unit), "-o", f"{folder}/unit.o"], check=True, timeout=60)
+        seen = Unit(Path(folder) / "unit.o")
+    plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.DOTALL)
+    lines = []
+    for name, struct in seen.structs.items():
+        if name in facts["structs"] or name not in names:
+            continue
+        body = re.search(rf"{{([^{{}}]*(?:{{[^{{}}]*(?:{{[^{{}}]*}}[^{{}}]*)*}}[^{{}}]*)*)}}\s*{name}\s*;", plain)
+        for row in struct["members"] if body else ():
+            found = re.search(rf"\(\s*\*\s*{row[0]}\s*\)\s*\(([^()]*)\)", body[1]) if body else None
+            words = [re.findall(r"\w+", word)[-1] for word in found[1].split(",")] if found else []
+            if words not in ([], ["void"]):
+                row.append({"parameters": words})
+        layout = {"kind": struct["kind"], "size": struct["size"], "alignment": seen.numbers[name]}
+        lines.append(
+            f"  {json.dumps(name)}: {struct_text({**layout, 'headers': ['?', '?'], 'source': '?', 'note': '?', 'members': struct['members']})},"
+        )
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    print(text(known(json.loads(Path(sys.argv[1]).read_text()))), end="")
+    print(measure(Path(sys.argv[1]), sys.argv[2:]))

@@ -32,11 +32,35 @@ def test_every_known_fact_holds_in_the_headers(language: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not SHEET.exists(), reason="the fact sheet is not beside the repository")
-def test_the_copy_of_the_facts_is_that_of_the_sheet() -> None:
-    text = layouts.text(layouts.known(json.loads(SHEET.read_text())))
-    assert (ROOT / "psmkit" / "plugins" / "abi.json").read_text() == text, (
-        "run python -m tests.abi.layouts SHEET > psmkit/plugins/abi.json"
-    )
+def test_the_facts_are_those_of_the_sheet_where_it_has_any() -> None:
+    assert layouts.unlike(FACTS, layouts.known(json.loads(SHEET.read_text()))) == []
+
+
+def test_a_fact_that_differs_from_the_sheet_is_found() -> None:
+    """The comparison is one of all its parts: a change of any is seen, and an addition is none."""
+    sheet = json.loads(json.dumps({**FACTS, "structs": {}}))
+    sheet["structs"] = {
+        name: {
+            **{k: s[k] for k in ("kind", "size", "alignment", "headers")},
+            "members": [row[:5] for row in s["members"]],
+        }
+        for name, s in FACTS["structs"].items()
+    }
+    assert layouts.unlike(FACTS, sheet) == []
+    sheet["structs"]["ncclNet_v6_t"]["members"][3][1] += 8
+    sheet["enums"]["ncclFunc_t"][0][2]["ncclFuncSend"] = 9
+    sheet["tables"]["env"]["1"]["dropped"] = "2.29.2"
+    sheet["lookups"]["2.4.2"] = []
+    assert layouts.unlike(FACTS, sheet) == [
+        "structs ncclNet_v6_t members",
+        "enums ncclFunc_t",
+        "env v1 dropped",
+        "lookups 2.4.2",
+    ]
+
+
+def test_the_file_of_the_facts_has_a_line_for_each_member() -> None:
+    assert layouts.FACTS.read_text() == layouts.text(FACTS)
 
 
 MUTATIONS = {

@@ -12,7 +12,7 @@ from typing import Any
 from tests.abi.layouts import NUMBER, Facts, Unit
 
 ROOT = Path(__file__).parents[2]
-ABI = ROOT / "csrc" / "abi"
+ABI = ROOT / "psmkit" / "psm" / "include"  # as the build makes them, from csrc/abi
 HEADERS = sorted((ABI / "psm_abi").glob("*.h"))
 FACTS: Facts = json.loads((ROOT / "psmkit" / "plugins" / "abi.json").read_text())
 COMPILERS = {"c": (shutil.which("gcc") or "gcc", "-std=c11"), "cc": (shutil.which("g++") or "g++", "-std=c++17")}
@@ -110,7 +110,7 @@ class Comparison:
         self.same(f"{name} alignment", unit.numbers.get(name), facts["alignment"])
         self.same(f"{name} members", [m[0] for m in ours["members"]], [m[0] for m in facts["members"]])
         for mine, theirs in zip(ours["members"], facts["members"], strict=False):
-            for part, a, b in zip(("name", "offset", "size", "type", "plain type"), mine, theirs, strict=True):
+            for part, a, b in zip(("name", "offset", "size", "type", "plain type"), mine, theirs[:5], strict=True):
                 self.same(f"{name}.{theirs[0]} {part}", a, b)
 
     def enum(self, name: str, unit: Unit, history: list[Any]) -> None:

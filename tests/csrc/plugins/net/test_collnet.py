@@ -23,7 +23,7 @@ OPS = (np.add, np.multiply, np.maximum, np.minimum)
 def ranks_of(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program collnet.c, under ASan and UBSan as the plugin is."""
     program = tmp_path_factory.mktemp("collnet") / "collnet"
-    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{compiled.ROOT / 'csrc/abi'}"]
+    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{compiled.ROOT / 'psmkit/psm/include'}"]
     # What the driver of the net tables has and this does not use.
     built._compile(program, [built.HERE / "collnet.c"], [*options, "-Wno-unused-function", "-Wno-unused-variable"])
     return program

@@ -19,7 +19,7 @@ from tests.plugins import drive_libraries
 def several(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The program merged.c, under ASan and UBSan as the plugin is."""
     program = tmp_path_factory.mktemp("merged") / "merged"
-    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{compiled.ROOT / 'csrc/abi'}"]
+    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{compiled.ROOT / 'psmkit/psm/include'}"]
     built._compile(program, [built.HERE / "merged.c"], [*options, "-Wno-unused-function"])
     return replace(net, driver=program)
 

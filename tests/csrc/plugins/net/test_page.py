@@ -30,7 +30,7 @@ def mine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
         "-fPIC",
         *compiled.WARNINGS,
         *sanitizers,
-        f"-I{compiled.ROOT / 'csrc/abi'}",
+        f"-I{compiled.ROOT / 'psmkit/psm/include'}",
     ]
     done = subprocess.run([*command, folder / "mine.c", "-o", library], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ def build(folder: Path, sanitizers: str) -> Path:
     header = generated / "psm_profiler_messages.h"
     subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
     sources = [*sorted(compiled.BASE.glob("*.c")), *sorted(PLUGIN.glob("*.c")), *sorted(HERE.glob("*.c"))]
-    includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry", ROOT / "csrc" / "abi")]
+    includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry", ROOT / "psmkit" / "psm" / "include")]
     options = [*includes, f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     if sanitizers == "thread":
         # The fences order what other processes see; between threads the sequence of a slot does it.
