@@ -41,6 +41,7 @@ MAY_USE: dict[str, set[str]] = {
     "nccl": {"base", "hostcuda/include", "psm/include"},
     "fuzz": {
         "base",
+        "psm/include",
         "cuda",
         "ranks",
         "telemetry",
