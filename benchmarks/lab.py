@@ -1,5 +1,5 @@
 """Measure ranks that exchange data in all ways (`matrix`), with every fault at every site (`faults`), with every variant of the transport
-(`variants`), and the time to connect them (`setup`); writes the tables.
+(`variants`), and the time to connect them (`setup`); writes the tables to build/lab_*.md.
 
 python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
 python benchmarks/lab.py faults [--site proxy.setup] [--action kill,hang]
@@ -21,7 +21,7 @@ from psmkit import analyze
 from psmkit.lab import declared, elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 
-HERE = Path(__file__).parent
+BUILD = Path(__file__).parents[1] / "build"
 DEADLINE, TIMEOUT = 4.0, 1.0  # seconds for a run with a fault; for a wait of its control plane
 
 
@@ -170,7 +170,7 @@ def main() -> int:
     ranks = [int(n) for n in given.ranks.split(",")]
     if given.what == "matrix":
         lines = run_matrix(ranks, given.most)
-        title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared. A rank that waits for\none that still compares is timed, too: fifo.md has the rate of a copy alone.\n"
+        title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared. A rank that waits for\none that still compares is timed, too: benchmarks/fifo.md has the rate of a copy alone.\n"
     elif given.what == "variants":
         lines = run_variants()
         title = "# Every variant of the transport\n\nTwo ranks, four operations of 1 MiB; a stall is told after 1 s.\n"
@@ -180,7 +180,8 @@ def main() -> int:
     else:
         lines = run_faults(given.site, given.action)
         title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says. `declared` is what `psmkit analyze` must find.\n"
-    out = given.out or HERE / f"lab_{given.what}.md"
+    out = given.out or BUILD / f"lab_{given.what}.md"
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join([title, *lines]) + "\n")
     print(f"written to {out}")
     return 0

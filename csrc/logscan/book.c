@@ -1,5 +1,5 @@
 /* Ledgers: resources that are opened, imported and closed, by a key of fields, per process or per host. */
-#include "internal.h"
+#include "scanner.h"
 
 enum { GONE = 1, HOST_SCOPE = 2 };
 

@@ -1,5 +1,5 @@
 /* The time stamps of a process: its last one, the longest pause between two, and whether they ever go back. */
-#include "internal.h"
+#include "scanner.h"
 
 #include <string.h>
 

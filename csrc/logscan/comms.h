@@ -2,7 +2,7 @@
 #ifndef LOGSCAN_COMMS_H
 #define LOGSCAN_COMMS_H
 
-#include "internal.h"
+#include "scanner.h"
 
 struct ls_call_sig {
     uint32_t coll;

@@ -1,5 +1,5 @@
 /* What happens to a matched line: counted, kept, passed to a tracker. And the shapes of unmatched lines. */
-#include "internal.h"
+#include "scanner.h"
 
 #include <ctype.h>
 

@@ -1,5 +1,5 @@
 /* Exchanges of file descriptors over Unix domain sockets, by their 64-bit id: asked, received, answered, done. */
-#include "internal.h"
+#include "scanner.h"
 
 enum { ASKED = 1, GOT = 2, ANSWERED = 4, DONE = 8, ALL = 15, GONE = 16 };
 

@@ -1,7 +1,7 @@
 /* Hosts, launcher tags, processes and threads. */
 #include <ctype.h>
 
-#include "internal.h"
+#include "scanner.h"
 
 static uint32_t intern(struct ls_scan *scan, struct ls_index *index, uint64_t *texts, uint32_t hash, const char *s,
                        size_t n)

@@ -1,6 +1,6 @@
 /* Bytes to lines, lines to records. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "scanner.h"
 
 #include <ctype.h>
 

@@ -1,6 +1,6 @@
 /* Lines that are not NCCL's: patterns start anywhere in them. Terminals, mails and issue trackers wrap such lines, at a
  * column or between words; a line that ends within a pattern is joined with the ones after it. */
-#include "internal.h"
+#include "scanner.h"
 
 /* Attempts on one line, and then as many on its last bytes: launchers print a status behind a long command. */
 enum { BUDGET = 400, TAIL = 200 };

@@ -1,6 +1,6 @@
 /* The prefix of a message: host:pid:tid [dev], times, launcher tags, noise. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "scanner.h"
 
 #include <ctype.h>
 #include <strings.h>

@@ -3,7 +3,7 @@
 #ifndef LOGSCAN_RPC_H
 #define LOGSCAN_RPC_H
 
-#include "internal.h"
+#include "scanner.h"
 
 enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
 

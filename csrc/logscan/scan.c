@@ -1,5 +1,5 @@
 /* A scan: its beginning, its end, and the tables that it returns. */
-#include "internal.h"
+#include "scanner.h"
 
 ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rules.h"
+#include "rule_table.h"
 
 struct found {
     struct psmPlanBreach *out;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rules.h"
+#include "rule_table.h"
 
 enum { KEPT = 64, CHANNELS = 64, START = 32 };
 

@@ -1,5 +1,5 @@
 /* The table of the rules: the only place with their names and texts. */
-#include "rules.h"
+#include "rule_table.h"
 
 #define BOTH 3
 

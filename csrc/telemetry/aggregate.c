@@ -1,7 +1,7 @@
 /* Sums up the rows of a window. */
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 static void count_time(struct psm_tel *tel, const struct tel_comm *c, uint32_t what, int64_t sub, uint64_t bytes,
                        uint64_t duration)

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 uint64_t tel_now(void)
 {

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 bool tel_read_at(int fd, void *to, size_t n, uint64_t offset)
 {

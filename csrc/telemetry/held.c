@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 static uint32_t chain_of(const struct tel_holding *t, uint32_t comm, uint64_t handle)
 {

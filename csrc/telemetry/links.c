@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 /* Sizes in eighths of powers of two; below 8 each is its own. */
 static uint32_t size_class(uint64_t bytes)

@@ -1,7 +1,7 @@
 /* Operations: their keys, their completion, and the assignment of transfers. */
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 static const uint8_t type_size[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 

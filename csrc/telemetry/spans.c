@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 enum { DEPTH = 6 };
 #define SEED UINT64_C(0x2545f4914f6cdd1d)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 bool tel_table_make(struct tel_table *t, size_t size, uint32_t limit)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "internal.h"
+#include "consumer.h"
 
 bool tel_rows_room(struct psm_tel *tel, uint32_t n)
 {

@@ -4,7 +4,7 @@
 
 #include "functions.h"
 #include "layouts.h"
-#include "plan.h"
+#include "nccl_work.h"
 #include "schedules.h"
 
 #include <type_traits>

@@ -1,4 +1,5 @@
 /* The facts that tests are compiled against, held against the declarations of a tree of that release. */
+#include "facts_numbers.h"
 #include "layouts.h"
 
 #include <algorithm>
@@ -8,27 +9,9 @@
 /* Numbers that are macros in the tree: their values are compared, and the names are the facts' from here on. */
 namespace tree
 {
-constexpr int numbers[] = {NCCL_STEPS,
-                           NCCL_MODE_NORMAL,
-                           NCCL_MODE_OFFSET,
-                           NCCL_LL_CLEAN_MASK,
-                           NCCL_NVLS_MIN_POLL,
-                           NCCL_NET_DEVICE_HOST,
-                           NCCL_PROTO_LL,
-                           NCCL_PROTO_LL128,
-                           NCCL_PROTO_SIMPLE,
-                           MAXCHANNELS,
-                           ALLREDUCE_CHUNKSTEPS,
-                           ALLREDUCE_SLICESTEPS,
-                           ALLGATHER_CHUNKSTEPS,
-                           ALLGATHER_SLICESTEPS,
-                           REDUCESCATTER_CHUNKSTEPS,
-                           REDUCESCATTER_SLICESTEPS,
-                           BROADCAST_CHUNKSTEPS,
-                           BROADCAST_SLICESTEPS,
-                           REDUCE_CHUNKSTEPS,
-                           REDUCE_SLICESTEPS};
-}
+#define NAME(name, value) name,
+constexpr int numbers[] = {PSM_FACT_NUMBERS(NAME)};
+} // namespace tree
 #undef NCCL_VERSION
 #undef NCCL_VERSION_CODE
 #undef NCCL_STEPS
@@ -53,28 +36,9 @@ constexpr int numbers[] = {NCCL_STEPS,
 
 namespace facts
 {
-#include "facts.h"
+#include "facts_2_26.h"
 
-constexpr int numbers[] = {NCCL_STEPS,
-                           NCCL_MODE_NORMAL,
-                           NCCL_MODE_OFFSET,
-                           NCCL_LL_CLEAN_MASK,
-                           NCCL_NVLS_MIN_POLL,
-                           NCCL_NET_DEVICE_HOST,
-                           NCCL_PROTO_LL,
-                           NCCL_PROTO_LL128,
-                           NCCL_PROTO_SIMPLE,
-                           MAXCHANNELS,
-                           ALLREDUCE_CHUNKSTEPS,
-                           ALLREDUCE_SLICESTEPS,
-                           ALLGATHER_CHUNKSTEPS,
-                           ALLGATHER_SLICESTEPS,
-                           REDUCESCATTER_CHUNKSTEPS,
-                           REDUCESCATTER_SLICESTEPS,
-                           BROADCAST_CHUNKSTEPS,
-                           BROADCAST_SLICESTEPS,
-                           REDUCE_CHUNKSTEPS,
-                           REDUCE_SLICESTEPS};
+constexpr int numbers[] = {PSM_FACT_NUMBERS(NAME)};
 } // namespace facts
 
 constexpr bool same_numbers()
@@ -83,11 +47,11 @@ constexpr bool same_numbers()
         if (facts::numbers[i] != tree::numbers[i]) return false;
     return true;
 }
-static_assert(same_numbers(), "facts.h: a number");
+static_assert(same_numbers(), "facts_2_26.h: a number");
 
-#define SIZE(type) static_assert(sizeof(facts::type) == sizeof(::type), "facts.h: size of " #type)
+#define SIZE(type) static_assert(sizeof(facts::type) == sizeof(::type), "facts_2_26.h: size of " #type)
 #define PLACE(type, field)                                                                                             \
-    static_assert(offsetof(facts::type, field) == offsetof(::type, field), "facts.h: " #type "." #field)
+    static_assert(offsetof(facts::type, field) == offsetof(::type, field), "facts_2_26.h: " #type "." #field)
 
 SIZE(ncclConnFifo);
 PLACE(ncclConnFifo, offset);

@@ -3,7 +3,7 @@
 #define PSM_NCCL_FUNCTIONS_H
 
 #include "arithmetic.h"
-#include "engine.h"
+#include "nccl_flow.h"
 
 namespace psm
 {

@@ -1,7 +1,7 @@
 /* The library that PSM_HOSTCUDA_KERNELS names: kernels of NCCL, each launch read as a whole, then run channel by
  * channel in turns. A channel never blocks the others, as blocks on a GPU do not. */
 #include "layouts.h"
-#include "plan.h"
+#include "nccl_work.h"
 
 #include <cstring>
 #include <ctime>

@@ -13,7 +13,7 @@
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
 #define PSM_NCCL_FIFO_CREDITS 1 /* kernels say how much of the work FIFO they have read */
 #define PSM_NCCL_WORK_TIMES   0
-#elif NCCL_VERSION_CODE == NCCL_VERSION(2, 21, 5) /* the binary, by wheel/facts.h */
+#elif NCCL_VERSION_CODE == NCCL_VERSION(2, 21, 5) /* the binary, by wheel/facts_2_21.h */
 #elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 31, 0)
 #define PSM_NCCL_FIFO_CREDITS 0
 #define PSM_NCCL_WORK_TIMES   1 /* for a profiler kernels write a ring of counters with times, not one counter */

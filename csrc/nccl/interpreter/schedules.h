@@ -2,7 +2,7 @@
 #ifndef PSM_NCCL_SCHEDULES_H
 #define PSM_NCCL_SCHEDULES_H
 
-#include "engine.h"
+#include "nccl_flow.h"
 
 namespace psm
 {

@@ -83,7 +83,7 @@ def build(folder: Path) -> ctypes.CDLL:
     sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name != "facts_check.cc"]
     options = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
     options += [
-        '-DPSM_NCCL_FACTS="facts.h"',
+        '-DPSM_NCCL_FACTS="facts_2_26.h"',
         *(f"-I{place}" for place in (folder, SOURCES, ROOT / "csrc/base", ROOT / "csrc/hostcuda/include")),
     ]
     options += os.environ.get("PSM_TEST_CXXFLAGS", "").split()  # scripts/sanitize.sh

@@ -1,5 +1,5 @@
 /* Launches of the interpreter for all ranks of a communicator that exists only here: structs as NCCL's host code leaves
- * them, made from facts.h, connections in plain memory, a thread a rank. */
+ * them, made from facts_2_26.h, connections in plain memory, a thread a rank. */
 #include "arithmetic.h"
 #include "functions.h"
 #include "layouts.h"

@@ -66,7 +66,7 @@ def test_a_table_of_another_release_is_refused(tmp_path: Path) -> None:
 def compiled(folder: Path, version: int) -> Path:
     """The interpreter and its driver, under the name of an NCCL of this version."""
     (folder / "functions.inc").write_text(f'{{{SEND_RECV}, "SendRecv"}},\n{{8, "AllReduce Sum u8 RING LL"}},\n')
-    sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name not in ("facts_check.cc", "plan.cc")]
+    sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name not in ("facts_check.cc", "nccl_work.cc")]
     base = ROOT / "csrc" / "base"
     c = [folder / f"{name}.o" for name in ("log", "text", "proc")]
     command = compiler()
@@ -75,9 +75,9 @@ def compiled(folder: Path, version: int) -> Path:
         flags = ["-x", "c", "-std=gnu11", "-fPIC", "-O1", f"-I{base}", "-c", base / f"{output.stem}.c", "-o", output]
         subprocess.run(["cc", *flags], check=True, timeout=60)
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
-    flags += ['-DPSM_NCCL_FACTS="wheel/facts.h"', f"-DPSM_TEST_VERSION={version}"]
+    flags += ['-DPSM_NCCL_FACTS="wheel/facts_2_21.h"', f"-DPSM_TEST_VERSION={version}"]
     flags += [f"-I{place}" for place in (folder, SOURCES, base, ROOT / "csrc" / "hostcuda" / "include")]
-    own = [SOURCES / "wheel" / "plan.cc", Path(__file__).parent / "wheel_driver.cc"]
+    own = [SOURCES / "wheel" / "nccl_work.cc", Path(__file__).parent / "wheel_driver.cc"]
     done = subprocess.run(
         [command, *flags, *sources, *own, *c, "-o", folder / "libnccl.so.2", "-lpthread", "-ldl"],
         capture_output=True,

@@ -1,8 +1,8 @@
 /* One launch, read and checked as a whole before anything moves. */
-#ifndef PSM_NCCL_PLAN_H
-#define PSM_NCCL_PLAN_H
+#ifndef PSM_NCCL_WORK_H
+#define PSM_NCCL_WORK_H
 
-#include "engine.h"
+#include "nccl_flow.h"
 
 #include <deque>
 #include <set>

@@ -1,9 +1,9 @@
 /* The flow of data through NCCL's connections, as its kernels keep it: steps, credits, slices and lines. */
-#ifndef PSM_NCCL_ENGINE_H
-#define PSM_NCCL_ENGINE_H
+#ifndef PSM_NCCL_FLOW_H
+#define PSM_NCCL_FLOW_H
 
 #include "arithmetic.h"
-#include "memory.h"
+#include "nccl_memory.h"
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 /* The state of a scan, shared by the files of the scanner. */
-#ifndef LOGSCAN_INTERNAL_H
-#define LOGSCAN_INTERNAL_H
+#ifndef LOGSCAN_SCANNER_H
+#define LOGSCAN_SCANNER_H
 
 #include "catalogue.h"
 

@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "nccl_memory.h"
 
 #include <cstdarg>
 #include <cstdio>

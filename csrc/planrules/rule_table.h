@@ -1,6 +1,6 @@
 /* Internals of the rules. */
-#ifndef PSM_PLANRULES_RULES_H
-#define PSM_PLANRULES_RULES_H
+#ifndef PSM_PLANRULES_RULE_TABLE_H
+#define PSM_PLANRULES_RULE_TABLE_H
 
 #include "planrules.h"
 

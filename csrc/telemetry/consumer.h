@@ -1,6 +1,6 @@
 /* Internals of the consumer of the profiler's windows. */
-#ifndef PSM_TELEMETRY_INTERNAL_H
-#define PSM_TELEMETRY_INTERNAL_H
+#ifndef PSM_TELEMETRY_CONSUMER_H
+#define PSM_TELEMETRY_CONSUMER_H
 
 #include <stdbool.h>
 #include <stddef.h>

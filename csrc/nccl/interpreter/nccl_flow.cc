@@ -1,7 +1,7 @@
 /* A slot is filled when the receiver's head allows it, and read when the sender's tail (Simple) or the flags in its
  * lines (LL, LL128) say that it is there. Peers and proxies look at the same counters, so they are loaded and stored as
  * they are on the device: data first, then the counter. */
-#include "engine.h"
+#include "nccl_flow.h"
 
 #include <algorithm>
 #include <cstring>

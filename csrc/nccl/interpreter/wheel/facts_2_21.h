@@ -5,58 +5,15 @@
 #include <cstdint>
 #include <sys/types.h>
 
-#define NCCL_VERSION(x, y, z) ((x) * 10000 + (y) * 100 + (z))
-#define NCCL_VERSION_CODE     NCCL_VERSION(2, 21, 5)
-enum {
-    NCCL_STEPS = 8,
-    NCCL_MODE_NORMAL = 0,
-    NCCL_MODE_OFFSET = 1,
-    NCCL_LL_CLEAN_MASK = 0x7ffffff8,
-    NCCL_NVLS_MIN_POLL = 0x20,
-    NCCL_NET_DEVICE_HOST = 0,
-    NCCL_PROTO_LL = 0,
-    NCCL_PROTO_LL128 = 1,
-    NCCL_PROTO_SIMPLE = 2,
-    MAXCHANNELS = 32,
-    ALLREDUCE_CHUNKSTEPS = 4,
-    ALLREDUCE_SLICESTEPS = 2,
-    ALLGATHER_CHUNKSTEPS = 4,
-    ALLGATHER_SLICESTEPS = 2,
-    REDUCESCATTER_CHUNKSTEPS = 4,
-    REDUCESCATTER_SLICESTEPS = 2,
-    BROADCAST_CHUNKSTEPS = 1,
-    BROADCAST_SLICESTEPS = 1,
-    REDUCE_CHUNKSTEPS = 1,
-    REDUCE_SLICESTEPS = 1
-};
+#include "../facts_numbers.h"
 
-struct ncclConnFifo {
-    int mode, offset;
-    ssize_t size;
-    void *ptr;
-};
-struct ncclConnInfo {
-    char *buffs[3];
-    void *mhandles[3];
-    uint64_t *tail, *head;
-    int flags, shared, stepSize;
-    void **ptrExchange;
-    uint64_t *redOpArgExchange;
-    ncclConnFifo *connFifo;
-    uint64_t step, llLastCleaning;
-    struct {
-        int netDeviceType, others[7];
-    } netDeviceHandle;
-};
-struct ncclDevChannelPeer {
-    ncclConnInfo send[2], recv[2];
-};
-struct ncclRing {
-    int prev, next, *userRanks, index;
-};
-struct ncclTree {
-    int depth, up, down[3];
-};
+#define NCCL_VERSION(x, y, z)       ((x) * 10000 + (y) * 100 + (z))
+#define NCCL_VERSION_CODE           NCCL_VERSION(2, 21, 5)
+#define PSM_FACT_NCCL_NVLS_MIN_POLL 0x20
+#define PSM_FACT_MAXCHANNELS        32
+
+#include "../facts_connections.h"
+
 struct alignas(16) ncclDevChannel {
     ncclDevChannelPeer **peers;
     ncclRing ring;
