@@ -131,7 +131,7 @@ def table(ways: list[Way], size: int, kind: str) -> list[str]:
 def calls(target: Path, library: Path, rounds: int, env: dict[str, str]) -> list[str]:
     """The overhead of this plugin and its record on a call of a plugin that returns at once (net_null.c), called directly in the same turn."""
     null, program = target / "libnccl-net-null.so", target / "net_calls"
-    compiler = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", f"-I{fifo.ROOT / 'csrc' / 'abi'}"]
+    compiler = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", f"-I{fifo.ROOT / 'psmkit' / 'psm' / 'include'}"]
     subprocess.run([*compiler, "-shared", "-fPIC", fifo.HERE / "net_null.c", "-o", null], check=True)
     subprocess.run([*compiler, fifo.HERE / "net_calls.c", "-o", program, "-ldl"], check=True)
     chained = {"PSM_NET": f"chain:{null}"}

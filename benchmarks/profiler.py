@@ -38,7 +38,7 @@ def compiled(folder: Path) -> Path:
     program = folder / "profiler_calls"
     source = ROOT / "benchmarks" / "profiler_calls.c"
     compiler = os.environ.get("CC", "cc")
-    include = f"-I{ROOT / 'csrc' / 'abi'}"
+    include = f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"
     subprocess.run(
         [compiler, "-std=gnu11", "-O2", include, source, "-o", program, "-ldl", "-lpthread"], check=True, timeout=LIMIT
     )

@@ -1,6 +1,9 @@
 """Write the headers of NCCL's plugin ABIs from the facts in psmkit/plugins/abi.json.
 
 Usage: python generate.py headers abi.json OUT_FOLDER TEMPLATE.h.in...
+       python generate.py versions abi.json OUT_FOLDER
+
+The second is for psmkit's own code (versions.py).
 
 A template is a header whose lines ``@...`` are replaced:
 
@@ -20,7 +23,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from layout import Facts, Member, function, members, newest, types, versions
+import versions
+from layout import Facts, Member, function, known_versions, members, newest, types
 
 _WIDTH = 120
 
@@ -130,7 +134,7 @@ def _values(values: dict[str, int], seen: dict[str, str], first: str, bits: bool
 
 def _tables(facts: Facts, words: str) -> Iterator[str]:
     kind, _, some = words.partition(" ")
-    for version in versions(facts, kind, some):
+    for version in known_versions(facts, kind, some):
         entry = facts["tables"][kind][str(version)]
         own = f"{entry['symbol'].replace('Plugin', '')}_t"
         yield f"extern PSM_ABI_TABLE {own if own in facts['typedefs'] else entry['struct']} {entry['symbol']};"
@@ -145,7 +149,7 @@ def header(facts: Facts, template: Path) -> str:
     commands: dict[str, Callable[[Facts, str], Iterator[str]]] = {"types": _types, "enum": _enum, "tables": _tables}
 
     def number(found: re.Match[str]) -> str:
-        known = versions(facts, found[1])
+        known = known_versions(facts, found[1])
         return str(known[0] if found[2] == "first" else known[-1])
 
     out = [f"/* Made from {template.name} and psmkit/plugins/abi.json by csrc/abi/generate.py; do not edit. */"]
@@ -176,6 +180,10 @@ def main(arguments: list[str]) -> None:
             facts = json.loads(Path(facts_file).read_text("utf-8"))
             for template in map(Path, templates):
                 write(Path(out) / template.name.removesuffix(".in"), header(facts, template))
+        case ["versions", facts_file, out]:
+            facts = json.loads(Path(facts_file).read_text("utf-8"))
+            for name, made in versions.HEADERS.items():
+                write(Path(out) / name, made(facts))
         case _:
             sys.exit(__doc__)
 

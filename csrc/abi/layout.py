@@ -49,7 +49,7 @@ def _range(text: str) -> range:
     return range(int(first or 0), int(last or 1 << 20) + 1)
 
 
-def versions(facts: Facts, kind: str, some: str = "") -> list[int]:
+def known_versions(facts: Facts, kind: str, some: str = "") -> list[int]:
     """The versions of a table whose layout is known, in a range such as ``4-``."""
     wanted = _range(some)
     return sorted(int(v) for v, entry in facts["tables"][kind].items() if entry["struct"] and int(v) in wanted)

@@ -35,10 +35,13 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | str | None:
     if value is None or value == "all":
         return value
+    from psmkit.plugins.abi import spoken
+
     words = [word.strip().removeprefix("v") for word in value.split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= 12 for word in words):
+    net, tuner, profiler = spoken("net"), spoken("tuner"), spoken("profiler")
+    if not all(word.isdecimal() and 1 <= int(word) <= max(net) for word in words):
         raise click.BadParameter(
-            f"{value!r}: expected versions such as 8 or 8,12, or all; a net plugin has versions 4 to 12, a tuner or profiler 1 to 6"
+            f"{value!r}: expected versions such as 8 or 8,12, or all; a net plugin has versions {min(net)} to {max(net)}, a tuner 1 to {max(tuner)}, a profiler 1 to {max(profiler)}"
         )
     return [int(word) for word in words]
 
@@ -136,8 +139,11 @@ def command(
         return plugin_drive_tuner.run(
             lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
         )
-    if isinstance(versions, list) and min(versions) < 4:
-        raise click.BadParameter(f"v{min(versions)}: a net plugin has versions 4 to 12", param_hint="--version")
+    if isinstance(versions, list) and min(versions) < min(driver.VERSIONS):
+        raise click.BadParameter(
+            f"v{min(versions)}: a net plugin has versions {min(driver.VERSIONS)} to {max(driver.VERSIONS)}",
+            param_hint="--version",
+        )
     from psmkit.plugins.drive_checks import CHECKS
 
     _known(only, CHECKS)
@@ -159,11 +165,12 @@ def _profiler(
     stream: Path | None,
     form: str,
 ) -> int:
-    from psmkit.plugins.drive_profiler import drive_profiler, profiler_versions
+    from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, drive_profiler, profiler_versions
     from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 
-    if isinstance(versions, list) and max(versions) > 6:
-        raise click.BadParameter(f"v{max(versions)}: a profiler has versions 1 to 6", param_hint="--version")
+    newest = PROFILER_VERSIONS[0]
+    if isinstance(versions, list) and max(versions) > newest:
+        raise click.BadParameter(f"v{max(versions)}: a profiler has versions 1 to {newest}", param_hint="--version")
     _known(only, PROFILER_CHECKS)
     chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
     done = drive_profiler(lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream)

@@ -8,46 +8,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["KINDS", "Slot", "Table", "facts", "family", "nccl_releases", "symbols_of", "table_of", "tables"]
+__all__ = ["KINDS", "Slot", "Table", "facts", "family", "nccl_releases", "spoken", "symbols_of", "table_of", "tables"]
 
 # In reading order. CollNet tables are in the library of a net plugin.
 KINDS = ("net", "collnet", "tuner", "profiler", "env", "gin", "rma")
-
-# Slots that NCCL checks before it calls them, or calls only if the plugin announced them. All others are required.
-_MAY_BE_EMPTY: dict[str, dict[str, str]] = {
-    "net": {
-        "regMrDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
-        "iflush": "needed if ptrSupport has NCCL_PTR_CUDA",
-        "flush": "needed if ptrSupport has NCCL_PTR_CUDA",
-        "getDeviceMr": "needed if netDeviceType is NCCL_NET_DEVICE_UNPACK",
-        "irecvConsumed": "needed if netDeviceType is NCCL_NET_DEVICE_UNPACK",
-        "makeVDevice": "needed to merge devices",
-        "setNetAttr": "",
-    },
-    "collnet": {
-        "regMrDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
-        "iflush": "needed if ptrSupport has NCCL_PTR_CUDA",
-        "flush": "needed if ptrSupport has NCCL_PTR_CUDA",
-        "iallgather": "otherwise AllGather uses another path",
-        "ireducescatter": "otherwise ReduceScatter uses another path",
-        "makeVDevice": "needed to merge devices",
-    },
-    "tuner": {"getChunkSize": ""},
-    "profiler": {},
-    "env": {"finalize": "without it the library stays loaded"},
-    "gin": {
-        "regMrSymDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
-        **dict.fromkeys(
-            ("iput", "iputSignal", "iget", "iflush", "test", "ginProgress"),
-            "needed if netDeviceType is NCCL_NET_DEVICE_GIN_PROXY",
-        ),
-    },
-    "rma": {
-        "regMrSymDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
-        "rmaProgress": "",
-        "ginProgress": "",
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +46,8 @@ def facts() -> dict[str, Any]:
 
 
 def _slots(kind: str, struct: dict[str, Any]) -> tuple[Slot, ...]:
-    lenient = _MAY_BE_EMPTY[kind]
+    # Slots that NCCL checks before it calls them, or calls only if the plugin announced them. All others are required.
+    lenient = facts()["optional"][kind]
     return tuple(
         Slot(name, offset, name not in lenient, lenient.get(name, "")) for name, offset, *_ in struct["members"]
     )
@@ -110,6 +75,13 @@ def tables() -> tuple[Table, ...]:
                 )
             )
     return tuple(sorted(found, key=lambda table: (KINDS.index(table.kind), -table.version)))
+
+
+@cache
+def spoken(kind: str) -> tuple[int, ...]:
+    """The versions that psmkit's own plugins and drivers speak, newest first: those of which the layout is known."""
+    oldest = facts()["oldest"].get(kind, 0)
+    return tuple(table.version for table in tables() if table.kind == kind and table.size and table.version >= oldest)
 
 
 @cache

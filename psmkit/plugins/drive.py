@@ -19,12 +19,13 @@ from psmkit.lab import runner
 from psmkit.lab.cuda import LabError
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive_checks import CHECKS, Check, check
 from psmkit.plugins.drive_tuner import tables_in
 
 __all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
-VERSIONS = tuple(range(12, 3, -1))
+VERSIONS = spoken("net")
 # The first checks of every run: they give the rank its devices.
 _SETUP = ("load", "slots", "init", "devices")
 _CODES = {
@@ -135,7 +136,9 @@ def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tup
         raise InputError(str(path), f"a process that loads it ended {how}; `psmkit plugin check` says more")
     found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
     if not found:
-        raise InputError(str(path), f"no table of a net plugin, v4 to v12; it has {tables_in(path)}")
+        raise InputError(
+            str(path), f"no table of a net plugin, v{VERSIONS[-1]} to v{VERSIONS[0]}; it has {tables_in(path)}"
+        )
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result, without_path
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
@@ -25,7 +26,7 @@ from psmkit.plugins.drive_tuner import symbols, tables_in
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 
-PROFILER_VERSIONS = tuple(range(6, 0, -1))
+PROFILER_VERSIONS = spoken("profiler")
 _SETUP = ("load", "slots", "init")
 _CALLS = ("init", "startEvent", "stopEvent", "recordEventState", "finalize")
 _CODES = {"contract": "PSM921", "died": "PSM923", "blocked": "PSM924", "leak": "PSM925", "weak": "PSM926"}
@@ -79,7 +80,7 @@ def profiler_versions(path: Path, environment: Mapping[str, str] | None = None) 
         raise InputError(str(path), f"a process that loads it {_end(done.returncode)}; `psmkit plugin check` says more")
     found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
     if not found:
-        raise InputError(str(path), f"no table of a profiler, v1 to v6; it has {tables_in(path)}")
+        raise InputError(str(path), f"no table of a profiler, v1 to v{PROFILER_VERSIONS[0]}; it has {tables_in(path)}")
     return found
 
 

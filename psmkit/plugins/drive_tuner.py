@@ -22,7 +22,7 @@ from typing import IO, Any
 from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
-from psmkit.plugins.abi import tables
+from psmkit.plugins.abi import spoken, tables
 
 __all__ = [
     "CHECKS",
@@ -35,7 +35,7 @@ __all__ = [
     "tuner_versions",
 ]
 
-VERSIONS = tuple(range(6, 0, -1))
+VERSIONS = spoken("tuner")
 _MOST = 1 << 20  # bytes of a report
 _CODES = {
     "contract": "PSM941",

@@ -51,7 +51,7 @@ def build(
     compiler, standard = COMPILERS[language]
     done = subprocess.run(
         [
-            *(compiler, standard, "-w", "-O0", "-shared", "-fPIC", f"-I{ROOT / 'csrc' / 'abi'}"),
+            *(compiler, standard, "-w", "-O0", "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"),
             *(str(path), "-o", str(library), *more),
         ],
         capture_output=True,

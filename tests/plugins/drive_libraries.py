@@ -16,7 +16,7 @@ def _compile(library: Path, *sources: str, only: bool = False) -> Path:
     done = subprocess.run(
         [
             *(shutil.which("gcc") or "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"),
-            *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'csrc' / 'abi'}", *named),
+            *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", *named),
             *("-o", str(library), "-pthread", "-ldl"),
         ],
         capture_output=True,

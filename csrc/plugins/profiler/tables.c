@@ -1,4 +1,4 @@
-/* NCCL's tables, v1 to v6. No function except init ever returns an error. */
+/* NCCL's tables, all versions. No function except init ever returns an error. */
 #include <string.h>
 
 #include "profiler.h"
@@ -34,20 +34,4 @@ static void identify(struct prof_comm *comm, uint64_t hash, const char *name, in
     atomic_store(&comm->naming, 0);
 }
 
-#define VERSION 1
-#include "version.inc.h"
-#undef VERSION
-#define VERSION 2
-#include "version.inc.h"
-#undef VERSION
-#define VERSION 3
-#include "version.inc.h"
-#undef VERSION
-#define VERSION 4
-#include "version.inc.h"
-#undef VERSION
-#define VERSION 5
-#include "version.inc.h"
-#undef VERSION
-#define VERSION 6
-#include "version.inc.h"
+#include "psm_abi_each_profiler.h"

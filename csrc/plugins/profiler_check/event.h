@@ -9,10 +9,17 @@
 #include <stdint.h>
 
 #include "psm_abi/profiler.h"
+#include "psm_abi_versions.h"
 
-enum { PROFILER_VERSIONS = 6, EVENT_TYPES = 15, EVENT_STATES = 31, EVENT_WORD = 24 };
+enum {
+    PROFILER_VERSIONS = PSM_ABI_PROFILER_LAST,
+    EVENT_TYPES = PSM_ABI_PROFILER_KINDS,
+    EVENT_STATES = PSM_ABI_PROFILER_STATES,
+    EVENT_WORD = 24
+};
 
-/* A descriptor. Strings are copies. parent is parentObj, group is parentGroup of v5 and later. */
+/* A descriptor. Which of its members is which of a descriptor: profiler_kinds of psmkit/plugins/abi.json. Strings are
+ * copies. parent is parentObj, group is parentGroup of v5 and later. */
 struct event {
     uint64_t type;
     void *parent, *group;
@@ -30,12 +37,9 @@ struct event {
 
 /* A descriptor of any version, with NCCL's layout. */
 union event_record {
-    ncclProfilerEventDescr_v1_t v1;
-    ncclProfilerEventDescr_v2_t v2;
-    ncclProfilerEventDescr_v3_t v3;
-    ncclProfilerEventDescr_v4_t v4;
-    ncclProfilerEventDescr_v5_t v5;
-    ncclProfilerEventDescr_v6_t v6;
+#define RECORD(n) ncclProfilerEventDescr_v##n##_t v##n;
+    PSM_ABI_PROFILER_VERSIONS(RECORD)
+#undef RECORD
 };
 /* The arguments of a state. */
 struct event_args {
@@ -46,12 +50,9 @@ struct event_args {
     void *data;
 };
 union event_args_record {
-    ncclProfilerEventStateArgs_v1_t v1;
-    ncclProfilerEventStateArgs_v2_t v2;
-    ncclProfilerEventStateArgs_v3_t v3;
-    ncclProfilerEventStateArgs_v4_t v4;
-    ncclProfilerEventStateArgs_v5_t v5;
-    ncclProfilerEventStateArgs_v6_t v6;
+#define RECORD(n) ncclProfilerEventStateArgs_v##n##_t v##n;
+    PSM_ABI_PROFILER_VERSIONS(RECORD)
+#undef RECORD
 };
 
 /* Reads strings, which must be valid: they are NCCL's own, during startEvent. */

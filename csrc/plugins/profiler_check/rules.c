@@ -1,4 +1,4 @@
-/* The rules for each kind of event and each state, by version, as NCCL 2.23 to 2.30 call profilers. */
+/* The rules for each kind of event and each state, by version, as NCCL calls profilers since 2.23. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,70 +16,20 @@ enum {
     CE = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch
 };
 
-/* asked: NCCL also starts an event if only events below it are enabled. */
-static const struct kind {
+/* asked: NCCL also starts an event if only events below it are enabled. parents_v5: from v5 on. */
+struct kind {
     const char *name;
     int since;
     uint64_t asked, parents, parents_v5;
-} kinds[EVENT_TYPES] = {
-    {"Group", 1, GROUP | COLL | P2P | OP | STEP | KERNEL | NET, 0, 0},
-    {"Coll", 1, COLL | OP | STEP | KERNEL | NET, GROUP, ncclProfileCollApi},
-    {"P2p", 1, P2P | OP | STEP | KERNEL | NET, GROUP, ncclProfileP2pApi},
-    {"ProxyOp", 1, OP | STEP | NET, COLL | P2P, COLL | P2P},
-    {"ProxyStep", 1, STEP | NET, OP, OP},
-    {"ProxyCtrl", 1, ncclProfileProxyCtrl, 0, 0},
-    {"KernelCh", 3, KERNEL, COLL | P2P, COLL | P2P},
-    {"NetPlugin", 3, NET, STEP, STEP},
-    {"GroupApi", 5,
-     ncclProfileGroupApi | ncclProfileCollApi | ncclProfileP2pApi | ncclProfileKernelLaunch | GROUP | COLL | P2P | OP |
-         STEP | KERNEL | NET | CE,
-     0, 0},
-    {"CollApi", 5, ncclProfileCollApi | COLL | OP | STEP | KERNEL | NET | CE, 0, ncclProfileGroupApi},
-    {"P2pApi", 5, ncclProfileP2pApi | P2P | OP | STEP | KERNEL | NET, 0, ncclProfileGroupApi},
-    {"KernelLaunch", 5, ncclProfileKernelLaunch, 0, ncclProfileGroupApi},
-    {"CeColl", 6, CE, 0, ncclProfileCollApi},
-    {"CeSync", 6, ncclProfileCeSync, 0, ncclProfileCeColl},
-    {"CeBatch", 6, ncclProfileCeBatch, 0, ncclProfileCeColl},
 };
-
 /* place 0: it may occur at any time, repeatedly. */
-static const struct state {
+struct state {
     const char *name;
     uint64_t kind;
     int since, last, place, side;
-} states[EVENT_STATES] = {
-    {"ProxyOpSendPosted", OP, 1, 3, 0, 1},
-    {"ProxyOpSendRemFifoWait", OP, 1, 3, 0, 1},
-    {"ProxyOpSendTransmitted", OP, 1, 3, 0, 1},
-    {"ProxyOpSendDone", OP, 1, 3, 0, 1},
-    {"ProxyOpRecvPosted", OP, 1, 3, 0, 0},
-    {"ProxyOpRecvReceived", OP, 1, 3, 0, 0},
-    {"ProxyOpRecvTransmitted", OP, 1, 3, 0, 0},
-    {"ProxyOpRecvDone", OP, 1, 3, 0, 0},
-    {"ProxyStepSendGPUWait", STEP, 1, 6, 1, 1},
-    {"ProxyStepSendWait", STEP, 1, 6, 3, 1},
-    {"ProxyStepRecvWait", STEP, 1, 6, 1, 0},
-    {"ProxyStepRecvFlushWait", STEP, 1, 6, 2, 0},
-    {"ProxyStepRecvGPUWait", STEP, 1, 6, 3, 0},
-    {"ProxyCtrlIdle", ncclProfileProxyCtrl, 1, 6, 1, -1},
-    {"ProxyCtrlActive", ncclProfileProxyCtrl, 1, 6, 1, -1},
-    {"ProxyCtrlSleep", ncclProfileProxyCtrl, 1, 6, 1, -1},
-    {"ProxyCtrlWakeup", ncclProfileProxyCtrl, 1, 6, 2, -1},
-    {"ProxyCtrlAppend", ncclProfileProxyCtrl, 1, 6, 1, -1},
-    {"ProxyCtrlAppendEnd", ncclProfileProxyCtrl, 1, 6, 2, -1},
-    {"ProxyOpInProgress", OP, 4, 6, 1, -1},
-    {"ProxyStepSendPeerWait", STEP, 4, 6, 2, 1},
-    {"NetPluginUpdate", NET, 4, 6, 0, -1},
-    {"KernelChStop", KERNEL, 4, 6, 1, -1},
-    {"GroupStartApiStop", ncclProfileGroupApi, 5, 6, 1, -1},
-    {"GroupEndApiStart", ncclProfileGroupApi, 5, 6, 2, -1},
-    {"CeCollStart", ncclProfileCeColl, 6, 6, 1, -1},
-    {"CeCollComplete", ncclProfileCeColl, 6, 6, 2, -1},
-    {"CeSyncStart", ncclProfileCeSync, 6, 6, 1, -1},
-    {"CeSyncComplete", ncclProfileCeSync, 6, 6, 2, -1},
-    {"CeBatchStart", ncclProfileCeBatch, 6, 6, 1, -1},
-    {"CeBatchComplete", ncclProfileCeBatch, 6, 6, 2, -1},
 };
+#define EVENT_RULES
+#include "psm_abi_events.h"
 
 static const struct state *state_of(int state)
 {

@@ -150,12 +150,7 @@ static ncclResult_t own_start(void **handle)
         return end_after(c, v, wrapped_v##v() ? wrapped_v##v()->finalize(context) : ncclSuccess);                      \
     }
 
-CALLS(1)
-CALLS(2)
-CALLS(3)
-CALLS(4)
-CALLS(5)
-CALLS(6)
+PSM_ABI_PROFILER_VERSIONS(CALLS)
 
 #define INIT_OLD(v)                                                                                                    \
     static ncclResult_t init_v##v(void **context, int *mask)                                                           \
@@ -165,19 +160,20 @@ CALLS(6)
         struct stream_line line = comm_line(NULL, 0, 0, 0, 0);                                                         \
         return init_after(v, result, *context, mask, &line);                                                           \
     }
-INIT_OLD(1)
-INIT_OLD(2)
-INIT_OLD(3)
+PSM_ABI_PROFILER_init_V1(INIT_OLD)
 
-static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank,
-                            ncclDebugLogger_t logger)
-{
-    if (!init_before(4, logger)) return ncclInvalidUsage;
-    ncclResult_t result = wrapped_v4() ? wrapped_v4()->init(context, mask, name, hash, nodes, ranks, rank, logger)
-                                       : own_init(4, context, mask);
-    struct stream_line line = comm_line(name, hash, nodes, ranks, rank);
-    return init_after(4, result, *context, mask, &line);
-}
+#define INIT_NAMED(v)                                                                                                  \
+    static ncclResult_t init_v##v(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,    \
+                                  int rank, ncclDebugLogger_t logger)                                                  \
+    {                                                                                                                  \
+        if (!init_before(v, logger)) return ncclInvalidUsage;                                                          \
+        ncclResult_t result = wrapped_v##v()                                                                           \
+                                  ? wrapped_v##v()->init(context, mask, name, hash, nodes, ranks, rank, logger)        \
+                                  : own_init(v, context, mask);                                                        \
+        struct stream_line line = comm_line(name, hash, nodes, ranks, rank);                                           \
+        return init_after(v, result, *context, mask, &line);                                                           \
+    }
+    PSM_ABI_PROFILER_init_V4(INIT_NAMED)
 
 #define INIT_NEW(v)                                                                                                    \
     static ncclResult_t init_v##v(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks,      \
@@ -190,8 +186,7 @@ static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_
         struct stream_line line = comm_line(name, id, nodes, ranks, rank);                                             \
         return init_after(v, result, *context, mask, &line);                                                           \
     }
-INIT_NEW(5)
-INIT_NEW(6)
+        PSM_ABI_PROFILER_init_V5(INIT_NEW)
 
 /* exports.c returns it. */
 #define TABLE(v)                                                                                                       \
@@ -202,9 +197,4 @@ INIT_NEW(6)
                                                     .stopEvent = stop_v##v,                                            \
                                                     .recordEventState = state_v##v,                                    \
                                                     .finalize = end_v##v};
-TABLE(1)
-TABLE(2)
-TABLE(3)
-TABLE(4)
-TABLE(5)
-TABLE(6)
+            PSM_ABI_PROFILER_VERSIONS(TABLE)

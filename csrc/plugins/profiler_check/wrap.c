@@ -54,7 +54,9 @@ __attribute__((constructor)) static void load(void)
         wrap.tables[v] = dlsym(library, symbol);
         found += wrap.tables[v] != NULL;
     }
-    if (!found) snprintf(wrap.trouble, sizeof wrap.trouble, "it has no table ncclProfiler_v1 to _v6");
+    if (!found)
+        snprintf(wrap.trouble, sizeof wrap.trouble, "it has no table ncclProfiler_v%d to _v%d", PSM_ABI_PROFILER_FIRST,
+                 PROFILER_VERSIONS);
 }
 
 bool check_has(int version)

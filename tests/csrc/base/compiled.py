@@ -54,6 +54,17 @@ def link(output: Path, sources: Iterable[Path], options: Sequence[str | Path], l
     return output
 
 
+def abi_versions(folder: Path) -> None:
+    """Generate the headers about versions of tables for psmkit's own plugins. Those for everybody are in psmkit/psm/include."""
+    command = [
+        sys.executable,
+        ROOT / "csrc" / "abi" / "generate.py",
+        "versions",
+        ROOT / "psmkit" / "plugins" / "abi.json",
+    ]
+    subprocess.run([*command, folder], check=True, timeout=60)
+
+
 def compile_c(output: Path, sources: Sequence[Path], options: Sequence[str]) -> Path:
     """Compile with the generated messages beside the output."""
     generated = output.parent / "generated"

@@ -218,7 +218,7 @@ const char *table_name(void)
 const char *table_empty(void)
 {
     /* All versions have the same slots in the same order. */
-    const ncclProfiler_v6_t *t = d.table;
+    const ncclProfiler_v1_t *t = d.table;
     return !t->init               ? "init"
            : !t->startEvent       ? "startEvent"
            : !t->stopEvent        ? "stopEvent"
@@ -233,26 +233,15 @@ const char *table_empty(void)
         if (!d.unchecked) call;                                                                                        \
     } while (0)
 #define T(n) ((const ncclProfiler_v##n##_t *)d.table)
+#define CASE(v, call)                                                                                                  \
+    case v:                                                                                                            \
+        call(v);                                                                                                       \
+        break;
 #define EACH(call)                                                                                                     \
     switch (d.version) {                                                                                               \
-    case 1:                                                                                                            \
-        call(1);                                                                                                       \
-        break;                                                                                                         \
-    case 2:                                                                                                            \
-        call(2);                                                                                                       \
-        break;                                                                                                         \
-    case 3:                                                                                                            \
-        call(3);                                                                                                       \
-        break;                                                                                                         \
-    case 4:                                                                                                            \
-        call(4);                                                                                                       \
-        break;                                                                                                         \
-    case 5:                                                                                                            \
-        call(5);                                                                                                       \
-        break;                                                                                                         \
+        PSM_ABI_PROFILER_VERSIONS(CASE, call)                                                                          \
     default:                                                                                                           \
-        call(6);                                                                                                       \
-        break;                                                                                                         \
+        abort();                                                                                                       \
     }
 
 bool p_init(struct comm *c)
@@ -261,24 +250,11 @@ bool p_init(struct comm *c)
     const char *name = c->unnamed ? NULL : c->name;
     enter("init", NULL);
     switch (d.version) {
-    case 1:
-        result = T(1)->init(&c->context, &d.mask);
-        break;
-    case 2:
-        result = T(2)->init(&c->context, &d.mask);
-        break;
-    case 3:
-        result = T(3)->init(&c->context, &d.mask);
-        break;
-    case 4:
-        result = T(4)->init(&c->context, &d.mask, name, c->hash, c->nodes, c->ranks, c->rank, logger);
-        break;
-    case 5:
-        result = T(5)->init(&c->context, c->hash, &d.mask, name, c->nodes, c->ranks, c->rank, logger);
-        break;
-    default:
-        result = T(6)->init(&c->context, c->hash, &d.mask, name, c->nodes, c->ranks, c->rank, logger);
-        break;
+#define OLD(v)   result = T(v)->init(&c->context, &d.mask)
+#define NAMED(v) result = T(v)->init(&c->context, &d.mask, name, c->hash, c->nodes, c->ranks, c->rank, logger)
+#define NEW(v)   result = T(v)->init(&c->context, c->hash, &d.mask, name, c->nodes, c->ranks, c->rank, logger)
+        PSM_ABI_PROFILER_init_V1(CASE, OLD) PSM_ABI_PROFILER_init_V4(CASE, NAMED)
+            PSM_ABI_PROFILER_init_V5(CASE, NEW) default : abort();
     }
     leave();
     /* NCCL's adapter for v5. */

@@ -57,7 +57,8 @@ def build(folder: Path, sanitizers: str) -> Built:
     generated = ground.generate(folder / "generated")
     command: list[str | Path] = [sys.executable, compiled.BASE / "messages.py", ROOT / "psmkit/catalogue/psm_net.toml"]
     subprocess.run([*command, generated / "psm_net_messages.h"], check=True, timeout=60)
-    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'csrc' / 'abi'}"]
+    compiled.abi_versions(generated)
+    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"]
     if sanitizers == "thread":
         options.append("-Wno-tsan")
     library = [path for place in (NET, PSM / "core", PSM / "shm", compiled.BASE) for path in sorted(place.rglob("*.c"))]

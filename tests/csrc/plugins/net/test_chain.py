@@ -88,7 +88,13 @@ def test_the_record_tells_the_requests_of_a_killed_process(net: Built, others: d
 def library(folder: Path, name: str, code: str) -> Path:
     (folder / f"{name}.c").write_text(code)
     output = folder / f"{name}.so"
-    command = [compiled.compiler(), "-shared", "-fPIC", f"-I{compiled.ROOT / 'psmkit/psm/include'}", folder / f"{name}.c"]
+    command = [
+        compiled.compiler(),
+        "-shared",
+        "-fPIC",
+        f"-I{compiled.ROOT / 'psmkit/psm/include'}",
+        folder / f"{name}.c",
+    ]
     subprocess.run([*command, "-o", output], check=True, timeout=60)
     return output
 

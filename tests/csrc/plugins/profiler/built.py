@@ -24,6 +24,7 @@ def build(folder: Path, sanitizers: str) -> Path:
     catalogue = ROOT / "psmkit" / "catalogue" / "psm_profiler.toml"
     header = generated / "psm_profiler_messages.h"
     subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
+    compiled.abi_versions(generated)
     sources = [*sorted(compiled.BASE.glob("*.c")), *sorted(PLUGIN.glob("*.c")), *sorted(HERE.glob("*.c"))]
     includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry", ROOT / "psmkit" / "psm" / "include")]
     options = [*includes, f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]

@@ -48,7 +48,12 @@ def build(folder: Path, sanitizers: str) -> Built:
         header = made / ("psm_messages.h" if name == "psmkit" else f"{name}_messages.h")
         catalogue = compiled.ROOT / "psmkit" / "catalogue" / f"{name}.toml"
         subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
-    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{compiled.ROOT / 'csrc' / 'abi'}"]
+    compiled.abi_versions(made)
+    options = [
+        f"-fsanitize={sanitizers}",
+        "-fno-sanitize-recover=all",
+        f"-I{compiled.ROOT / 'psmkit' / 'psm' / 'include'}",
+    ]
     options += ["-O0", f"-I{CHECK}", f"-I{made}", f"-I{compiled.BASE}"]
     if sanitizers == "thread":
         options.append("-Wno-tsan")

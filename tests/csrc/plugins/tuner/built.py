@@ -125,7 +125,12 @@ def build(folder: Path, sanitizers: str) -> Built:
         header = made / ("psm_messages.h" if name == "psmkit" else f"{name}_messages.h")
         catalogue = ROOT / "psmkit" / "catalogue" / f"{name}.toml"
         subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
-    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'csrc' / 'abi'}", f"-I{TUNER}"]
+    options = [
+        f"-fsanitize={sanitizers}",
+        "-fno-sanitize-recover=all",
+        f"-I{ROOT / 'psmkit' / 'psm' / 'include'}",
+        f"-I{TUNER}",
+    ]
     shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden", f"-I{made}", f"-I{compiled.BASE}"]
     if sanitizers == "thread":
         shared.append("-Wno-tsan")

@@ -1,0 +1,246 @@
+"""Macros and tables for psmkit's own code that speaks several versions of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from layout import Facts, Member, function, known_versions, members, newest, numbered
+
+
+def _shape(facts: Facts, text: str) -> tuple[object, ...]:
+    """A type, equal for two versions that differ in names of records with the same members only."""
+    returns, parameters = function(text)
+    if returns is not None:
+        return ("function", *(_shape(facts, kind) for kind in (returns, *parameters)))
+    name = text.removeprefix("const ").rstrip("* ")
+    stem, version = numbered(name)
+    if not version:
+        return (text,)
+    while name not in facts["structs"] and numbered(name)[1]:
+        name = newest(facts["typedefs"][name])
+    rows = facts["structs"][name]["members"] if name in facts["structs"] else ()
+    return (text.replace(f"_v{version}_t", ""), stem, *(tuple(row[:3]) for row in rows))
+
+
+def _macro(name: str, calls: list[str]) -> str:
+    # clang-format does not read it: one line.
+    return f"#define {name}(X, ...) {' '.join(calls)}"
+
+
+def _call(*arguments: object) -> str:
+    return f"X({', '.join(map(str, arguments))} __VA_OPT__(, ) __VA_ARGS__)"
+
+
+def _slots(facts: Facts, kind: str, some: list[int]) -> Iterator[str]:
+    """For each slot the versions with one signature; for each version its slots, with the first that had the signature."""
+    slots: dict[int, list[str]] = {version: [] for version in some}
+    groups: dict[tuple[str, int], list[int]] = {}
+    first: dict[tuple[str, object], int] = {}
+    for version in some:
+        struct = facts["structs"][facts["tables"][kind][str(version)]["struct"]]
+        for name, _, _, text, plain, *_rest in struct["members"]:
+            if name == "name":
+                continue
+            shape = first.setdefault((name, _shape(facts, text)), version)
+            groups.setdefault((name, shape), []).append(version)
+            # The same type may get another meaning.
+            meaning = sum(since <= version for since in facts["meanings"].get(kind, {}).get(name, ()))
+            slots[version].append(_call(name, first.setdefault((name, (plain, meaning)), version), shape))
+    upper = kind.upper()
+    yield _macro(f"PSM_ABI_{upper}_SHAPES", [_call(name, since) for name, since in groups])
+    for (name, since), group in groups.items():
+        yield _macro(f"PSM_ABI_{upper}_{name}_V{since}", [_call(version) for version in group])
+    for version, calls in slots.items():
+        yield _macro(f"PSM_ABI_{upper}_SLOTS_V{version}", calls)
+    for version in some:
+        struct = facts["structs"][facts["tables"][kind][str(version)]["struct"]]
+        needed = [row[0] for row in struct["members"] if row[0] not in facts["optional"][kind]]
+        yield _macro(f"PSM_ABI_{upper}_REQUIRED_V{version}", [_call(name) for name in needed])
+
+
+def header(facts: Facts) -> str:
+    """psm_abi_versions.h: X macros over versions, slots and the members of properties."""
+    out = [
+        "/* Made from psmkit/plugins/abi.json by csrc/abi/generate.py; do not edit.",
+        " *",
+        " * All are lists of calls of a macro X, which gets further arguments of the list after its own. K is NET, TUNER, ...:",
+        " *   PSM_ABI_K_VERSIONS          (version)",
+        " *   PSM_ABI_K_SLOT_VN           (version): those in which SLOT has the signature that came with vN; names of",
+        " *                               records may differ, their members do not",
+        " *   PSM_ABI_K_SLOTS_VN          (slot, version that its exact type and meaning came with, that its signature came with)",
+        " *   PSM_ABI_K_SHAPES            (slot, version): each signature of each slot, with the version that it came with",
+        " *   PSM_ABI_K_REQUIRED_VN       (slot): NCCL calls it without a check",
+        " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member) */",
+        "#ifndef PSM_ABI_VERSIONS_H",
+        "#define PSM_ABI_VERSIONS_H",
+        "",
+    ]
+    for kind in facts["tables"]:
+        some = known_versions(facts, kind, f"{facts['oldest'].get(kind, 0)}-")
+        out.append(f"#define PSM_ABI_{kind.upper()}_FIRST {some[0]}")
+        out.append(f"#define PSM_ABI_{kind.upper()}_LAST {some[-1]}")
+        out.append(_macro(f"PSM_ABI_{kind.upper()}_VERSIONS", [_call(version) for version in some]))
+        out.extend(_slots(facts, kind, some))
+        out.append("")
+    for name in facts["structs"]:
+        stem, version = numbered(name)
+        if stem != "ncclNetProperties":
+            continue
+        calls = [
+            _call(row[0]).replace("X", "Y" if row[0] == "vProps" else "X", 1)
+            for row in facts["structs"][name]["members"]
+        ]
+        out.append(f"#define PSM_ABI_NET_PROPERTIES_V{version}(X, Y, ...) {' '.join(calls)}")
+    out.append("/* Of a profiler's events. */")
+    out.append(f"#define PSM_ABI_PROFILER_KINDS {len(facts['profiler_kinds'])}")
+    out.append(f"#define PSM_ABI_PROFILER_STATES {len(facts['profiler_states'])}")
+    return "\n".join([*out, "", "#endif"]) + "\n"
+
+
+# ---- events of profilers ----
+
+
+def _bits(facts: Facts, release: str) -> dict[str, int]:
+    return _at(facts["enums"]["(unnamed) profiler event type bits"], release)
+
+
+def _at(history: list[Any], release: str) -> dict[str, int]:
+    """The values of an enum in a release."""
+
+    def number(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split("."))
+
+    values: dict[str, int] = {}
+    for start, _, some in history:
+        if number(start) <= number(release):
+            values = some
+    return values
+
+
+def _since(facts: Facts, some: list[int], enum: str, name: str) -> int:
+    """The first version whose release knows a value."""
+    history = facts["enums"][enum]
+    for version in some:
+        if name in _at(history, facts["tables"]["profiler"][str(version)]["releases"][0]):
+            return version
+    raise ValueError(f"no version of a profiler knows {name}")
+
+
+_EVENT = "ncclProfilerEventState_t"
+_BITS = "(unnamed) profiler event type bits"
+
+
+def _mask(kinds: list[str]) -> str:
+    return " | ".join(f"ncclProfile{kind}" for kind in kinds) or "0"
+
+
+def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
+    history = facts["enums"][_EVENT]
+    # Before 2.26 each version had an enum of its own, with the values of that release.
+    early = set(facts["enums"]["ncclProfilerEventState_v1_t"][-1][2])
+    values = newest(history)
+    kinds = facts["profiler_kinds"]
+    yield "#ifdef EVENT_RULES"
+    yield "static const struct kind kinds[EVENT_TYPES] = {"
+    for name, kind in kinds.items():
+        bit = newest(facts["enums"][_BITS])[f"ncclProfile{name}"]
+        parents = kind["parents"]
+        asked = _mask([name, *kind["asked"]])
+        yield f"    [{bit.bit_length() - 1}] = {{"
+        yield f'        .name = "{name}",'
+        yield f"        .since = {_since(facts, some, _BITS, f'ncclProfile{name}')},"
+        yield f"        .asked = {asked},"
+        yield f"        .parents = {_mask(parents.get('1', []))},"
+        yield f"        .parents_v5 = {_mask(parents.get('5', parents.get('1', [])))},"
+        yield "    },"
+    yield "};"
+    yield "static const struct state states[EVENT_STATES] = {"
+    for full, value in sorted(values.items(), key=lambda item: item[1]):
+        name = full.removeprefix("ncclProfiler").partition("_v")[0]
+        state = facts["profiler_states"][name]
+        since = some[0] if full in early else _since(facts, some, _EVENT, full)
+        yield (
+            f'    [{value}] = {{"{name}", ncclProfile{state["kind"]}, {since}, {state.get("last", some[-1])},'
+            f" {state.get('place', 0)}, {state.get('side', -1)}}},"
+        )
+    yield "};"
+    yield "#endif"
+
+
+_WORDS = ("func", "datatype", "algo", "proto", "name")
+
+
+def _moves(facts: Facts, kind: str, path: str, some: list[Member], write: bool) -> Iterator[str]:
+    """Statements that copy the members of one kind between a descriptor and a struct event."""
+    fields = facts["profiler_kinds"][kind]["fields"] if kind else facts["profiler_head"]
+    for member in some:
+        if member.members or not member.name:
+            continue
+        if member.name not in fields:
+            raise ValueError(f"{kind}.{member.name}: no field of struct event in profiler_kinds (null: it is not kept)")
+        field, at = fields[member.name], f"r->{path}{member.name}"
+        if field is None or (field.startswith(">") and not write):
+            continue
+        field = field.removeprefix(">")
+        if field not in _WORDS:
+            yield f"{at} = (__typeof__({at}))e->{field};" if write else f"e->{field} = (__typeof__(e->{field})){at};"
+        elif "*" not in member.type:
+            yield (
+                f"{at} = number_of(NAMES({field}), e->{field});"
+                if write
+                else (f"name_of(e->{field}, NAMES({field}), {at});")
+            )
+        elif write:
+            words = f"w[{_WORDS.index(field)}]"
+            yield f"{at} = {words};" if field != "name" else f"{at} = e->name[0] ? {words} : NULL;"
+        else:
+            yield f"word(e->{field}, {at});"
+
+
+def _codec(facts: Facts, version: int, write: bool) -> Iterator[str]:
+    name = f"ncclProfilerEventDescr_v{version}_t"
+    top = members(facts, name)
+    inside = {member.name: member.members for one in top if not one.name for member in one.members}
+    if write:
+        yield f"static void write_v{version}(const struct event *e, {name} *r, char (*w)[EVENT_WORD])"
+    else:
+        yield f"static void read_v{version}(const {name} *r, struct event *e)"
+    yield "{"
+    yield from (f"    {line}" for line in _moves(facts, "", "", top, write))
+    yield f"    switch ({'e' if write else 'r'}->type) {{"
+    known = {kind["member"]: kind_name for kind_name, kind in facts["profiler_kinds"].items() if kind.get("member")}
+    for member, some in inside.items():
+        yield f"    case ncclProfile{known[member]}:"
+        yield from (f"        {line}" for line in _moves(facts, known[member], f"{member}.", some, write))
+        yield "        break;"
+    yield from ("    default:", "        break;", "    }", "}")
+
+
+def profiler(facts: Facts) -> str:
+    """psm_abi_events.h: kinds and states of events, and with EVENT_CODEC their descriptors to and from struct event."""
+    some = known_versions(facts, "profiler")
+    out = ["/* Made from psmkit/plugins/abi.json by csrc/abi/generate.py; do not edit. */"]
+    if len(facts["profiler_states"]) != len(newest(facts["enums"][_EVENT])):
+        raise ValueError("profiler_states: expected an entry for each state of the newest release")
+    out.extend(_rules(facts, some))
+    out.append("#ifdef EVENT_CODEC")
+    for version in some:
+        for write in (False, True):
+            out.extend(_codec(facts, version, write))
+    return "\n".join([*out, "#endif"]) + "\n"
+
+
+def each_profiler(facts: Facts) -> str:
+    """psm_abi_each_profiler.h: includes version.inc.h for each version of a profiler, as VERSION."""
+    parts = [
+        f'#define VERSION {v}\n#include "version.inc.h"\n#undef VERSION' for v in known_versions(facts, "profiler")
+    ]
+    return "\n".join(["/* Made from psmkit/plugins/abi.json by csrc/abi/generate.py; do not edit. */", *parts]) + "\n"
+
+
+HEADERS: dict[str, Callable[[Facts], str]] = {
+    "psm_abi_versions.h": header,
+    "psm_abi_events.h": profiler,
+    "psm_abi_each_profiler.h": each_profiler,
+}
