@@ -97,7 +97,7 @@ static inline psm_status psm_conn_strike(const struct psm_conn *conn, struct psm
                             fault);
 }
 
-/* What a fault leaves of a copy of so many bytes. *skip: bytes from the right source to the one that is read. */
+/* How many bytes of a copy a fault lets through. *skip: how many bytes behind its source the copy begins. */
 static inline uint64_t psm_conn_damaged(const struct psm_fault *fault, uint64_t bytes, uint64_t *skip)
 {
     *skip = fault->action == PSM_FAULT_CORRUPT && bytes > 1;
@@ -105,12 +105,12 @@ static inline uint64_t psm_conn_damaged(const struct psm_fault *fault, uint64_t 
     if (fault->action == PSM_FAULT_SHORT && (uint64_t)fault->value < bytes) return (uint64_t)fault->value;
     return bytes - *skip;
 }
-/* Bytes of the next step: of an operation that has so many left. */
+/* Bytes of the next step, when the operation has `left` bytes left. */
 static inline uint64_t psm_conn_bytes(const struct psm_conn *conn, uint64_t left)
 {
     return left < conn->chunk ? left : conn->chunk;
 }
-/* A copy of so many bytes is enqueued. */
+/* The copy of a step is enqueued. */
 static inline void psm_conn_enqueued(struct psmProxySubArgs *sub, uint64_t bytes)
 {
     sub->transmitted++;
@@ -144,7 +144,7 @@ typedef psm_status psm_conn_request(psmProxyConnection *connection, psmProxyStat
                                     void *resp, int respSize, int *done);
 typedef psm_status psm_conn_free(psmProxyConnection *connection, psmProxyState *state);
 typedef psm_status psm_conn_turn(psmProxyState *state, struct psmProxyArgs *args);
-/* Those of one direction; what only some transports have comes behind them. */
+/* The handlers of one direction. Further members, which only some transports have, follow. */
 #define PSM_CONN_COMM(setup, connect, free, progress, ...)                                                             \
     {.proxySetup = (setup), .proxyConnect = (connect), .proxyFree = (free), .proxyProgress = (progress), __VA_ARGS__}
 
@@ -152,7 +152,7 @@ static inline int psm_conn_rank(const psmProxyConnection *connection)
 {
     return connection->host->ops->rank(connection->host->self);
 }
-/* Members of what the proxy answers to Setup that tell the request again. */
+/* Members of the answer to Setup that repeat the request. */
 #define PSM_CONN_SHARED(want)                                                                                          \
     .magic = (want).magic, .version = (want).version, .role = (want).role, .steps = (want).steps,                      \
     .buffer_size = (want).buffer_size
@@ -161,20 +161,20 @@ psm_status psm_conn_enter(psmProxyConnection *connection, const char *stage, int
 /* Strike a fault site on behalf of the connection's rank. */
 psm_status psm_conn_strike_at(const psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
                               struct psm_fault *fault);
-/* Copies a request of `size` bytes, to be answered in `answer` bytes. PROTOCOL: it has another size. */
+/* Copy a request of `size` bytes whose answer has `answer` bytes. PROTOCOL: it has other sizes. */
 psm_status psm_conn_read(const psmProxyConnection *connection, const char *stage, void *want, size_t size,
                          const void *req, int reqSize, size_t answer, int respSize);
-/* Setup: allocates the local info, zeroed, `size` bytes with struct psm_conn first, and makes it the connection's.
+/* Setup: check the request, and allocate the connection's local info: `size` bytes, zeroed, with struct psm_conn first.
  * PROTOCOL, VERSION, INVALID, NO_MEMORY; or what the fault at the site says. */
 psm_status psm_conn_new(psmProxyConnection *connection, const struct psm_conn_setup *want, uint32_t magic, int mode,
                         size_t size, const struct psm_conn_ops *ops, struct psm_site *site, struct psm_fault *fault,
                         void *local);
-/* Setup has failed later than that: free the connection, and return its error. */
+/* Setup has failed after psm_conn_new: free the local info, and return the error. */
 psm_status psm_conn_abandon(psmProxyConnection *connection, psmProxyState *state, psm_conn_free *free_it);
 /* Whether a request of Connect is for this end. PROTOCOL, VERSION, INVALID. */
 psm_status psm_conn_check_connect(const psmProxyConnection *connection, uint32_t magic, uint16_t version, int peer,
                                   uint32_t expected_magic);
-/* Free: takes the local info from the connection, with the rank's device current. NULL: it has none. */
+/* Free: take the local info from the connection, and make the rank's device current. NULL: there is none. */
 void *psm_conn_take(psmProxyConnection *connection);
 /* The stream and events of this end, created and used only in this process. */
 psm_status psm_conn_make_stream(struct psm_conn *conn);

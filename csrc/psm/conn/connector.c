@@ -140,7 +140,7 @@ psm_status psm_connector_check_connect(const struct psm_connector *c, const stru
     if (!c || !peer || !psm_connector_alive(c, kind))
         return psm_fail(PSM_ERR_INVALID, "connect", -1, -1, 0, "connect: %s",
                         !c || !peer ? "an argument is NULL" : "the connector was freed, or was never set up");
-    if (role >= 0 && c->role != role)
+    if (c->role != role)
         return psm_fail(PSM_ERR_INVALID, "connect", c->me.rank, c->peer.rank, 0,
                         "psm%s%sConnect of a connector that was set up to %s", kind->name, role ? "Send" : "Recv",
                         verb_of(c->role));
@@ -182,15 +182,14 @@ psm_status psm_connector_compare_ends(const struct psm_connector *c, const struc
     return PSM_OK;
 }
 
-psm_status psm_connector_compare_buffers(const struct psm_connector *c, const struct psm_conn_info *mine,
-                                         const struct psm_conn_info *peer)
+psm_status psm_connector_compare_buffers(const struct psm_connector *c, const struct psm_conn_info *peer)
 {
     static const char same[] = "; set it alike on all ranks";
-    if (peer->steps != mine->steps) return differ(c, "the number of steps (PSM_STEPS)", mine->steps, peer->steps, same);
-    if (peer->chunk != mine->chunk)
-        return differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", mine->chunk, peer->chunk, same);
-    if (peer->buffer_size != mine->buffer_size)
-        return differ(c, "the buffer size (PSM_BUFFER_SIZE)", mine->buffer_size, peer->buffer_size, same);
+    if (peer->steps != c->steps) return differ(c, "the number of steps (PSM_STEPS)", c->steps, peer->steps, same);
+    if (peer->chunk != c->chunk)
+        return differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", c->chunk, peer->chunk, same);
+    if (peer->buffer_size != c->buffer_size)
+        return differ(c, "the buffer size (PSM_BUFFER_SIZE)", c->buffer_size, peer->buffer_size, same);
     return PSM_OK;
 }
 

@@ -42,7 +42,7 @@ struct psm_conn_info {
             (info).chunk, (info).buffer_size                                                                           \
     }
 
-/* The same as members of what a connector sends: to its own proxy at Setup, to the peer. */
+/* The same as members of the request of Setup and of the connect info. */
 #define PSM_CONNECTOR_INFO(c)                                                                                          \
     .magic = (c)->kind->magic, .version = PSM_WIRE_VERSION, .role = (uint8_t)(c)->role,                                \
     .channel = (uint16_t)(c)->channel, .connIndex = (uint16_t)(c)->connIndex, .steps = (c)->steps,                     \
@@ -72,8 +72,8 @@ psm_status psm_connector_check_setup(const void *host, const struct psm_peer_inf
 psm_status psm_connector_new(const struct psm_connector_kind *kind, size_t size, const struct psm_host *host,
                              const struct psm_peer_info *me, const struct psm_peer_info *peer, int channel,
                              int connIndex, int role, void *out);
-/* Sends the request of Setup, for a role, to the proxy of a rank; *proxy: the connection to it. `check` refuses
- * answers. No connection is left of a request that fails. */
+/* Send a request of Setup to the proxy of a rank, and check the answer. *proxy: the connection to that proxy; a request
+ * that fails leaves none. */
 struct psm_connector_asks {
     int rank, role;
     const void *want;
@@ -91,18 +91,15 @@ psm_status psm_connector_abandon(struct psm_connector *c);
 
 /* ---- Connect ---- */
 
-/* Before Connect: role -1 means either. INVALID. */
+/* Before Connect. INVALID. */
 psm_status psm_connector_check_connect(const struct psm_connector *c, const struct psm_connector_kind *kind,
                                        const void *peer, int role);
 /* Whether the peer's info is that of the other end of this connection: PROTOCOL, VERSION, MISMATCH. */
 psm_status psm_connector_compare_ends(const struct psm_connector *c, const struct psm_conn_info *peer);
 /* Whether both ends cut the buffer in the same way: MISMATCH. */
-psm_status psm_connector_compare_buffers(const struct psm_connector *c, const struct psm_conn_info *mine,
-                                         const struct psm_conn_info *peer);
+psm_status psm_connector_compare_buffers(const struct psm_connector *c, const struct psm_conn_info *peer);
 
-/* ---- a transport's public functions for one role ----
- * setup(host, me, peer, channel, connIndex, role, info, out), connect_role(connector, peer, role) and
- * free_end(connector, role) do it. */
+/* The public functions of a transport for one role. They call setup, connect_role and free_end of the file. */
 #define PSM_CONNECTOR_ROLE(number, connector_type, info_type, setup_name, connect_name, free_name)                     \
     psm_status setup_name(const struct psm_host *host, const struct psm_peer_info *me,                                 \
                           const struct psm_peer_info *peer, int channel, int connIndex, info_type *info,               \

@@ -28,11 +28,11 @@
     .wrong = 1
 psm_conn_free psm_conn_free_nothing;
 
-/* ---- copies that are queried by an event that is not theirs ---- */
+/* ---- variants that query an event other than the one recorded behind the copy ---- */
 
 /* Each slot has a second event, which no copy records. UNSUPPORTED: the connection has too many slots for that. */
 psm_status psm_conn_check_spare(const psmProxyConnection *connection, const char *variant);
-/* When the connection is connected, and before it is freed. */
+/* Call them after Connect and before Free. */
 psm_status psm_conn_make_spare(const psmProxyConnection *connection);
 void psm_conn_free_spare(const psmProxyConnection *connection);
 /* Swap the two events of the slots of an operation's copies from the n-th on. */

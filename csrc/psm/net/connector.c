@@ -115,9 +115,9 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
 static psm_status compare(const struct psmNetConnector *c, const struct psm_net_connect *peer)
 {
     const struct psm_net_connect *me = &c->info;
-    struct psm_conn_info mine = PSM_CONN_INFO(*me), theirs = PSM_CONN_INFO(*peer);
+    struct psm_conn_info theirs = PSM_CONN_INFO(*peer);
     PSM_TRY(psm_connector_compare_ends(&c->base, &theirs));
-    PSM_TRY(psm_connector_compare_buffers(&c->base, &mine, &theirs));
+    PSM_TRY(psm_connector_compare_buffers(&c->base, &theirs));
     if (memcmp(peer->net, me->net, sizeof me->net) != 0)
         return psm_fail(PSM_ERR_MISMATCH, "connect", c->base.me.rank, c->base.peer.rank, 0,
                         "channel %u/%u: the network is %.*s at rank %d and %.*s at rank %d; set PSM_NET_PLUGIN alike "

@@ -172,14 +172,14 @@ psm_status psmP2pRecvSetupVia(const struct psm_host *host, const struct psm_peer
 static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_connect *peer)
 {
     const struct psm_p2p_connect *me = &c->info;
-    struct psm_conn_info mine = PSM_CONN_INFO(*me), theirs = PSM_CONN_INFO(*peer);
+    struct psm_conn_info theirs = PSM_CONN_INFO(*peer);
     PSM_TRY(psm_connector_compare_ends(&c->base, &theirs));
     if (peer->mode != me->mode)
         return psm_fail(PSM_ERR_MISMATCH, "connect", c->base.me.rank, c->base.peer.rank, 0,
                         "channel %u/%u: the mode is %s (%u) at rank %d and %s (%u) at rank %d", me->channel,
                         me->connIndex, psm_p2p_mode_name(me->mode), me->mode, c->base.me.rank,
                         psm_p2p_mode_name(peer->mode), peer->mode, c->base.peer.rank);
-    PSM_TRY(psm_connector_compare_buffers(&c->base, &mine, &theirs));
+    PSM_TRY(psm_connector_compare_buffers(&c->base, &theirs));
     int kind = me->role ? c->fifo_kind : c->control_kind;
     if (peer->share.kind != kind)
         return psm_fail(PSM_ERR_MISMATCH, "connect", c->base.me.rank, c->base.peer.rank, 0,

@@ -294,7 +294,7 @@ static void save(struct ring *ring, int send)
                             .ready = ring->begun ? NULL : &ring->run->gate,
                             .ended = ended,
                             .cookie = ring};
-    op.connection = engine_connection(engine, ring->op.channel, peer, send, 0);
+    op.connection = psm_engine_connection(engine, ring->op.channel, peer, send, 0);
     atomic_fetch_add(&ring->left, 1);
     psm_status status = op.connection ? psmProxySaveOp(engine->state, &op) : PSM_ERR_NOT_FOUND;
     if (status == PSM_OK) return;
@@ -335,7 +335,7 @@ static void go_on(struct ring *ring, bool step_ended)
         struct ring *next = channel->first = ring->next;
         if (!next) channel->last = NULL;
         pthread_mutex_unlock(&engine->lock);
-        engine_run_ended(ring->run, ring->cookie, status);
+        psm_engine_run_ended(ring->run, ring->cookie, status);
         free(ring);
         ring = next;
         step_ended = false;
@@ -357,11 +357,11 @@ static void ended(void *cookie, psm_status status)
 static uint64_t block_of(const psmPlan *plan, const struct psmPlanOpInfo *op)
 {
     for (const struct plan_task *task = plan->tasks.head; task; task = task->next)
-        if (task->number == op->task) return task->task.count * plan_type_size(task->task.datatype);
+        if (task->number == op->task) return task->task.count * psm_plan_type_size(task->task.datatype);
     return op->nbytes;
 }
 
-psm_status ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, void *cookie)
+psm_status psm_ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, void *cookie)
 {
     struct engine *engine = run->engine;
     struct ring_channel *channel = &engine->rings[op->channel];
@@ -375,7 +375,7 @@ psm_status ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, voi
     ring->run = run;
     ring->cookie = cookie;
     ring->op = *op;
-    ring->bytes = (uint32_t)plan_type_size(op->datatype);
+    ring->bytes = (uint32_t)psm_plan_type_size(op->datatype);
     ring->chunk = RING_CHUNK / ring->bytes;
     ring->count = block_of(run->plan, op) / ring->bytes;
     ring->first = op->offset / ring->bytes;

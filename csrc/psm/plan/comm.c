@@ -41,7 +41,7 @@ static psm_status fill(psmPlanComm *comm, const struct psmPlanConfig *config, co
     int rank = comm->config.rank;
     PSM_TRY(check_engine(&comm->engine, rank));
     if (!comm->engine.pause) comm->engine.pause = yield;
-    comm->variant = plan_find_variant(comm->config.variant);
+    comm->variant = psm_plan_find_variant(comm->config.variant);
     if (!comm->variant)
         return psm_fail(PSM_ERR_NOT_FOUND, "plan", rank, -1, 0,
                         "there is no plan variant %s: psmPlanVariants lists them", comm->config.variant);
@@ -51,20 +51,20 @@ static psm_status fill(psmPlanComm *comm, const struct psmPlanConfig *config, co
         return psm_fail(PSM_ERR_INVALID, "plan", rank, -1, 0, "variant %s does not support this scheduler",
                         comm->variant->name.name);
     comm->quarantine = comm->variant->name.wrong;
-    PSM_TRY(plan_scheduler_open(comm));
+    PSM_TRY(psm_plan_scheduler_open(comm));
     comm->holds = (struct plan_pool){.stack = &comm->permanent, .size = sizeof(struct plan_hold)};
-    return plan_trace_open(comm, watch);
+    return psm_plan_trace_open(comm, watch);
 }
 
-psm_status plan_comm_create(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
-                            const struct plan_watch *watch, psmPlanComm **out)
+psm_status psm_plan_comm_create(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
+                                const struct plan_watch *watch, psmPlanComm **out)
 {
     psmPlanComm *comm = aligned_alloc(64, (sizeof *comm + 63) / 64 * 64);
     if (!comm) return psm_fail(PSM_ERR_NO_MEMORY, "plan", config->rank, -1, 0, "no memory for a communicator");
     memset(comm, 0, sizeof *comm);
     psm_status status = fill(comm, config, engine, watch);
     if (status < 0) {
-        plan_comm_free(comm);
+        psm_plan_comm_free(comm);
         return status;
     }
     *out = comm;
@@ -75,30 +75,30 @@ psm_status psmPlanCommCreate(const struct psmPlanConfig *config, const struct ps
 {
     if (!config || !engine || !out)
         return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "psmPlanCommCreate: an argument is NULL");
-    return plan_comm_create(config, engine, NULL, out);
+    return psm_plan_comm_create(config, engine, NULL, out);
 }
 
-void plan_comm_close(psmPlanComm *comm)
+void psm_plan_comm_close(psmPlanComm *comm)
 {
-    plan_tasks_drop(comm); /* of a group that was not ended */
+    psm_plan_tasks_drop(comm); /* of a group that was not ended */
     while (true) {
         uint64_t ran = 0;
-        plan_poll(comm, false, &ran);
+        psm_plan_poll(comm, false, &ran);
         if (atomic_load_explicit(&comm->openWork, memory_order_acquire) == 0 && atomic_load(&comm->openPlans) == 0 &&
             !comm->waiting && !atomic_load(&comm->callbacks.head))
             break;
-        if (ran == 0) plan_pause(comm, PSM_PLAN_WAIT_RECLAIM, plan_waiting(comm));
+        if (ran == 0) psm_plan_pause(comm, PSM_PLAN_WAIT_RECLAIM, psm_plan_waiting(comm));
     }
-    plan_event(comm, PSM_PLAN_DESTROY, NULL, (int64_t)comm->plans.live, (int64_t)comm->ops.live,
-               (int64_t)comm->tasks.live);
-    plan_trace_end(comm);
+    psm_plan_event(comm, PSM_PLAN_DESTROY, NULL, (int64_t)comm->plans.live, (int64_t)comm->ops.live,
+                   (int64_t)comm->tasks.live);
+    psm_plan_trace_end(comm);
 }
 
-void plan_comm_free(psmPlanComm *comm)
+void psm_plan_comm_free(psmPlanComm *comm)
 {
-    plan_graveyard_free(comm);
-    plan_scheduler_close(comm);
-    plan_trace_close(comm);
+    psm_plan_graveyard_free(comm);
+    psm_plan_scheduler_close(comm);
+    psm_plan_trace_close(comm);
     free(comm->streams.stream);
     free(comm);
 }
@@ -106,15 +106,15 @@ void plan_comm_free(psmPlanComm *comm)
 psm_status psmPlanCommDestroy(psmPlanComm *comm)
 {
     if (!comm) return PSM_OK;
-    if (!comm->finished) plan_comm_close(comm);
-    plan_comm_free(comm);
+    if (!comm->finished) psm_plan_comm_close(comm);
+    psm_plan_comm_free(comm);
     return PSM_OK;
 }
 
 psm_status psmPlanCommFinish(psmPlanComm *comm)
 {
     if (!comm) return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "finish: the communicator is NULL");
-    if (!comm->finished) plan_comm_close(comm);
+    if (!comm->finished) psm_plan_comm_close(comm);
     comm->finished = true;
     return PSM_OK;
 }
@@ -150,19 +150,19 @@ psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, voi
             "a task on stream %p, which is %s, in a group %s: capture all streams of a group into one graph", stream,
             graph ? "captured" : "not captured",
             comm->graph ? "that is captured" : "that is not captured, or into another graph");
-    PSM_TRY(plan_task_check(comm, task));
+    PSM_TRY(psm_plan_task_check(comm, task));
     PSM_TRY(add_stream(comm, stream));
     comm->graph = graph;
     uint64_t number = comm->taskNumber;
-    PSM_TRY(plan_task_add(comm, task));
-    plan_event(comm, PSM_PLAN_TASK, NULL, task->func, (int64_t)number, 0);
+    PSM_TRY(psm_plan_task_add(comm, task));
+    psm_plan_event(comm, PSM_PLAN_TASK, NULL, task->func, (int64_t)number, 0);
     return PSM_OK;
 }
 
 void psmPlanGroupDrop(psmPlanComm *comm)
 {
     if (!comm) return;
-    plan_tasks_drop(comm);
+    psm_plan_tasks_drop(comm);
     comm->streams.n = 0;
     comm->graph = 0;
 }
@@ -172,14 +172,14 @@ void psmPlanGroupDrop(psmPlanComm *comm)
 psm_status psmPlanPoll(psmPlanComm *comm, int wait, uint64_t *ran)
 {
     if (!comm) return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "poll: the communicator is NULL");
-    return plan_poll(comm, wait != 0, ran);
+    return psm_plan_poll(comm, wait != 0, ran);
 }
 
 void psmPlanAbort(psmPlanComm *comm)
 {
     if (!comm || atomic_exchange(&comm->aborted, 1)) return;
-    plan_event(comm, PSM_PLAN_ABORT, NULL, 0, 0, 0);
-    plan_wake(comm);
+    psm_plan_event(comm, PSM_PLAN_ABORT, NULL, 0, 0, 0);
+    psm_plan_wake(comm);
 }
 
 int psmPlanAborted(const psmPlanComm *comm)

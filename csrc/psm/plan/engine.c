@@ -15,7 +15,7 @@ enum { CUDA_INVALID_VALUE = 1, CAPTURE_IMPLICIT = 906 /* cudaErrorStreamCaptureI
 
 /* ---- graphs ---- */
 
-struct engine_graph *engine_graph_find(struct engine *engine, uint64_t id)
+struct engine_graph *psm_engine_graph_find(struct engine *engine, uint64_t id)
 {
     struct engine_graph *graph = engine->graphs;
     while (graph && graph->id != id) graph = graph->next;
@@ -25,7 +25,7 @@ struct engine_graph *engine_graph_find(struct engine *engine, uint64_t id)
 static psm_status graph_seen(struct engine *engine, uint64_t id, cudaGraph_t handle, cudaStream_t origin)
 {
     pthread_mutex_lock(&engine->lock);
-    struct engine_graph *graph = engine_graph_find(engine, id);
+    struct engine_graph *graph = psm_engine_graph_find(engine, id);
     if (!graph && (graph = calloc(1, sizeof *graph))) {
         *graph = (struct engine_graph){
             .next = engine->graphs, .engine = engine, .id = id, .graph = handle, .origin = origin};
@@ -87,7 +87,7 @@ static void destroyed(void *arg)
         while (graph->runs) {
             struct engine_run *run = graph->runs;
             graph->runs = run->next;
-            engine_run_drop(run);
+            psm_engine_run_drop(run);
         }
         free(graph);
     }
@@ -103,7 +103,7 @@ static psm_status on_destroy(void *self, uint64_t id, void (*fn)(void *), void *
     if (!destructor)
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", engine->rank, -1, 0, "no memory for the destructor of a graph");
     pthread_mutex_lock(&engine->lock);
-    struct engine_graph *graph = engine_graph_find(engine, id);
+    struct engine_graph *graph = psm_engine_graph_find(engine, id);
     if (graph) graph->destructors++;
     pthread_mutex_unlock(&engine->lock);
     *destructor = (struct engine_destructor){graph, fn, arg};
@@ -174,7 +174,7 @@ static psm_status spare_for(struct engine *engine, uint64_t graph, struct engine
 static psm_status acquire_captured(struct engine *engine, int which, uint64_t id, void **stream)
 {
     pthread_mutex_lock(&engine->lock);
-    struct engine_graph *graph = engine_graph_find(engine, id);
+    struct engine_graph *graph = psm_engine_graph_find(engine, id);
     pthread_mutex_unlock(&engine->lock);
     if (!graph)
         return psm_fail(PSM_ERR_INVALID, "plan", engine->rank, -1, 0, "graph %" PRIu64 " is not known to the engine",
@@ -214,7 +214,7 @@ static psm_status release(void *self, int which, uint64_t id)
         return PSM_OK;
     }
     pthread_mutex_lock(&engine->lock);
-    struct engine_graph *graph = engine_graph_find(engine, id);
+    struct engine_graph *graph = psm_engine_graph_find(engine, id);
     pthread_mutex_unlock(&engine->lock);
     if (!graph || !graph->streams[which]) return PSM_OK;
     cudaStream_t stream = graph->streams[which]->stream;
@@ -224,14 +224,14 @@ static psm_status release(void *self, int which, uint64_t id)
 
 static psm_status host_func(void *self, void *stream, void (*fn)(void *), void *arg)
 {
-    CUDA(engine_of(self), cudaLaunchHostFunc((cudaStream_t)stream, fn, arg));
+    CUDA(psm_engine_of(self), cudaLaunchHostFunc((cudaStream_t)stream, fn, arg));
     return PSM_OK;
 }
 
 static psm_status copy(void *self, void *stream, void *to, const void *from, uint64_t nbytes)
 {
     if (nbytes > 0 && to != from)
-        CUDA(engine_of(self), cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDefault, (cudaStream_t)stream));
+        CUDA(psm_engine_of(self), cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDefault, (cudaStream_t)stream));
     return PSM_OK;
 }
 
@@ -241,7 +241,7 @@ static psm_status alloc(void *self, uint64_t graph, uint64_t nbytes, void **memo
     (void)graph;
     *memory = calloc(1, nbytes ? nbytes : 1);
     if (*memory) return PSM_OK;
-    return psm_fail(PSM_ERR_NO_MEMORY, "plan", engine_of(self)->rank, -1, 0,
+    return psm_fail(PSM_ERR_NO_MEMORY, "plan", psm_engine_of(self)->rank, -1, 0,
                     "no memory for %" PRIu64 " bytes of persistent work", nbytes);
 }
 static psm_status give_back(void *self, void *memory)
@@ -314,13 +314,13 @@ psm_status psmPlanCudaEngine(psmProxyState *state, const struct psmPlanConnector
                                       .wait = wait_for,
                                       .host_func = host_func,
                                       .copy = copy,
-                                      .kernel = engine_kernel,
+                                      .kernel = psm_engine_kernel,
                                       .on_destroy = on_destroy,
                                       .alloc = alloc,
                                       .free = give_back,
-                                      .save = engine_save,
-                                      .start = engine_start,
-                                      .pause = engine_pause,
+                                      .save = psm_engine_save,
+                                      .start = psm_engine_start,
+                                      .pause = psm_engine_pause,
                                       .wake = engine_wake},
                               .state = state,
                               .cuda = cuda,

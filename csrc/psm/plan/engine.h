@@ -85,31 +85,32 @@ struct engine {
     struct ring_channel rings[MAXCHANNELS];
 };
 
-static inline struct engine *engine_of(void *self)
+static inline struct engine *psm_engine_of(void *self)
 {
     return self;
 }
 
 /* ---- engine.c ---- */
 
-struct engine_graph *engine_graph_find(struct engine *engine, uint64_t id); /* the lock is held */
+struct engine_graph *psm_engine_graph_find(struct engine *engine, uint64_t id); /* the lock is held */
 
 /* ---- engine_run.c ---- */
 
-psm_status engine_kernel(void *self, void *stream, psmPlan *plan);
-psm_status engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
-                       void *cookie);
-psm_status engine_start(void *self);
-void engine_pause(void *self, int why, psmPlan *plan);
+psm_status psm_engine_kernel(void *self, void *stream, psmPlan *plan);
+psm_status psm_engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
+                           void *cookie);
+psm_status psm_engine_start(void *self);
+void psm_engine_pause(void *self, int why, psmPlan *plan);
 /* The connection of a connector, for psmProxyOp; 0: none, and the failure is recorded. */
-uint64_t engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex);
-void engine_run_ended(struct engine_run *run, void *cookie, psm_status status); /* one of its operations has ended */
-void engine_run_drop(struct engine_run *run);
+uint64_t psm_engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex);
+void psm_engine_run_ended(struct engine_run *run, void *cookie,
+                          psm_status status); /* one of its operations has ended */
+void psm_engine_run_drop(struct engine_run *run);
 
 /* ---- coll.c ---- */
 
 /* Queues it. It moves when earlier ones on the channel have ended and the kernel of its run is running. UNSUPPORTED: a
  * type or a reduction that rings do not support. */
-psm_status ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, void *cookie);
+psm_status psm_ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, void *cookie);
 
 #endif

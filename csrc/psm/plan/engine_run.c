@@ -17,7 +17,7 @@ static void signal_change(struct engine *engine)
 }
 
 /* Called in each round of a wait. Returns at once the first time after a change, which the caller may have missed. */
-void engine_pause(void *self, int why, psmPlan *plan)
+void psm_engine_pause(void *self, int why, psmPlan *plan)
 {
     static _Thread_local struct {
         const struct engine *engine;
@@ -49,7 +49,7 @@ void engine_pause(void *self, int why, psmPlan *plan)
 
 /* ---- runs ---- */
 
-void engine_run_drop(struct engine_run *run)
+void psm_engine_run_drop(struct engine_run *run)
 {
     struct engine *engine = run->engine;
     if (atomic_fetch_sub(&run->refs, 1) != 1) return;
@@ -82,7 +82,7 @@ static psm_status run_of(struct engine *engine, psmPlan *plan, struct engine_run
             status = psm_fail(PSM_ERR_NO_MEMORY, "plan", engine->rank, -1, 0, "no memory for a launch");
         }
         plan->run = run;
-        struct engine_graph *graph = run && run->graph ? engine_graph_find(engine, run->graph) : NULL;
+        struct engine_graph *graph = run && run->graph ? psm_engine_graph_find(engine, run->graph) : NULL;
         if (graph) {
             run->next = graph->runs;
             graph->runs = run;
@@ -105,7 +105,8 @@ static void run_kernel(void *arg)
     __atomic_store_n(&run->gate, 1, __ATOMIC_RELEASE);
     psmProxyWake(engine->state);
     bool ended;
-    while (!(ended = atomic_load(&run->ended) >= run->expected) && !psmPlanAborted(comm)) engine_pause(engine, 0, plan);
+    while (!(ended = atomic_load(&run->ended) >= run->expected) && !psmPlanAborted(comm))
+        psm_engine_pause(engine, 0, plan);
     if (run->graph && ended) { /* for the next launch of the graph */
         __atomic_store_n(&run->gate, 0, __ATOMIC_RELAXED);
         atomic_fetch_sub(&run->ended, run->expected);
@@ -114,7 +115,7 @@ static void run_kernel(void *arg)
     psmPlanKernelDone(plan);
     /* From here on a graph's run may be freed and a plan reclaimed. After an abort operations may still be about to
      * end: the run is freed with the engine. */
-    if (once && ended) engine_run_drop(run);
+    if (once && ended) psm_engine_run_drop(run);
     atomic_fetch_sub(&engine->inside, 1);
 }
 
@@ -147,7 +148,7 @@ static psm_status copy_to_self(struct engine *engine, cudaStream_t stream, const
     return PSM_OK;
 }
 
-psm_status engine_kernel(void *self, void *stream, psmPlan *plan)
+psm_status psm_engine_kernel(void *self, void *stream, psmPlan *plan)
 {
     struct engine *engine = self;
     struct engine_run *run;
@@ -166,7 +167,7 @@ psm_status engine_kernel(void *self, void *stream, psmPlan *plan)
 
 /* ---- operations ---- */
 
-uint64_t engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex)
+uint64_t psm_engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex)
 {
     const struct psmPlanConnectors *c = &engine->connectors;
     psmP2pConnector *connector = c->find(c->context, channel, peer, send, connIndex);
@@ -185,14 +186,14 @@ static void tell(psmPlan *plan, void *cookie, psm_status status)
     psmPlanOpDone(cookie, status);
 }
 
-void engine_run_ended(struct engine_run *run, void *cookie, psm_status status)
+void psm_engine_run_ended(struct engine_run *run, void *cookie, psm_status status)
 {
     struct engine *engine = run->engine;
     tell(run->plan, cookie, status);
     /* After it: the end of the kernel allows the next launch of a graph. */
     atomic_fetch_add(&run->ended, 1);
     signal_change(engine);
-    engine_run_drop(run);
+    psm_engine_run_drop(run);
 }
 
 static void sync_ended(void *cookie, psm_status status)
@@ -210,7 +211,7 @@ static void gated_ended(void *arg, psm_status status)
     struct gated *gated = arg;
     struct engine *engine = gated->run->engine;
     atomic_fetch_add(&engine->inside, 1);
-    engine_run_ended(gated->run, gated->cookie, status);
+    psm_engine_run_ended(gated->run, gated->cookie, status);
     free(gated);
     atomic_fetch_sub(&engine->inside, 1);
 }
@@ -228,7 +229,7 @@ static psm_status save_p2p(struct engine *engine, const struct psmPlanOpInfo *op
                                .ready = ready,
                                .ended = ended,
                                .cookie = cookie};
-    saved.connection = engine_connection(engine, op->channel, op->peer, sends, 1);
+    saved.connection = psm_engine_connection(engine, op->channel, op->peer, sends, 1);
     if (!saved.connection) return psm_fail_at("plan", engine->rank, op->peer, 0);
     return psmProxySaveOp(engine->state, &saved);
 }
@@ -239,21 +240,21 @@ static psm_status save(struct engine *engine, psmPlan *plan, const struct psmPla
     struct engine_run *run;
     if (op->decrements) return save_p2p(engine, op, sync ? &sync->proxyReadyEvent : NULL, sync_ended, cookie);
     PSM_TRY(run_of(engine, plan, &run));
-    if (op->func < PSM_PLAN_SEND) return ring_save(run, op, cookie);
+    if (op->func < PSM_PLAN_SEND) return psm_ring_save(run, op, cookie);
     struct gated *gated = malloc(sizeof *gated);
     if (!gated) return psm_fail(PSM_ERR_NO_MEMORY, "plan", engine->rank, op->peer, 0, "no memory for an operation");
     *gated = (struct gated){run, cookie};
     atomic_fetch_add(&run->refs, 1);
     psm_status status = save_p2p(engine, op, &run->gate, gated_ended, gated);
     if (status == PSM_OK) return PSM_OK;
-    engine_run_drop(run);
+    psm_engine_run_drop(run);
     free(gated);
     return status;
 }
 
 /* Otherwise a kernel that lacks some of its operations would wait for ever, and so would other ranks. */
-psm_status engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
-                       void *cookie)
+psm_status psm_engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
+                           void *cookie)
 {
     struct engine *engine = self;
     atomic_store(&engine->comm, psmPlanCommOf(plan));
@@ -264,7 +265,7 @@ psm_status engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op
     return status;
 }
 
-psm_status engine_start(void *self)
+psm_status psm_engine_start(void *self)
 {
-    return psmProxyStart(engine_of(self)->state);
+    return psmProxyStart(psm_engine_of(self)->state);
 }

@@ -21,7 +21,7 @@ static void look(struct plan_fifo *fifo)
     fifo->acked = least;
 }
 
-psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until)
+psm_status psm_plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until)
 {
     struct plan_fifo *fifo = &comm->fifo;
     while (until - fifo->acked > fifo->depth) {
@@ -40,7 +40,7 @@ psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until)
     return PSM_OK;
 }
 
-void plan_fifo_done(psmPlan *plan)
+void psm_plan_fifo_done(psmPlan *plan)
 {
     for (uint64_t mask = plan->fifoMask; mask; mask &= mask - 1) {
         int c = __builtin_ctzll(mask);

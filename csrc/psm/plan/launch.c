@@ -21,9 +21,9 @@ static psm_status fault(psmPlanComm *comm, struct psm_site *site, const char *st
     return psm_fault_before(site, &args, stage, &found);
 }
 
-void plan_work_over(psmPlanComm *comm)
+void psm_plan_work_over(psmPlanComm *comm)
 {
-    plan_wake(comm);
+    psm_plan_wake(comm);
     atomic_fetch_sub_explicit(&comm->openWork, 1, memory_order_release);
 }
 
@@ -36,7 +36,7 @@ static bool is_aborted(const psmPlanComm *comm)
 
 static void tell_call(psmPlanComm *comm, enum psm_plan_call call)
 {
-    if (!comm->graph) plan_event(comm, PSM_PLAN_CUDA, NULL, call, 0, 0);
+    if (!comm->graph) psm_plan_event(comm, PSM_PLAN_CUDA, NULL, call, 0, 0);
 }
 static psm_status acquire(psmPlanComm *comm, int which, void **stream)
 {
@@ -54,11 +54,11 @@ static psm_status wait_stream(psmPlanComm *comm, void *stream, void *on)
 static void arm(psmPlan *plan)
 {
     if (plan->syncCount < 0) return;
-    if (atomic_load(&plan->syncFreed)) plan_trace_touched(plan, PSM_PLAN_HOST);
+    if (atomic_load(&plan->syncFreed)) psm_plan_trace_touched(plan, PSM_PLAN_HOST);
     plan->sync->failed = 0;
     __atomic_store_n(&plan->sync->proxyReadyEvent, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&plan->sync->proxyOpCount, plan->syncCount, __ATOMIC_RELEASE);
-    plan_event(plan->comm, PSM_PLAN_ARMED, plan, plan->syncCount, (int64_t)plan->ndecrement, 0);
+    psm_plan_event(plan->comm, PSM_PLAN_ARMED, plan, plan->syncCount, (int64_t)plan->ndecrement, 0);
 }
 
 static void note_failure(psmPlan *plan, const char *where, psm_status status)
@@ -67,7 +67,7 @@ static void note_failure(psmPlan *plan, const char *where, psm_status status)
     if (plan->sync)
         __atomic_compare_exchange_n(&plan->sync->failed, &none, (uint32_t)-status, false, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED);
-    if (!plan_trace_quiet(plan->comm))
+    if (!psm_plan_trace_quiet(plan->comm))
         psm_msg_libpsm_plan_failed(plan->id, plan->comm->config.rank, where, psm_last_error()->text);
 }
 
@@ -91,7 +91,7 @@ static psm_status save_ops(psmPlan *plan)
         atomic_fetch_add(&op->open, 1);
         atomic_fetch_add(&plan->open, 1);
         atomic_fetch_add(&comm->openWork, 1);
-        plan_event(comm, PSM_PLAN_OP_POSTED, plan, (int64_t)op->posted, c, info.decrements);
+        psm_plan_event(comm, PSM_PLAN_OP_POSTED, plan, (int64_t)op->posted, c, info.decrements);
         psm_status one = status;
         if (one >= 0) one = comm->engine.save(comm->engine.self, plan, &info, info.decrements ? plan->sync : NULL, op);
         if (one < 0) psmPlanOpDone(op, one);
@@ -105,30 +105,30 @@ static psm_status host_task(psmPlan *plan, bool host_stream)
 {
     psmPlanComm *comm = plan->comm;
     psm_status status = PSM_OK;
-    plan_meet(comm, PSM_PLAN_POINT_HOST_TASK);
-    if (atomic_load(&plan->reclaimed)) plan_trace_touched(plan, PSM_PLAN_HOST);
-    plan_event(comm, PSM_PLAN_HOST_TASK, plan, host_stream, 0, 0);
+    psm_plan_meet(comm, PSM_PLAN_POINT_HOST_TASK);
+    if (atomic_load(&plan->reclaimed)) psm_plan_trace_touched(plan, PSM_PLAN_HOST);
+    psm_plan_event(comm, PSM_PLAN_HOST_TASK, plan, host_stream, 0, 0);
     if (!atomic_load(&plan->cancelled) && !is_aborted(comm)) {
         /* Arm before any op is posted. Without a host stream the launch stream may be here earlier: then prepare arms
          * it. */
         if (host_stream) arm(plan);
         status = fault(comm, &site_host_task, "plan");
         if (status >= 0 && plan->ops) {
-            plan_history_lock(comm);
+            psm_plan_history_lock(comm);
             status = save_ops(plan);
-            plan_history_unlock(comm);
+            psm_plan_history_unlock(comm);
             psm_status started = comm->engine.start(comm->engine.self);
             if (status >= 0) status = started;
         } else if (status < 0 && plan->sync) /* nobody will decrement the count for it */
             __atomic_store_n(&plan->sync->proxyOpCount, 0, __ATOMIC_RELEASE);
         if (status < 0) note_failure(plan, "host-task", status);
     }
-    plan_meet(comm, PSM_PLAN_POINT_POSTED);
+    psm_plan_meet(comm, PSM_PLAN_POINT_POSTED);
     if (!plan->persistent) {
         if (comm->variant->lose_reclaimer)
             atomic_fetch_sub(&comm->openPlans, 1); /* so that its communicator can be destroyed */
         else if (!comm->variant->after_enqueues || !plan->hasProxyOps || atomic_load(&plan->cancelled))
-            plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_HOST_TASK);
+            psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_HOST_TASK);
     }
     return status;
 }
@@ -142,7 +142,7 @@ static void host_task_callback(void *arg)
     if (persistent) atomic_fetch_add(&comm->openWork, 1);
     host_task(plan, true);
     if (!persistent) atomic_fetch_sub(&comm->hostTasks, 1);
-    plan_work_over(comm);
+    psm_plan_work_over(comm);
 }
 
 /* hostProxySyncCallback: the launch stream waits here until the ops have ended. */
@@ -158,24 +158,24 @@ static void sync_callback(void *arg)
         atomic_fetch_add(&plan->callbacks, 1);
         atomic_fetch_add(&plan->open, 1);
     }
-    plan_meet(comm, PSM_PLAN_POINT_CALLBACK);
-    if (atomic_load(&plan->reclaimed) || atomic_load(&plan->syncFreed)) plan_trace_touched(plan, PSM_PLAN_HOST);
+    psm_plan_meet(comm, PSM_PLAN_POINT_CALLBACK);
+    if (atomic_load(&plan->reclaimed) || atomic_load(&plan->syncFreed)) psm_plan_trace_touched(plan, PSM_PLAN_HOST);
     psm_status status = fault(comm, &site_callback, "plan");
     if (status < 0) note_failure(plan, "callback", status);
     struct psmSyncCondition *sync = plan->sync;
-    plan_event(comm, PSM_PLAN_CALLBACK, plan, __atomic_load_n(&sync->proxyOpCount, __ATOMIC_ACQUIRE), 0, 0);
+    psm_plan_event(comm, PSM_PLAN_CALLBACK, plan, __atomic_load_n(&sync->proxyOpCount, __ATOMIC_ACQUIRE), 0, 0);
     __atomic_store_n(&sync->proxyReadyEvent, 1, __ATOMIC_RELEASE);
-    plan_wake(comm);
+    psm_plan_wake(comm);
     while ((left = __atomic_load_n(&sync->proxyOpCount, __ATOMIC_ACQUIRE)) > 0 && !is_aborted(comm) &&
            !variant->leave_early)
-        plan_pause(comm, PSM_PLAN_WAIT_COUNT, plan);
-    plan_meet(comm, PSM_PLAN_POINT_OVER);
-    plan_event(comm, PSM_PLAN_CALLBACK_OVER, plan, left > 0 && is_aborted(comm), left > 0 ? left : 0,
-               variant->free_in_callback);
-    if (variant->free_in_callback) plan_free_sync(plan);
+        psm_plan_pause(comm, PSM_PLAN_WAIT_COUNT, plan);
+    psm_plan_meet(comm, PSM_PLAN_POINT_OVER);
+    psm_plan_event(comm, PSM_PLAN_CALLBACK_OVER, plan, left > 0 && is_aborted(comm), left > 0 ? left : 0,
+                   variant->free_in_callback);
+    if (variant->free_in_callback) psm_plan_free_sync(plan);
     atomic_fetch_sub(&plan->callbacks, 1);
     atomic_fetch_sub_explicit(&plan->open, 1, memory_order_release);
-    plan_work_over(comm);
+    psm_plan_work_over(comm);
 }
 
 /* ---- ends ---- */
@@ -183,16 +183,16 @@ static void sync_callback(void *arg)
 void psmPlanKernelDone(psmPlan *plan)
 {
     psmPlanComm *comm = plan->comm;
-    if (atomic_load(&plan->reclaimed)) plan_trace_touched(plan, PSM_PLAN_KERNEL);
-    plan_event(comm, PSM_PLAN_KERNEL_DONE, plan, 0, 0, 0);
+    if (atomic_load(&plan->reclaimed)) psm_plan_trace_touched(plan, PSM_PLAN_KERNEL);
+    psm_plan_event(comm, PSM_PLAN_KERNEL_DONE, plan, 0, 0, 0);
     if (plan->persistent) { /* its graph holds it until no launch is left */
-        plan_wake(comm);
+        psm_plan_wake(comm);
         return;
     }
-    plan_fifo_done(plan);
+    psm_plan_fifo_done(plan);
     atomic_fetch_sub(&plan->kernelRuns, 1);
     atomic_fetch_sub_explicit(&plan->open, 1, memory_order_release);
-    plan_work_over(comm);
+    psm_plan_work_over(comm);
 }
 
 static void count_off(psmPlan *plan, psm_status status)
@@ -202,7 +202,7 @@ static void count_off(psmPlan *plan, psm_status status)
     if (status < 0)
         __atomic_compare_exchange_n(&sync->failed, &none, (uint32_t)-status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     int32_t left = __atomic_sub_fetch(&sync->proxyOpCount, 1, __ATOMIC_ACQ_REL);
-    plan_event_locked(plan->comm, PSM_PLAN_COUNTED_OFF, plan, left, 0, 0);
+    psm_plan_event_locked(plan->comm, PSM_PLAN_COUNTED_OFF, plan, left, 0, 0);
 }
 
 void psmPlanOpDone(void *cookie, psm_status status)
@@ -211,18 +211,18 @@ void psmPlanOpDone(void *cookie, psm_status status)
     psmPlan *plan = op->plan;
     psmPlanComm *comm = plan->comm;
     bool counts = op->info.decrements && plan->sync;
-    plan_meet(comm, PSM_PLAN_POINT_OP_DONE);
+    psm_plan_meet(comm, PSM_PLAN_POINT_OP_DONE);
     bool freed = atomic_load(&plan->reclaimed) || (counts && atomic_load(&plan->syncFreed));
     /* With the trace locked: the host function that sees the count at 0 is traced after it. */
-    plan_trace_lock(comm);
-    if (freed) plan_event_locked(comm, PSM_PLAN_TOUCHED, plan, PSM_PLAN_PROXY, 0, 0);
-    plan_event_locked(comm, PSM_PLAN_OP_DONE, plan, (int64_t)op->posted, op->info.channel, op->info.decrements);
+    psm_plan_trace_lock(comm);
+    if (freed) psm_plan_event_locked(comm, PSM_PLAN_TOUCHED, plan, PSM_PLAN_PROXY, 0, 0);
+    psm_plan_event_locked(comm, PSM_PLAN_OP_DONE, plan, (int64_t)op->posted, op->info.channel, op->info.decrements);
     if (counts) count_off(plan, status);
     if (counts && comm->variant->count_twice) count_off(plan, status);
-    plan_trace_unlock(comm);
+    psm_plan_trace_unlock(comm);
     atomic_fetch_sub(&op->open, 1);
     atomic_fetch_sub_explicit(&plan->open, 1, memory_order_release);
-    plan_work_over(comm);
+    psm_plan_work_over(comm);
 }
 
 /* ---- prepare ---- */
@@ -237,7 +237,7 @@ static psm_status make_sync(psmPlan *plan)
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", plan->comm->config.rank, -1, 0,
                         "no memory for the sync condition of plan %" PRIu64, plan->id);
     *plan->sync = (struct psmSyncCondition){0};
-    if (plan->comm->quarantine) plan_keep_sync(plan);
+    if (plan->comm->quarantine) psm_plan_keep_sync(plan);
     return PSM_OK;
 }
 
@@ -253,8 +253,8 @@ static psm_status enter_streams(psmPlanComm *comm)
 
 static void tell_made(psmPlanComm *comm, psmPlan *plan)
 {
-    plan->reclaimer.fn = plan_reclaim;
-    plan->second.fn = plan_reclaim_second;
+    plan->reclaimer.fn = psm_plan_reclaim;
+    plan->second.fn = psm_plan_reclaim_second;
     if (!plan->persistent) {
         /* Count it before others can see the plan, so that it cannot be reclaimed before its launch. */
         uint32_t callbacks = plan->hostFunc && !comm->variant->lose_callback;
@@ -265,7 +265,7 @@ static void tell_made(psmPlanComm *comm, psmPlan *plan)
     }
     atomic_fetch_add(&comm->openPlans, 1);
     plan->made = true;
-    plan_trace_made(plan);
+    psm_plan_trace_made(plan);
 }
 
 /* From here on a failure cancels the plans: others refer to them. */
@@ -273,11 +273,11 @@ static psm_status commit(psmPlanComm *comm)
 {
     bool persistent = comm->graph != 0;
     for (psmPlan *plan = comm->planHead; plan; plan = plan->next) tell_made(comm, plan);
-    plan_meet(comm, PSM_PLAN_POINT_COMMIT);
+    psm_plan_meet(comm, PSM_PLAN_POINT_COMMIT);
     if (persistent) {
         comm->persistentRefs += (int64_t)comm->nplans;
-        plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, (int64_t)comm->nplans, 0);
-        PSM_TRY(comm->engine.on_destroy(comm->engine.self, comm->graph, plan_destructor, comm->planHead));
+        psm_plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, (int64_t)comm->nplans, 0);
+        PSM_TRY(comm->engine.on_destroy(comm->engine.self, comm->graph, psm_plan_destructor, comm->planHead));
         for (psmPlan *plan = comm->planHead; plan; plan = plan->next) plan->committed = true;
     }
     if (!comm->hostPath) {
@@ -299,7 +299,7 @@ static psm_status commit(psmPlanComm *comm)
         plan->hostCbEnq = false;
         if (!persistent) {
             atomic_fetch_sub(&comm->hostTasks, 1);
-            plan_work_over(comm);
+            psm_plan_work_over(comm);
         }
         comm->engine.release(comm->engine.self, PSM_PLAN_HOST_STREAM, comm->graph);
         return status;
@@ -332,11 +332,11 @@ static psm_status check_capture(psmPlanComm *comm)
 static psm_status cut(psmPlanComm *comm)
 {
     PSM_TRY(check_capture(comm));
-    PSM_TRY(plan_schedule(comm, comm->graph != 0));
+    PSM_TRY(psm_plan_schedule(comm, comm->graph != 0));
     comm->unlaunched = comm->planHead;
     if (comm->prescheduled) { /* the old p2p plan: it is in no queue, and nobody will take it */
         comm->prescheduled->made = true;
-        plan_trace_made(comm->prescheduled);
+        psm_plan_trace_made(comm->prescheduled);
         comm->prescheduled = NULL;
     }
     PSM_TRY(fault(comm, &site_prepare, "plan"));
@@ -350,13 +350,13 @@ static psm_status cut(psmPlanComm *comm)
 
 static void leave_scope(psmPlanComm *comm)
 {
-    if (comm->prepared && !comm->variant->keep_scope) plan_stack_pop(&comm->scoped);
+    if (comm->prepared && !comm->variant->keep_scope) psm_plan_stack_pop(&comm->scoped);
     comm->prepared = false;
 }
 
 static void drop_group(psmPlanComm *comm)
 {
-    plan_tasks_drop(comm);
+    psm_plan_tasks_drop(comm);
     comm->streams.n = 0;
     comm->graph = 0;
     comm->hostPath = comm->acquired = false;
@@ -371,18 +371,18 @@ static void unprepare(psmPlanComm *comm, psm_status status)
     if (comm->planHead && comm->planHead->made)
         for (psmPlan *plan = comm->planHead, *next; plan; plan = next) {
             next = plan->next;
-            plan_cancel(plan);
+            psm_plan_cancel(plan);
         }
     else {
-        for (psmPlan *plan = comm->planHead; plan; plan = plan->next) plan_free_sync(plan);
-        plan_plans_drop(comm);
+        for (psmPlan *plan = comm->planHead; plan; plan = plan->next) psm_plan_free_sync(plan);
+        psm_plan_plans_drop(comm);
     }
     if (comm->acquired) comm->engine.release(comm->engine.self, PSM_PLAN_DEVICE_STREAM, comm->graph);
-    if (comm->prepared) plan_stack_pop(&comm->scoped);
+    if (comm->prepared) psm_plan_stack_pop(&comm->scoped);
     comm->prepared = false;
     drop_group(comm);
-    plan_event(comm, PSM_PLAN_PREPARE_FAILED, NULL, comm->scoped.depth, status, 0);
-    plan_poll(comm, false, NULL);
+    psm_plan_event(comm, PSM_PLAN_PREPARE_FAILED, NULL, comm->scoped.depth, status, 0);
+    psm_plan_poll(comm, false, NULL);
     psm_fail_again(&kept);
 }
 
@@ -393,16 +393,16 @@ static psm_status prepare(psmPlanComm *comm)
         return psm_fail(PSM_ERR_ABORTED, "plan", comm->config.rank, -1, 0,
                         "the group was not launched: its communicator was aborted; destroy it");
     }
-    psm_status status = plan_poll(comm, false, NULL);
-    plan_event(comm, PSM_PLAN_PREPARE, NULL, comm->scoped.depth, (int64_t)(comm->ntasksColl + comm->ntasksP2p),
-               (int64_t)comm->graph);
-    if (status >= 0) status = plan_stack_push(&comm->scoped);
+    psm_status status = psm_plan_poll(comm, false, NULL);
+    psm_plan_event(comm, PSM_PLAN_PREPARE, NULL, comm->scoped.depth, (int64_t)(comm->ntasksColl + comm->ntasksP2p),
+                   (int64_t)comm->graph);
+    if (status >= 0) status = psm_plan_stack_push(&comm->scoped);
     comm->prepared = status >= 0;
     if (status >= 0 && comm->ntasksColl + comm->ntasksP2p != 0) status = cut(comm);
     if (status < 0)
         unprepare(comm, status);
     else
-        plan_event(comm, PSM_PLAN_PREPARED, NULL, comm->scoped.depth, (int64_t)comm->nplans, 0);
+        psm_plan_event(comm, PSM_PLAN_PREPARED, NULL, comm->scoped.depth, (int64_t)comm->nplans, 0);
     return status;
 }
 
@@ -415,11 +415,11 @@ static psm_status launch(psmPlanComm *comm, psmPlan *plan)
     PSM_TRY(fault(comm, &site_launch, "plan"));
     int what = (plan->kernel ? 1 : 0) | (plan->hostFunc ? 2 : 0);
     static const char *const names[] = {"nothing", "kernel", "function", "both"};
-    if (!plan_trace_quiet(comm))
+    if (!psm_plan_trace_quiet(comm))
         psm_msg_libpsm_plan_launched(plan->id, comm->config.rank, names[what], (uint64_t)(uintptr_t)stream);
     /* Trace it first: what was launched may end before the next line. */
     atomic_fetch_add(&plan->launches, 1);
-    plan_event(comm, PSM_PLAN_LAUNCHED, plan, what, comm->graph != 0, 0);
+    psm_plan_event(comm, PSM_PLAN_LAUNCHED, plan, what, comm->graph != 0, 0);
     for (const struct plan_copy *copy = plan->selfCopies; copy; copy = copy->next)
         PSM_TRY(engine->copy(engine->self, stream, copy->to, copy->from, copy->nbytes));
     if (plan->kernel) {
@@ -430,7 +430,7 @@ static psm_status launch(psmPlanComm *comm, psmPlan *plan)
         PSM_TRY(engine->host_func(engine->self, stream, sync_callback, plan));
         plan->onStream |= 2;
     }
-    plan_meet(comm, PSM_PLAN_POINT_LAUNCH);
+    psm_plan_meet(comm, PSM_PLAN_POINT_LAUNCH);
     return PSM_OK;
 }
 
@@ -444,9 +444,9 @@ static psm_status after(psmPlanComm *comm, psmPlan *plan)
     if (!comm->hostPath)
         status = host_task(plan, false);
     else if (!plan->persistent && !ops)
-        plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);
-    if (takes) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);
-    if (twice) plan_enqueue_reclaimer(plan, &plan->second, PSM_PLAN_BY_LAUNCH_AFTER);
+        psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);
+    if (takes) psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_LAUNCH_AFTER);
+    if (twice) psm_plan_enqueue_reclaimer(plan, &plan->second, PSM_PLAN_BY_LAUNCH_AFTER);
     return status;
 }
 
@@ -479,12 +479,12 @@ static psm_status finish(psmPlanComm *comm, psm_status status)
     struct psm_error kept = *psm_last_error();
     for (psmPlan *plan = comm->unlaunched, *next; plan; plan = next) {
         next = plan->next;
-        plan_cancel(plan);
+        psm_plan_cancel(plan);
     }
     leave_scope(comm);
     psm_status left = comm->acquired ? leave_streams(comm) : PSM_OK;
     drop_group(comm);
-    plan_event(comm, PSM_PLAN_FINISH, NULL, comm->scoped.depth, 0, 0);
+    psm_plan_event(comm, PSM_PLAN_FINISH, NULL, comm->scoped.depth, 0, 0);
     if (status < 0) psm_fail_again(&kept);
     return status < 0 ? status : left;
 }
@@ -497,7 +497,7 @@ static psm_status launch_all(psmPlanComm *const *comms, size_t ncomms)
             psmPlanComm *comm = comms[i];
             if (!comm->unlaunched) continue;
             if (comm->engine.barrier) PSM_TRY(comm->engine.barrier(comm->engine.self));
-            plan_event(comm, PSM_PLAN_BARRIER, NULL, 0, 0, 0);
+            psm_plan_event(comm, PSM_PLAN_BARRIER, NULL, 0, 0, 0);
         }
         for (size_t i = 0; i < ncomms; i++) {
             if (!comms[i]->unlaunched) continue;

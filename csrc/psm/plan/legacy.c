@@ -14,7 +14,7 @@ enum {
 static int steps(const psmPlanComm *comm)
 {
     int locals = comm->config.nRanks / comm->config.nNodes;
-    return locals > P2P_OF_BATCH ? (int)plan_align_up((uint64_t)locals, P2P_OF_BATCH)
+    return locals > P2P_OF_BATCH ? (int)psm_plan_align_up((uint64_t)locals, P2P_OF_BATCH)
                                  : P2P_OF_BATCH / (P2P_OF_BATCH / locals);
 }
 static int32_t rounds(const psmPlanComm *comm)
@@ -89,9 +89,9 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
     int least[MAXCHANNELS];
     least_loaded(comm, nchannels, least);
     uint64_t op_count = plan->collOpCount++ << 1;
-    uint64_t size = plan_type_size(task->task.datatype), count = task->task.count, n = (uint64_t)nchannels;
+    uint64_t size = psm_plan_type_size(task->task.datatype), count = task->task.count, n = (uint64_t)nchannels;
     /* Tasks to which the tuner gives different numbers of warps are of different kinds. */
-    uint32_t kind = plan_kind(&task->task) << 6 | (uint32_t)warps;
+    uint32_t kind = psm_plan_kind(&task->task) << 6 | (uint32_t)warps;
     for (uint64_t bid = 0; bid < n; bid++) {
         struct wip_channel *channel = wip_channel(comm, least[bid]);
         channel->load += task->nbytes / n;
@@ -103,7 +103,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
             left->slots--;
         }
         channel->nelem++;
-        uint64_t from = count / n * bid + plan_min(bid, count % n), to = from + count / n + (bid < count % n);
+        uint64_t from = count / n * bid + psm_plan_min(bid, count % n), to = from + count / n + (bid < count % n);
         /* An empty collective synchronises nobody, unlike p2p, and a ring of one rank has no neighbour. */
         struct plan_part part = {.channel = least[bid],
                                  .first = !joins,
@@ -112,7 +112,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
                                  .place = channel->nwork - 1,
                                  .op = task->nbytes != 0 && comm->config.nRanks > 1,
                                  .opCount = op_count};
-        PSM_TRY(plan_part(comm, plan, task, &part));
+        PSM_TRY(psm_plan_part(comm, plan, task, &part));
     }
     return PSM_OK;
 }
@@ -120,28 +120,28 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
 static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *left)
 {
     uint64_t channels = (uint64_t)comm->config.nChannels;
-    uint64_t per_channel = AGGREGATE * plan_min(16, (uint64_t)comm->config.nRanks);
+    uint64_t per_channel = AGGREGATE * psm_plan_min(16, (uint64_t)comm->config.nRanks);
     while (comm->collBytes < per_channel * channels && per_channel > LEAST_OF_CHANNEL) per_channel /= 2;
     while (comm->ntasksColl != 0) {
         struct plan_task *head = comm->collQueue.head, *end = head->next;
-        uint32_t kind = plan_kind(&head->task);
-        uint64_t bytes = head->nbytes, wanted = 0, size = plan_type_size(head->task.datatype);
-        for (; end && plan_kind(&end->task) == kind; end = end->next) {
+        uint32_t kind = psm_plan_kind(&head->task);
+        uint64_t bytes = head->nbytes, wanted = 0, size = psm_plan_type_size(head->task.datatype);
+        for (; end && psm_plan_kind(&end->task) == kind; end = end->next) {
             bytes += end->nbytes;
-            uint64_t n = plan_div_up(end->task.count * size, per_channel);
-            wanted += plan_max(1, plan_min(n, channels));
+            uint64_t n = psm_plan_div_up(end->task.count * size, per_channel);
+            wanted += psm_plan_max(1, psm_plan_min(n, channels));
         }
         bool joined = end != head->next;
         int nchannels, warps;
-        plan_tune(bytes, (int)(joined ? plan_min(channels, wanted) : channels), &nchannels, &warps);
+        psm_plan_tune(bytes, (int)(joined ? psm_plan_min(channels, wanted) : channels), &nchannels, &warps);
         for (; head != end; head = comm->collQueue.head) {
             if (joined) {
-                uint64_t n = plan_div_up(head->nbytes, per_channel);
-                nchannels = (int)plan_max(1, plan_min(n, channels));
+                uint64_t n = psm_plan_div_up(head->nbytes, per_channel);
+                nchannels = (int)psm_plan_max(1, psm_plan_min(n, channels));
             }
             if (left->slots < nchannels) return PSM_OK;
             PSM_TRY(add_coll(comm, plan, head, nchannels, warps, left));
-            plan_take(comm, plan, &comm->collQueue);
+            psm_plan_take(comm, plan, &comm->collQueue);
         }
     }
     return PSM_OK;
@@ -188,12 +188,12 @@ static void begin(const psmPlanComm *comm, struct direction *at, int peer, bool 
     if (!at->open) return;
     uint64_t least = comm->config.p2pChunkSize / 8;
     uint64_t most = (uint64_t)comm->config.p2pChunkSize * (comm->config.nNodes > 1 ? 1 : 32);
-    uint64_t bytes = at->task->nbytes, chunk = plan_max(least, plan_div_up(bytes, (uint64_t)min));
+    uint64_t bytes = at->task->nbytes, chunk = psm_plan_max(least, psm_plan_div_up(bytes, (uint64_t)min));
     for (int n = min; chunk > most && n <= max / 2;) {
         n *= 2;
-        chunk = plan_div_up(bytes, (uint64_t)n);
+        chunk = psm_plan_div_up(bytes, (uint64_t)n);
     }
-    at->chunk = plan_align_up(chunk, least);
+    at->chunk = psm_plan_align_up(chunk, least);
     at->left = bytes - at->task->done;
 }
 
@@ -204,7 +204,7 @@ static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction 
     struct plan_task *task = at->task;
     int peer = task->task.peer;
     int part = (int)(task->chunk % (uint32_t)comm->config.p2pnChannelsPerPeer);
-    int c = (plan_mirror(comm, base_channel(comm, peer, at->send)) + part) & (comm->config.p2pnChannels - 1);
+    int c = (psm_plan_mirror(comm, base_channel(comm, peer, at->send)) + part) & (comm->config.p2pnChannels - 1);
     struct wip_channel *channel = wip_channel(comm, c);
     bool joins = joins_p2p(channel, peer, at->send, fuse);
     if (!joins) {
@@ -217,17 +217,17 @@ static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction 
     struct plan_part piece = {.channel = c,
                               .first = !joins,
                               .offset = task->done,
-                              .nbytes = plan_min(at->left, at->chunk),
+                              .nbytes = psm_plan_min(at->left, at->chunk),
                               .place = channel->nwork - 1,
                               .op = peer != comm->config.rank,
                               .opCount = (uint64_t)channel->nwork << 1 | 1};
-    PSM_TRY(plan_part(comm, plan, task, &piece));
+    PSM_TRY(psm_plan_part(comm, plan, task, &piece));
     task->done += piece.nbytes;
     task->chunk++;
     at->left -= piece.nbytes;
     if (at->left != 0) return PSM_OK;
     at->open = false;
-    plan_take(comm, plan, at->queue);
+    psm_plan_take(comm, plan, at->queue);
     return PSM_OK;
 }
 
@@ -235,8 +235,8 @@ static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction 
 static psm_status self_copy(psmPlanComm *comm, psmPlan *plan, struct direction *recv, struct direction *send, bool fuse,
                             struct plan_budget *left)
 {
-    recv->chunk = send->chunk = plan_max(1, send->task->nbytes);
-    PSM_TRY(plan_self_copy(comm, plan, send->task, recv->task));
+    recv->chunk = send->chunk = psm_plan_max(1, send->task->nbytes);
+    PSM_TRY(psm_plan_self_copy(comm, plan, send->task, recv->task));
     PSM_TRY(next_chunk(comm, plan, recv, fuse, left));
     return next_chunk(comm, plan, send, true, left);
 }
@@ -258,7 +258,7 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
             begin(comm, &recv, comm->recvOrder[i], false, min, max);
             if (!recv.open && !send.open) continue;
             if (comm->sendOrder[i] == rank) {
-                PSM_TRY(plan_self_check(comm, send.task, recv.task));
+                PSM_TRY(psm_plan_self_check(comm, send.task, recv.task));
                 if (comm->config.passSm) {
                     if (left->slots < 1) return PSM_OK;
                     PSM_TRY(self_copy(comm, plan, &recv, &send, fuse && i % P2P_OF_BATCH != 0, left));
@@ -325,7 +325,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     uint32_t mask = fifo->depth - 1, sent = fifo->sent;
     /* The first slots are contiguous: they must not wrap around the end. Skipped slots count as sent. */
     if (((sent + firsts - 1) & mask) < (sent & mask)) fifo->sent = sent = (sent + mask) & ~mask;
-    PSM_TRY(plan_fifo_wait(comm, plan, sent + slots));
+    PSM_TRY(psm_plan_fifo_wait(comm, plan, sent + slots));
     place(plan, sent, mask);
     fifo->sent = sent + slots;
     plan->fifoMask = plan->kernelMask;
@@ -336,7 +336,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     return PSM_OK;
 }
 
-const struct plan_scheduler plan_legacy = {
+const struct plan_scheduler psm_plan_legacy = {
     .name = "legacy",
     .rounds = rounds,
     .order = order,

@@ -60,7 +60,7 @@ static struct plan_block *next_block(struct plan_stack *stack, size_t bytes)
     return *place = block;
 }
 
-void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes)
+void *psm_plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGNMENT) return NULL;
     bytes = (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
@@ -72,17 +72,17 @@ void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes)
     return take(stack->top, bytes);
 }
 
-void *plan_stack_alloc(struct plan_stack *stack, size_t bytes)
+void *psm_plan_stack_alloc(struct plan_stack *stack, size_t bytes)
 {
-    void *memory = plan_stack_alloc_raw(stack, bytes);
+    void *memory = psm_plan_stack_alloc_raw(stack, bytes);
     return memory ? memset(memory, 0, bytes) : NULL;
 }
 
-psm_status plan_stack_push(struct plan_stack *stack)
+psm_status psm_plan_stack_push(struct plan_stack *stack)
 {
     struct plan_block *top = stack->top;
     size_t used = top ? top->used : 0;
-    struct plan_frame *frame = plan_stack_alloc(stack, sizeof *frame);
+    struct plan_frame *frame = psm_plan_stack_alloc(stack, sizeof *frame);
     if (!frame)
         return psm_fail(
             PSM_ERR_NO_MEMORY, "plan", -1, -1, 0,
@@ -94,7 +94,7 @@ psm_status plan_stack_push(struct plan_stack *stack)
     return PSM_OK;
 }
 
-void plan_stack_pop(struct plan_stack *stack)
+void psm_plan_stack_pop(struct plan_stack *stack)
 {
     struct plan_frame frame = *stack->frame;
     struct plan_block *over = frame.top ? frame.top->next : stack->blocks;
@@ -112,7 +112,7 @@ void plan_stack_pop(struct plan_stack *stack)
     stack->depth--;
 }
 
-void plan_stack_free(struct plan_stack *stack)
+void psm_plan_stack_free(struct plan_stack *stack)
 {
     for (struct plan_block *block = stack->blocks, *next; block; block = next) {
         next = block->next;
@@ -124,27 +124,27 @@ void plan_stack_free(struct plan_stack *stack)
 
 /* ---- pools ---- */
 
-void *plan_pool_alloc_raw(struct plan_pool *pool)
+void *psm_plan_pool_alloc_raw(struct plan_pool *pool)
 {
     void *object = pool->free;
     if (object) {
         ALLOW(object, pool->size);
         memcpy(&pool->free, object, sizeof pool->free);
     } else {
-        if (!(object = plan_stack_alloc_raw(pool->stack, pool->size))) return NULL;
+        if (!(object = psm_plan_stack_alloc_raw(pool->stack, pool->size))) return NULL;
         pool->total++;
     }
     pool->live++;
     return object;
 }
 
-void *plan_pool_alloc(struct plan_pool *pool)
+void *psm_plan_pool_alloc(struct plan_pool *pool)
 {
-    void *object = plan_pool_alloc_raw(pool);
+    void *object = psm_plan_pool_alloc_raw(pool);
     return object ? memset(object, 0, pool->size) : NULL;
 }
 
-void plan_pool_free(struct plan_pool *pool, void *object)
+void psm_plan_pool_free(struct plan_pool *pool, void *object)
 {
     memcpy(object, &pool->free, sizeof pool->free);
     pool->free = object;

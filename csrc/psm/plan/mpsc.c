@@ -2,7 +2,7 @@
  * thread takes all at once. */
 #include "plan/launch.h"
 
-void plan_mpsc_push(struct plan_mpsc *queue, struct plan_callback *callback)
+void psm_plan_mpsc_push(struct plan_mpsc *queue, struct plan_callback *callback)
 {
     struct plan_callback *head = atomic_load_explicit(&queue->head, memory_order_relaxed);
     do callback->next = head;
@@ -11,7 +11,7 @@ void plan_mpsc_push(struct plan_mpsc *queue, struct plan_callback *callback)
     atomic_fetch_add_explicit(&queue->enqueued, 1, memory_order_relaxed);
 }
 
-struct plan_callback *plan_mpsc_take(struct plan_mpsc *queue)
+struct plan_callback *psm_plan_mpsc_take(struct plan_mpsc *queue)
 {
     if (!atomic_load_explicit(&queue->head, memory_order_relaxed)) return NULL;
     struct plan_callback *last = atomic_exchange_explicit(&queue->head, NULL, memory_order_acquire), *first = NULL;

@@ -20,11 +20,11 @@ struct plan_stack {
     uint64_t bytes; /* bytes held, used or free */
     int depth;
 };
-psm_status plan_stack_push(struct plan_stack *stack);
-void plan_stack_pop(struct plan_stack *stack);
-void *plan_stack_alloc(struct plan_stack *stack, size_t bytes);     /* zeroed, aligned to 16; NULL: no memory */
-void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes); /* not zeroed */
-void plan_stack_free(struct plan_stack *stack);                     /* frees everything, and all frames */
+psm_status psm_plan_stack_push(struct plan_stack *stack);
+void psm_plan_stack_pop(struct plan_stack *stack);
+void *psm_plan_stack_alloc(struct plan_stack *stack, size_t bytes);     /* zeroed, aligned to 16; NULL: no memory */
+void *psm_plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes); /* not zeroed */
+void psm_plan_stack_free(struct plan_stack *stack);                     /* frees everything, and all frames */
 
 /* Objects of one size, from a stack that lives as long as the communicator; with a free list. */
 struct plan_pool {
@@ -33,10 +33,10 @@ struct plan_pool {
     void *free;
     uint64_t live, total;
 };
-void *plan_pool_alloc(struct plan_pool *pool);     /* zeroed; NULL: no memory */
-void *plan_pool_alloc_raw(struct plan_pool *pool); /* not zeroed */
+void *psm_plan_pool_alloc(struct plan_pool *pool);     /* zeroed; NULL: no memory */
+void *psm_plan_pool_alloc_raw(struct plan_pool *pool); /* not zeroed */
 /* Under ASan, freed objects are poisoned. */
-void plan_pool_free(struct plan_pool *pool, void *object);
+void psm_plan_pool_free(struct plan_pool *pool, void *object);
 
 /* ---- queues ---- */
 
@@ -155,7 +155,7 @@ struct plan_variant {
         unbalanced_refs, lose_ops;
     bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount, keep_holds;
 };
-const struct plan_variant *plan_find_variant(const char *name); /* NULL: coll-first */
+const struct plan_variant *psm_plan_find_variant(const char *name); /* NULL: coll-first */
 
 /* A scheduler: one for each generation of NCCL. */
 struct plan_budget {
@@ -181,7 +181,7 @@ struct plan_scheduler {
     psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);
     psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that accepts no task */
 };
-extern const struct plan_scheduler plan_legacy, plan_planner;
+extern const struct plan_scheduler psm_plan_legacy, psm_plan_planner;
 
 /* The work FIFO: NCCL's counters, in slots (legacy) or bytes (planner). */
 struct plan_fifo {
@@ -233,12 +233,12 @@ struct psmPlanComm {
 };
 
 /* Any thread. */
-void plan_event(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c);
-static inline void plan_meet(psmPlanComm *comm, int point)
+void psm_plan_event(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c);
+static inline void psm_plan_meet(psmPlanComm *comm, int point)
 {
     if (comm->engine.meet) comm->engine.meet(comm->engine.self, point);
 }
-static inline void plan_wake(psmPlanComm *comm)
+static inline void psm_plan_wake(psmPlanComm *comm)
 {
     if (comm->engine.wake) comm->engine.wake(comm->engine.self);
 }
@@ -246,24 +246,26 @@ static inline void plan_wake(psmPlanComm *comm)
 /* schedule.c */
 /* Checks comm->config, fills in its defaults, sets comm->scheduler, and creates the stacks, the pools and the order of
  * p2p. comm->config, engine and variant are set, the rest is zero. INVALID, NO_MEMORY. */
-psm_status plan_scheduler_open(psmPlanComm *comm);
-void plan_scheduler_close(psmPlanComm *comm); /* frees the stacks, and with them all objects; accepts a zeroed one */
+psm_status psm_plan_scheduler_open(psmPlanComm *comm);
+void psm_plan_scheduler_close(
+    psmPlanComm *comm); /* frees the stacks, and with them all objects; accepts a zeroed one */
 /* Splits all tasks of the group into plans, in the order of the variant: comm->planHead is the first, linked by next;
  * may also set comm->prescheduled. The caller has pushed a scoped frame, and may pop it afterwards: plans do not use
  * it. The caller sets reclaimer.fn and the sync conditions; no events are traced. After a failure neither tasks nor
  * plans of the group are left. INVALID, NO_MEMORY. */
-psm_status plan_schedule(psmPlanComm *comm, bool persistent);
-void plan_plans_drop(psmPlanComm *comm); /* releases planHead... and prescheduled: for a prepare that failed later */
+psm_status psm_plan_schedule(psmPlanComm *comm, bool persistent);
+void psm_plan_plans_drop(
+    psmPlanComm *comm); /* releases planHead... and prescheduled: for a prepare that failed later */
 /* Releases the plan's ops, tasks, copies, table and itself; the caller has released its persistentWork and sync. */
-void plan_give_back(psmPlanComm *comm, psmPlan *plan);
+void psm_plan_give_back(psmPlanComm *comm, psmPlan *plan);
 /* A kernel has run the plan: its space in the FIFO is free. Any thread; once. */
-void plan_fifo_done(psmPlan *plan);
+void psm_plan_fifo_done(psmPlan *plan);
 
 /* task.c */
-psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);
+psm_status psm_plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);
 /* Also validates it. Planner: drops a collective of no elements. */
-psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
-void plan_tasks_drop(psmPlanComm *comm); /* tasks left by a failed group */
-uint64_t plan_type_size(int datatype);   /* 0: no such type */
+psm_status psm_plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
+void psm_plan_tasks_drop(psmPlanComm *comm); /* tasks left by a failed group */
+uint64_t psm_plan_type_size(int datatype);   /* 0: no such type */
 
 #endif

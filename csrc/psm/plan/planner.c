@@ -56,7 +56,7 @@ static uint64_t traffic_per_byte(const psmPlanComm *comm, int func)
 }
 static uint64_t traffic(const psmPlanComm *comm, const struct plan_task *task)
 {
-    uint64_t bytes = task->task.count * plan_type_size(task->task.datatype);
+    uint64_t bytes = task->task.count * psm_plan_type_size(task->task.datatype);
     return bytes * traffic_per_byte(comm, task->task.func);
 }
 
@@ -64,7 +64,7 @@ static uint64_t traffic(const psmPlanComm *comm, const struct plan_task *task)
 enum { BINS = 1 + (30 - 10) * 4 };
 static uint32_t bin_of(uint64_t bytes)
 {
-    uint32_t kib = (uint32_t)(plan_min(bytes, 1 << 30) >> 10), log = 31 - (uint32_t)__builtin_clz(kib | 1);
+    uint32_t kib = (uint32_t)(psm_plan_min(bytes, 1 << 30) >> 10), log = 31 - (uint32_t)__builtin_clz(kib | 1);
     uint32_t mantissa = log >= 2 ? kib >> (log - 2) & 3 : kib & 3, exponent = log >= 2 ? log - 1 : 0;
     return exponent << 2 | mantissa;
 }
@@ -85,7 +85,7 @@ static psm_status prepare(psmPlanComm *comm)
     for (int bin = BINS - 1; bin >= 0; bin--)
         for (struct plan_task *task = bins[bin], *next; task; task = next) {
             next = task->next;
-            uint32_t kind = plan_kind(&task->task);
+            uint32_t kind = psm_plan_kind(&task->task);
             if (!kinds[kind]) seen[nseen++] = kind;
             task->next = kinds[kind];
             kinds[kind] = task;
@@ -102,15 +102,15 @@ static psm_status prepare(psmPlanComm *comm)
     comm->collQueue.tail = last;
     /* Tasks of up to four times the smallest size are tuned as one. */
     for (struct plan_task *task = comm->collQueue.head; task;) {
-        uint32_t kind = plan_kind(&task->task);
+        uint32_t kind = psm_plan_kind(&task->task);
         uint64_t least = traffic(comm, task), bytes = 0;
         struct plan_task *over = task;
         do {
             bytes += over->nbytes;
             over = over->next;
-        } while (over && plan_kind(&over->task) == kind && traffic(comm, over) < 4 * least);
+        } while (over && psm_plan_kind(&over->task) == kind && traffic(comm, over) < 4 * least);
         int channels, warps;
-        plan_tune(bytes, comm->config.nChannels, &channels, &warps);
+        psm_plan_tune(bytes, comm->config.nChannels, &channels, &warps);
         for (; task != over; task = task->next) {
             task->channels = (uint8_t)channels;
             task->warps = (uint8_t)warps;
@@ -149,7 +149,7 @@ static psm_status nothing(const psmPlanComm *comm, const psmPlan *plan)
 static int batch(psmPlanComm *comm, psmPlan *plan, int c, const struct plan_task *task, uint32_t offset, int round)
 {
     struct wip_channel *channel = wip_channel(comm, c);
-    uint32_t size = round >= 0 ? P2P_BYTES : COLL_BYTES, kind = round >= 0 ? 1 : plan_kind(&task->task);
+    uint32_t size = round >= 0 ? P2P_BYTES : COLL_BYTES, kind = round >= 0 ? 1 : psm_plan_kind(&task->task);
     bool begins = channel->kind != kind || channel->bytes + size > WORKS_OF_BATCH;
     if (round >= 0 && !begins) {
         /* Works of one round use the same connections. */
@@ -187,12 +187,12 @@ struct layout { /* how a collective is laid out over channels lo..lo+n-1 */
 static struct layout lay(const psmPlanComm *comm, const struct plan_task *task, int channel, uint64_t current,
                          uint64_t share)
 {
-    uint64_t size = plan_type_size(task->task.datatype), per_byte = traffic_per_byte(comm, task->task.func);
-    uint64_t cell = plan_align_up(plan_div_up(LEAST_TRAFFIC, per_byte), GRAIN), elements = cell / size;
-    uint64_t cells = plan_div_up(task->task.count * size, cell), cell_traffic = cell * per_byte;
-    uint64_t of_channel = plan_min(cells, plan_div_up(share, cell_traffic)), lo = cells;
+    uint64_t size = psm_plan_type_size(task->task.datatype), per_byte = traffic_per_byte(comm, task->task.func);
+    uint64_t cell = psm_plan_align_up(psm_plan_div_up(LEAST_TRAFFIC, per_byte), GRAIN), elements = cell / size;
+    uint64_t cells = psm_plan_div_up(task->task.count * size, cell), cell_traffic = cell * per_byte;
+    uint64_t of_channel = psm_plan_min(cells, psm_plan_div_up(share, cell_traffic)), lo = cells;
     int channels = comm->config.nChannels;
-    if (channel + 1 != channels) lo = plan_min(cells, plan_div_up(share - current, cell_traffic));
+    if (channel + 1 != channels) lo = psm_plan_min(cells, psm_plan_div_up(share - current, cell_traffic));
     int mids = (int)((cells - lo) / of_channel);
     uint64_t hi = (cells - lo) % of_channel;
     if (channel + (lo != 0) + mids + (hi != 0) > channels) { /* the last channels take what is left */
@@ -232,7 +232,7 @@ static struct layout lay(const psmPlanComm *comm, const struct plan_task *task, 
 
 static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct layout *at)
 {
-    uint64_t op_count = plan->collOpCount++ << 1, size = plan_type_size(task->task.datatype), offset = 0;
+    uint64_t op_count = plan->collOpCount++ << 1, size = psm_plan_type_size(task->task.datatype), offset = 0;
     for (int i = 0; i < at->n; i++) {
         uint64_t count = i == 0 ? at->count_lo : i + 1 == at->n ? at->count_hi : at->count_mid;
         struct plan_part part = {.channel = at->lo + i,
@@ -242,7 +242,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
                                  .place = (uint32_t)plan->workBytes,
                                  .op = comm->config.nRanks > 1,
                                  .opCount = op_count};
-        PSM_TRY(plan_part(comm, plan, task, &part));
+        PSM_TRY(psm_plan_part(comm, plan, task, &part));
         offset += part.nbytes;
     }
     plan->workBytes += COLL_BYTES;
@@ -254,20 +254,20 @@ static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *le
     /* How many would fit into an empty plan, and their traffic. */
     uint64_t n = 0, bytes = 0, all = 0, channels = 0, limit = (uint64_t)comm->config.nChannels;
     for (struct plan_task *task = comm->collQueue.head; task; task = task->next) {
-        if (!fits(left, plan_div_up(n, 4), bytes + COLL_BYTES)) break; /* a guess: four in a batch */
+        if (!fits(left, psm_plan_div_up(n, 4), bytes + COLL_BYTES)) break; /* a guess: four in a batch */
         n++;
         bytes += COLL_BYTES;
-        all += plan_max(LEAST_TRAFFIC, traffic(comm, task));
-        channels = plan_min(channels + task->channels, limit);
+        all += psm_plan_max(LEAST_TRAFFIC, traffic(comm, task));
+        channels = psm_plan_min(channels + task->channels, limit);
     }
     if (n == 0) return PSM_OK;
-    uint64_t share = plan_max(LEAST_TRAFFIC, all / channels), current = 0;
+    uint64_t share = psm_plan_max(LEAST_TRAFFIC, all / channels), current = 0;
     int channel = 0;
     for (struct plan_task *task; n != 0 && (task = comm->collQueue.head); n--) {
         struct layout at = lay(comm, task, channel, current, share);
         if (!fits(left, plan->nbatches + (uint64_t)at.n, plan->workBytes + COLL_BYTES)) return PSM_OK;
         PSM_TRY(add_coll(comm, plan, task, &at));
-        plan_take(comm, plan, &comm->collQueue);
+        psm_plan_take(comm, plan, &comm->collQueue);
         channel = at.channel;
         current = at.current;
     }
@@ -280,7 +280,7 @@ static int base_channel(const psmPlanComm *comm, int round)
 {
     int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes;
     if (nodes == 1) return round & 0xff;
-    int base = round / locals * (int)plan_div_up((uint64_t)locals, P2P_OF_BATCH) + round % locals / P2P_OF_BATCH;
+    int base = round / locals * (int)psm_plan_div_up((uint64_t)locals, P2P_OF_BATCH) + round % locals / P2P_OF_BATCH;
     return base & 0xff;
 }
 
@@ -290,11 +290,11 @@ static int parts_of(const psmPlanComm *comm, const struct plan_task *task, int m
     if (task->nbytes == 0) return 1;
     uint64_t step = comm->config.p2pChunkSize, bytes = task->nbytes;
     uint64_t least = comm->config.nNodes > 1 ? step / 2 : step / 8, most = comm->config.nNodes > 1 ? step : step * 32;
-    int parts = (int)plan_min((uint64_t)min, plan_div_up(bytes, least));
-    uint64_t part = plan_max(least, plan_div_up(bytes, (uint64_t)parts));
+    int parts = (int)psm_plan_min((uint64_t)min, psm_plan_div_up(bytes, least));
+    uint64_t part = psm_plan_max(least, psm_plan_div_up(bytes, (uint64_t)parts));
     while (part > most && parts <= max / 2) {
         parts *= 2;
-        part = plan_div_up(bytes, (uint64_t)parts);
+        part = psm_plan_div_up(bytes, (uint64_t)parts);
     }
     return parts;
 }
@@ -308,14 +308,14 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
     uint32_t offset = (uint32_t)plan->workBytes;
     plan->workBytes += P2P_BYTES;
     for (int part = 0; part < parts[0] || part < parts[1]; part++) {
-        int c = (base_channel(comm, round) + plan_mirror(comm, part)) & (comm->config.p2pnChannels - 1);
+        int c = (base_channel(comm, round) + psm_plan_mirror(comm, part)) & (comm->config.p2pnChannels - 1);
         int first = batch(comm, plan, c, NULL, offset, round);
         for (int d = 0; d < 2; d++) {
             if (part >= parts[d]) continue;
             const struct plan_task *task = tasks[d];
-            uint64_t bytes = plan_align_up(plan_div_up(task->nbytes, (uint64_t)parts[d]), PART);
-            uint64_t from = plan_min((uint64_t)part * bytes, task->nbytes);
-            uint64_t to = plan_min(from + bytes, task->nbytes);
+            uint64_t bytes = psm_plan_align_up(psm_plan_div_up(task->nbytes, (uint64_t)parts[d]), PART);
+            uint64_t from = psm_plan_min((uint64_t)part * bytes, task->nbytes);
+            uint64_t to = psm_plan_min(from + bytes, task->nbytes);
             /* A task without bytes synchronises; a part that is empty only because others were rounded up does not. */
             struct plan_part piece = {.channel = c,
                                       .first = first,
@@ -324,7 +324,7 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
                                       .place = offset,
                                       .op = task->task.peer != comm->config.rank && (to != from || task->nbytes == 0),
                                       .opCount = (uint64_t)wip_channel(comm, c)->nwork << 1 | 1};
-            PSM_TRY(plan_part(comm, plan, task, &piece));
+            PSM_TRY(psm_plan_part(comm, plan, task, &piece));
             first = 0;
         }
     }
@@ -344,17 +344,17 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
             if (!send && !recv) continue;
             bool self = comm->sendOrder[round] == rank, in_place = false;
             if (self) {
-                PSM_TRY(plan_self_check(comm, send, recv));
-                in_place = plan_in_place(send, recv);
+                PSM_TRY(psm_plan_self_check(comm, send, recv));
+                in_place = psm_plan_in_place(send, recv);
             }
             if (!in_place) {
                 /* Each channel may need another batch. */
                 if (!fits(left, plan->nbatches + (uint64_t)max, plan->workBytes + P2P_BYTES)) return PSM_OK;
-                if (self && comm->config.passSm) PSM_TRY(plan_self_copy(comm, plan, send, recv));
+                if (self && comm->config.passSm) PSM_TRY(psm_plan_self_copy(comm, plan, send, recv));
                 PSM_TRY(add_p2p(comm, plan, round, min, max, send, recv));
             }
-            if (send) plan_take(comm, plan, sends);
-            if (recv) plan_take(comm, plan, recvs);
+            if (send) psm_plan_take(comm, plan, sends);
+            if (recv) psm_plan_take(comm, plan, recvs);
         }
     }
     return PSM_OK;
@@ -375,11 +375,11 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
         return comm->engine.alloc(comm->engine.self, plan->graph, plan->workBytes, &plan->persistentWork);
     struct plan_fifo *fifo = &comm->fifo;
     uint32_t from = fifo->sent;
-    PSM_TRY(plan_fifo_wait(comm, plan, from + (uint32_t)plan->workBytes));
+    PSM_TRY(psm_plan_fifo_wait(comm, plan, from + (uint32_t)plan->workBytes));
     fifo->sent = from + (uint32_t)plan->workBytes;
     for (uint64_t i = 0; i < plan->works->nworks; i++) {
         struct psmPlanWorkInfo *work = &plan->works->works[i];
-        uint32_t bytes = plan_is_p2p(work->func) ? P2P_BYTES : COLL_BYTES, at = from + work->place;
+        uint32_t bytes = psm_plan_is_p2p(work->func) ? P2P_BYTES : COLL_BYTES, at = from + work->place;
         work->place = at & (fifo->depth - 1);
         if (!work->kernel) continue;
         plan->fifoMask |= 1ull << work->channel;
@@ -390,7 +390,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     return PSM_OK;
 }
 
-const struct plan_scheduler plan_planner = {
+const struct plan_scheduler psm_plan_planner = {
     .name = "planner",
     .rounds = rounds,
     .order = order,

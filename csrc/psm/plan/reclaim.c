@@ -16,69 +16,69 @@ _Static_assert(sizeof(struct grave) <= 192, "launch.c leaves room for it");
 
 /* ---- enqueueing ---- */
 
-void plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum psm_plan_enqueuer by)
+void psm_plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum psm_plan_enqueuer by)
 {
     psmPlanComm *comm = plan->comm;
     atomic_fetch_add(&plan->enqueued, 1);
     /* With the trace locked: reclaimers are traced in queue order. */
-    plan_trace_lock(comm);
-    plan_event_locked(comm, PSM_PLAN_RECLAIMER, plan, by, 0, 0);
-    plan_mpsc_push(&comm->callbacks, callback);
-    plan_trace_unlock(comm);
-    plan_wake(comm);
+    psm_plan_trace_lock(comm);
+    psm_plan_event_locked(comm, PSM_PLAN_RECLAIMER, plan, by, 0, 0);
+    psm_plan_mpsc_push(&comm->callbacks, callback);
+    psm_plan_trace_unlock(comm);
+    psm_plan_wake(comm);
 }
 
 /* Runs on a thread of the engine, which must not call the engine. */
-void plan_destructor(void *arg)
+void psm_plan_destructor(void *arg)
 {
     psmPlan *plan = arg;
     psmPlanComm *comm = plan->comm;
     uint64_t plans = 0;
     atomic_fetch_add(&comm->openWork, 1);
     for (const psmPlan *p = plan; p; p = p->next) plans++;
-    plan_event(comm, PSM_PLAN_DESTRUCTOR, NULL, (int64_t)plan->graph, (int64_t)plans, 0);
+    psm_plan_event(comm, PSM_PLAN_DESTRUCTOR, NULL, (int64_t)plan->graph, (int64_t)plans, 0);
     for (psmPlan *next; plan; plan = next) {
         next = plan->next; /* the plan may be freed as soon as it is enqueued */
-        plan_meet(comm, PSM_PLAN_POINT_DESTRUCTOR);
-        plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_DESTRUCTOR);
+        psm_plan_meet(comm, PSM_PLAN_POINT_DESTRUCTOR);
+        psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_DESTRUCTOR);
     }
-    plan_work_over(comm);
+    psm_plan_work_over(comm);
 }
 
-void plan_cancel(psmPlan *plan)
+void psm_plan_cancel(psmPlan *plan)
 {
     psmPlanComm *comm = plan->comm;
     atomic_store(&plan->cancelled, 1);
-    plan_event(comm, PSM_PLAN_CANCELLED, plan, 0, 0, 0);
+    psm_plan_event(comm, PSM_PLAN_CANCELLED, plan, 0, 0, 0);
     if (plan->persistent) { /* held by its graph; the launches that it was made for do not happen */
-        if (!plan->committed) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
+        if (!plan->committed) psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
         return;
     }
     /* Does what its kernel and its host function would have done at their end. */
     uint64_t never = 0;
     if (plan->kernel && !(plan->onStream & 1)) {
-        plan_fifo_done(plan);
+        psm_plan_fifo_done(plan);
         never += atomic_exchange(&plan->kernelRuns, 0);
     }
     if (!(plan->onStream & 2)) never += atomic_exchange(&plan->callbacks, 0);
     atomic_fetch_sub(&plan->open, (int64_t)never);
     /* Ops may already be posted, and wait for the host function. */
     if (plan->sync) __atomic_store_n(&plan->sync->proxyReadyEvent, 1, __ATOMIC_RELEASE);
-    if (!plan->hostCbEnq) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
-    plan_wake(comm);
-    for (; never > 0; never--) plan_work_over(comm);
+    if (!plan->hostCbEnq) psm_plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
+    psm_plan_wake(comm);
+    for (; never > 0; never--) psm_plan_work_over(comm);
 }
 
 /* ---- release ---- */
 
-void plan_keep_sync(psmPlan *plan)
+void psm_plan_keep_sync(psmPlan *plan)
 {
     struct grave *grave = (struct grave *)plan->sync;
     grave->next = plan->comm->graveyard;
     plan->comm->graveyard = grave;
 }
 
-void plan_free_sync(psmPlan *plan)
+void psm_plan_free_sync(psmPlan *plan)
 {
     if (plan->comm->quarantine) {
         atomic_store(&plan->syncFreed, plan->sync != NULL);
@@ -88,7 +88,7 @@ void plan_free_sync(psmPlan *plan)
     plan->sync = NULL;
 }
 
-void plan_graveyard_free(psmPlanComm *comm)
+void psm_plan_graveyard_free(psmPlanComm *comm)
 {
     while (comm->graveyard) {
         struct grave *grave = comm->graveyard;
@@ -97,7 +97,7 @@ void plan_graveyard_free(psmPlanComm *comm)
     }
 }
 
-/* As plan_give_back, but nothing is reused: a later access is detected and does no harm. */
+/* As psm_plan_give_back, but nothing is reused: a later access is detected and does no harm. */
 static void bury(psmPlanComm *comm, psmPlan *plan)
 {
     bool lose = comm->variant->lose_ops;
@@ -114,14 +114,14 @@ psm_status psmPlanHold(psmPlan *plan, int what, psm_status (*fn)(void *arg), voi
         return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "hold: no plan, no function, or no such registration (%d)",
                         what);
     psmPlanComm *comm = plan->comm;
-    struct plan_hold *hold = plan_pool_alloc(&comm->holds), **end = &plan->holds[what];
+    struct plan_hold *hold = psm_plan_pool_alloc(&comm->holds), **end = &plan->holds[what];
     if (!hold)
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
                         "no memory for a registration of plan %" PRIu64, plan->id);
     *hold = (struct plan_hold){.fn = fn, .arg = arg};
     while (*end) end = &(*end)->next;
     *end = hold;
-    plan_event(comm, PSM_PLAN_REGISTERED, plan, what, ++plan->nholds, 0);
+    psm_plan_event(comm, PSM_PLAN_REGISTERED, plan, what, ++plan->nholds, 0);
     return PSM_OK;
 }
 
@@ -135,8 +135,8 @@ static psm_status give_holds_back(psmPlan *plan)
             plan->holds[what] = hold->next;
             psm_status one = hold->fn(hold->arg);
             if (status >= 0) status = one;
-            plan_pool_free(&comm->holds, hold);
-            plan_event(comm, PSM_PLAN_DEREGISTERED, plan, what, --plan->nholds, 0);
+            psm_plan_pool_free(&comm->holds, hold);
+            psm_plan_event(comm, PSM_PLAN_DEREGISTERED, plan, what, --plan->nholds, 0);
         }
     return status;
 }
@@ -149,19 +149,19 @@ static int64_t open_ops(const psmPlan *plan)
     return n;
 }
 
-psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
+psm_status psm_plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
 {
     psmPlan *plan = (psmPlan *)callback;
-    plan_meet(comm, PSM_PLAN_POINT_RECLAIM);
+    psm_plan_meet(comm, PSM_PLAN_POINT_RECLAIM);
     psm_status status = give_holds_back(plan);
     bool ended = atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
-    plan_event(comm, PSM_PLAN_RECLAIM, plan, ended ? 0 : open_ops(plan), atomic_load(&plan->kernelRuns),
-               atomic_load(&plan->callbacks));
+    psm_plan_event(comm, PSM_PLAN_RECLAIM, plan, ended ? 0 : open_ops(plan), atomic_load(&plan->kernelRuns),
+                   atomic_load(&plan->callbacks));
     if (atomic_exchange(&plan->reclaimed, 1)) return PSM_OK; /* only if nothing is reused */
     if (plan->persistent) {
         if (!comm->variant->unbalanced_refs) {
             comm->persistentRefs--;
-            plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, -1, 0);
+            psm_plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, -1, 0);
         }
         if (plan->persistentWork) {
             psm_status freed = comm->engine.free(comm->engine.self, plan->persistentWork);
@@ -169,35 +169,35 @@ psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
         }
         plan->persistentWork = NULL;
     }
-    plan_free_sync(plan);
+    psm_plan_free_sync(plan);
     uint64_t left = atomic_fetch_sub(&comm->openPlans, 1) - 1;
-    if (!plan_trace_quiet(comm)) psm_msg_libpsm_plan_reclaimed(plan->id, comm->config.rank, left);
+    if (!psm_plan_trace_quiet(comm)) psm_msg_libpsm_plan_reclaimed(plan->id, comm->config.rank, left);
     if (comm->quarantine)
         bury(comm, plan);
     else
-        plan_give_back(comm, plan);
+        psm_plan_give_back(comm, plan);
     return status;
 }
 
 /* NULL: it is not a reclaimer. */
 static psmPlan *plan_of(struct plan_callback *callback)
 {
-    if (callback && callback->fn == plan_reclaim) return (psmPlan *)callback;
-    if (callback && callback->fn == plan_reclaim_second)
+    if (callback && callback->fn == psm_plan_reclaim) return (psmPlan *)callback;
+    if (callback && callback->fn == psm_plan_reclaim_second)
         return (psmPlan *)((char *)callback - offsetof(psmPlan, second));
     return NULL;
 }
 
-psm_status plan_reclaim_second(psmPlanComm *comm, struct plan_callback *callback)
+psm_status psm_plan_reclaim_second(psmPlanComm *comm, struct plan_callback *callback)
 {
-    return plan_reclaim(comm, &plan_of(callback)->reclaimer);
+    return psm_plan_reclaim(comm, &plan_of(callback)->reclaimer);
 }
 
 /* ---- polling ---- */
 
 static void take(psmPlanComm *comm)
 {
-    struct plan_callback *callback = plan_mpsc_take(&comm->callbacks);
+    struct plan_callback *callback = psm_plan_mpsc_take(&comm->callbacks);
     while (callback) {
         struct plan_callback *next = callback->next;
         callback->next = NULL;
@@ -220,17 +220,17 @@ static bool may_run(const psmPlanComm *comm, struct plan_callback *callback)
     return atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
 }
 
-psmPlan *plan_waiting(psmPlanComm *comm)
+psmPlan *psm_plan_waiting(psmPlanComm *comm)
 {
     return plan_of(comm->waiting);
 }
 
-psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran)
+psm_status psm_plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran)
 {
     psm_status status = PSM_OK;
     uint64_t n = 0;
     while (true) {
-        plan_meet(comm, PSM_PLAN_POINT_POLL);
+        psm_plan_meet(comm, PSM_PLAN_POINT_POLL);
         take(comm);
         while (comm->waiting && may_run(comm, comm->waiting)) {
             struct plan_callback *callback = comm->waiting;
@@ -240,7 +240,7 @@ psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran)
             n++;
         }
         if (n > 0 || !wait || atomic_load(&comm->aborted) || atomic_load(&comm->openPlans) == 0) break;
-        plan_pause(comm, PSM_PLAN_WAIT_RECLAIM, plan_waiting(comm));
+        psm_plan_pause(comm, PSM_PLAN_WAIT_RECLAIM, psm_plan_waiting(comm));
     }
     if (ran) *ran = n;
     return status;

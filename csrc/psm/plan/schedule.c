@@ -47,11 +47,11 @@ static psm_status check(struct psmPlanConfig *c)
     return PSM_OK;
 }
 
-psm_status plan_scheduler_open(psmPlanComm *comm)
+psm_status psm_plan_scheduler_open(psmPlanComm *comm)
 {
     PSM_TRY(check(&comm->config));
     bool legacy = comm->config.scheduler == PSM_PLAN_LEGACY;
-    comm->scheduler = legacy ? &plan_legacy : &plan_planner;
+    comm->scheduler = legacy ? &psm_plan_legacy : &psm_plan_planner;
     comm->fifo.depth = legacy ? comm->config.workFifoDepth : comm->config.workFifoBytes;
     struct {
         struct plan_pool *pool;
@@ -66,11 +66,11 @@ psm_status plan_scheduler_open(psmPlanComm *comm)
         comm->tables[i] = (struct plan_pool){.stack = &comm->permanent, .size = (size_t)1 << (PLAN_TABLE_MIN + i)};
     comm->nrounds = comm->scheduler->rounds(comm);
     size_t n = (size_t)comm->nrounds;
-    comm->peers = plan_stack_alloc(&comm->permanent, (size_t)comm->config.nRanks * sizeof *comm->peers);
-    comm->sendOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->sendOrder);
-    comm->recvOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->recvOrder);
+    comm->peers = psm_plan_stack_alloc(&comm->permanent, (size_t)comm->config.nRanks * sizeof *comm->peers);
+    comm->sendOrder = psm_plan_stack_alloc(&comm->permanent, n * sizeof *comm->sendOrder);
+    comm->recvOrder = psm_plan_stack_alloc(&comm->permanent, n * sizeof *comm->recvOrder);
     if (!comm->peers || !comm->sendOrder || !comm->recvOrder) {
-        plan_scheduler_close(comm);
+        psm_plan_scheduler_close(comm);
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
                         "no memory for the p2p schedule of %d ranks", comm->config.nRanks);
     }
@@ -78,10 +78,10 @@ psm_status plan_scheduler_open(psmPlanComm *comm)
     return PSM_OK;
 }
 
-void plan_scheduler_close(psmPlanComm *comm)
+void psm_plan_scheduler_close(psmPlanComm *comm)
 {
-    plan_stack_free(&comm->scoped);
-    plan_stack_free(&comm->permanent);
+    psm_plan_stack_free(&comm->scoped);
+    psm_plan_stack_free(&comm->permanent);
     comm->peers = NULL;
     comm->sendOrder = comm->recvOrder = NULL;
 }
@@ -95,9 +95,9 @@ static psm_status no_memory(const psmPlanComm *comm, const char *what)
                     (unsigned long long)comm->planId);
 }
 
-uint32_t plan_kind(const struct psmPlanTask *task)
+uint32_t psm_plan_kind(const struct psmPlanTask *task)
 {
-    if (plan_is_p2p(task->func)) return 1;
+    if (psm_plan_is_p2p(task->func)) return 1;
     /* NCCL's device operations: sum, prod, min and max, premultiplied (avg of floats), divided afterwards (of
      * integers). */
     static const uint8_t ops[] = {0, 1, 2, 2, 3};
@@ -106,7 +106,7 @@ uint32_t plan_kind(const struct psmPlanTask *task)
     return 2 + ((uint32_t)task->func * 5 + op) * 12 + (uint32_t)task->datatype;
 }
 
-void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps)
+void psm_plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps)
 {
     enum { THREADS = 512, BYTES_OF_THREAD = 64, WARP = 32 };
     uint64_t n = bytes / (THREADS * BYTES_OF_THREAD), threads = THREADS;
@@ -117,7 +117,7 @@ void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps)
     if (*warps < 3) *warps = 3;
 }
 
-int plan_mirror(const psmPlanComm *comm, int number)
+int psm_plan_mirror(const psmPlanComm *comm, int number)
 {
     int n = comm->config.p2pnChannels, mirrored = 0;
     for (int bit = 1, mirror = n / 2; bit < n; bit *= 2, mirror /= 2)
@@ -125,7 +125,7 @@ int plan_mirror(const psmPlanComm *comm, int number)
     return mirrored;
 }
 
-psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv)
+psm_status psm_plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv)
 {
     int rank = comm->config.rank;
     const struct plan_task *alone = send ? send : recv;
@@ -148,7 +148,7 @@ static struct wip_work *append_work(psmPlanComm *comm, struct wip_channel *chann
     struct wip_chunk *chunk = channel->last;
     if (!chunk || chunk->n == chunk->room) {
         uint32_t room = !chunk ? FEW : chunk->room < MANY ? chunk->room * 2 : MANY;
-        chunk = plan_stack_alloc_raw(&comm->scoped, sizeof *chunk + room * sizeof *chunk->works);
+        chunk = psm_plan_stack_alloc_raw(&comm->scoped, sizeof *chunk + room * sizeof *chunk->works);
         if (!chunk) return NULL;
         *chunk = (struct wip_chunk){.room = room};
         if (channel->last)
@@ -160,13 +160,13 @@ static struct wip_work *append_work(psmPlanComm *comm, struct wip_channel *chann
     return &chunk->works[chunk->n++];
 }
 
-psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part)
+psm_status psm_plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part)
 {
     (void)plan;
     struct wip *wip = comm->scheduling;
     struct wip_channel *channel = wip_channel(comm, part->channel);
     const struct psmPlanTask *t = &task->task;
-    bool p2p = plan_is_p2p(t->func);
+    bool p2p = psm_plan_is_p2p(t->func);
     int peer = p2p || t->func == PSM_PLAN_BROADCAST || t->func == PSM_PLAN_REDUCE ? t->peer : -1;
     struct wip_work *work = append_work(comm, channel);
     if (!work) return no_memory(comm, "a work");
@@ -191,10 +191,11 @@ psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *t
     return PSM_OK;
 }
 
-psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv)
+psm_status psm_plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send,
+                              const struct plan_task *recv)
 {
-    if (send->nbytes == 0 || plan_in_place(send, recv)) return PSM_OK;
-    struct plan_copy *copy = plan_pool_alloc(&comm->copies), **end = &plan->selfCopies;
+    if (send->nbytes == 0 || psm_plan_in_place(send, recv)) return PSM_OK;
+    struct plan_copy *copy = psm_plan_pool_alloc(&comm->copies), **end = &plan->selfCopies;
     if (!copy) return no_memory(comm, "a copy");
     copy->to = recv->task.recvbuff;
     copy->from = send->task.sendbuff;
@@ -204,7 +205,7 @@ psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_ta
     return PSM_OK;
 }
 
-void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue)
+void psm_plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue)
 {
     struct plan_task *task = queue->head;
     queue->head = task->next;
@@ -216,7 +217,7 @@ void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue)
         plan->tasks.head = task;
     plan->tasks.tail = task;
     plan->ntasks++;
-    if (plan_is_p2p(task->task.func)) {
+    if (psm_plan_is_p2p(task->task.func)) {
         comm->ntasksP2p--;
         plan->np2ps++;
     } else {
@@ -230,7 +231,7 @@ void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue)
 
 static psmPlan *new_plan(psmPlanComm *comm, bool persistent)
 {
-    psmPlan *plan = plan_pool_alloc(&comm->plans);
+    psmPlan *plan = psm_plan_pool_alloc(&comm->plans);
     if (!plan) return NULL;
     plan->comm = comm;
     plan->id = ++comm->planId;
@@ -242,31 +243,31 @@ static psmPlan *new_plan(psmPlanComm *comm, bool persistent)
     return plan;
 }
 
-void plan_give_back(psmPlanComm *comm, psmPlan *plan)
+void psm_plan_give_back(psmPlanComm *comm, psmPlan *plan)
 {
     for (struct plan_op *op = plan->ops, *next; op; op = next) {
         next = op->next;
-        plan_pool_free(&comm->ops, op);
+        psm_plan_pool_free(&comm->ops, op);
     }
     for (struct plan_task *task = plan->tasks.head, *next; task; task = next) {
         next = task->next;
-        plan_pool_free(&comm->tasks, task);
+        psm_plan_pool_free(&comm->tasks, task);
     }
     for (struct plan_copy *copy = plan->selfCopies, *next; copy; copy = next) {
         next = copy->next;
-        plan_pool_free(&comm->copies, copy);
+        psm_plan_pool_free(&comm->copies, copy);
     }
-    if (plan->works) plan_pool_free(&comm->tables[plan->works->order], plan->works);
-    plan_pool_free(&comm->plans, plan);
+    if (plan->works) psm_plan_pool_free(&comm->tables[plan->works->order], plan->works);
+    psm_plan_pool_free(&comm->plans, plan);
 }
 
-void plan_plans_drop(psmPlanComm *comm)
+void psm_plan_plans_drop(psmPlanComm *comm)
 {
     for (psmPlan *plan = comm->planHead, *next; plan; plan = next) {
         next = plan->next;
-        plan_give_back(comm, plan);
+        psm_plan_give_back(comm, plan);
     }
-    if (comm->prescheduled) plan_give_back(comm, comm->prescheduled);
+    if (comm->prescheduled) psm_plan_give_back(comm, comm->prescheduled);
     comm->planHead = comm->planTail = comm->unlaunched = comm->prescheduled = NULL;
     comm->nplans = 0;
 }
@@ -287,7 +288,7 @@ static struct plan_work_table *new_table(psmPlanComm *comm, uint64_t nworks, uin
     size_t bytes = sizeof *table + nworks * sizeof *table->works + nops * sizeof *table->ops;
     int order = 0;
     while (order < PLAN_TABLES && comm->tables[order].size < bytes) order++;
-    if (order == PLAN_TABLES || !(table = plan_pool_alloc_raw(&comm->tables[order]))) return NULL;
+    if (order == PLAN_TABLES || !(table = psm_plan_pool_alloc_raw(&comm->tables[order]))) return NULL;
     struct psmPlanWorkInfo *works = (struct psmPlanWorkInfo *)(table + 1);
     *table = (struct plan_work_table){
         .works = works, .ops = (struct psmPlanOpInfo *)(works + nworks), .nworks = nworks, .order = order};
@@ -297,7 +298,7 @@ static struct plan_work_table *new_table(psmPlanComm *comm, uint64_t nworks, uin
 static psm_status add_op(psmPlanComm *comm, psmPlan *plan, const struct wip_work *work)
 {
     const struct psmPlanWorkInfo *w = &work->info;
-    struct plan_op *op = plan_pool_alloc_raw(&comm->ops);
+    struct plan_op *op = psm_plan_pool_alloc_raw(&comm->ops);
     if (!op) return no_memory(comm, "a proxy op");
     *op = (struct plan_op){.plan = plan,
                            .info = {.opCount = work->opCount,
@@ -463,7 +464,7 @@ static psm_status preschedule(psmPlanComm *comm, bool persistent)
     wip->prescheduling = false;
     if (status >= 0) status = finish(comm, plan);
     if (status < 0) {
-        plan_give_back(comm, plan);
+        psm_plan_give_back(comm, plan);
         return status;
     }
     if (comm->ntasksColl)
@@ -475,7 +476,7 @@ static psm_status preschedule(psmPlanComm *comm, bool persistent)
 
 static psm_status cut(psmPlanComm *comm, bool persistent)
 {
-    struct wip *wip = plan_stack_alloc(&comm->scoped, sizeof *wip);
+    struct wip *wip = psm_plan_stack_alloc(&comm->scoped, sizeof *wip);
     if (!wip) return no_memory(comm, "the channels");
     comm->scheduling = wip;
     enum plan_order order = comm->variant ? comm->variant->order : PLAN_COLL_FIRST;
@@ -495,7 +496,7 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
             continue;
         }
         /* A failure, or all it took are in-place sends to the own rank. */
-        plan_give_back(comm, plan);
+        psm_plan_give_back(comm, plan);
         comm->planId--;
         comm->counted.plans--;
         PSM_TRY(status);
@@ -503,13 +504,13 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
     return PSM_OK;
 }
 
-psm_status plan_schedule(psmPlanComm *comm, bool persistent)
+psm_status psm_plan_schedule(psmPlanComm *comm, bool persistent)
 {
     psm_status status = cut(comm, persistent);
     comm->scheduling = NULL;
     if (status < 0) {
-        plan_plans_drop(comm);
-        plan_tasks_drop(comm);
+        psm_plan_plans_drop(comm);
+        psm_plan_tasks_drop(comm);
     }
     return status;
 }

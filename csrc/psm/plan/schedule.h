@@ -51,44 +51,45 @@ struct plan_part {
     bool op; /* needs a proxy op */
     uint64_t opCount;
 };
-psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part);
-psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv);
+psm_status psm_plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part);
+psm_status psm_plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send,
+                              const struct plan_task *recv);
 /* Moves the head of the queue to the plan. */
-void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue);
+void psm_plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue);
 /* Both or none: INVALID. */
-psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv);
+psm_status psm_plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv);
 /* Tasks whose works one kernel function runs; never 0. */
-uint32_t plan_kind(const struct psmPlanTask *task);
+uint32_t psm_plan_kind(const struct psmPlanTask *task);
 /* Tuning of a ring with protocol Simple: channels and warps for that many bytes. */
-void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
+void psm_plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
 /* The number with its bits reversed within those of p2p channels: spreads adjacent numbers. */
-int plan_mirror(const psmPlanComm *comm, int number);
+int psm_plan_mirror(const psmPlanComm *comm, int number);
 
 /* fifo.c: waits until the FIFO may be filled up to `until`, and acquires it. ABORTED. */
-psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);
+psm_status psm_plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);
 
-static inline bool plan_is_p2p(int func)
+static inline bool psm_plan_is_p2p(int func)
 {
     return func == PSM_PLAN_SEND || func == PSM_PLAN_RECV;
 }
 /* A send and a recv of one rank. A simulation has no buffers. */
-static inline bool plan_in_place(const struct plan_task *send, const struct plan_task *recv)
+static inline bool psm_plan_in_place(const struct plan_task *send, const struct plan_task *recv)
 {
     return send->task.sendbuff && send->task.sendbuff == recv->task.recvbuff;
 }
-static inline uint64_t plan_div_up(uint64_t a, uint64_t b)
+static inline uint64_t psm_plan_div_up(uint64_t a, uint64_t b)
 {
     return (a + b - 1) / b;
 }
-static inline uint64_t plan_align_up(uint64_t a, uint64_t b)
+static inline uint64_t psm_plan_align_up(uint64_t a, uint64_t b)
 {
-    return plan_div_up(a, b) * b;
+    return psm_plan_div_up(a, b) * b;
 }
-static inline uint64_t plan_min(uint64_t a, uint64_t b)
+static inline uint64_t psm_plan_min(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
-static inline uint64_t plan_max(uint64_t a, uint64_t b)
+static inline uint64_t psm_plan_max(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }

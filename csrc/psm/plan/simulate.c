@@ -8,7 +8,7 @@
 
 enum { RANKS = 256 }; /* each pair of them has an entry per channel */
 
-bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size)
+bool psm_sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size)
 {
     if (n < *room) return true;
     size_t wide = *room ? *room * 2 : 16;
@@ -22,7 +22,7 @@ bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t s
     return true;
 }
 
-uint64_t sim_random(struct world *world)
+uint64_t psm_sim_random(struct world *world)
 {
     uint64_t z = (world->random += UINT64_C(0x9e3779b97f4a7c15));
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -32,7 +32,7 @@ uint64_t sim_random(struct world *world)
 
 /* ---- who may be able to run ---- */
 
-void sim_wake(struct sim_rank *rank, int agent)
+void psm_sim_wake(struct sim_rank *rank, int agent)
 {
     struct world *world = rank->world;
     uint32_t id = (uint32_t)(rank->rank * AGENTS + agent);
@@ -53,7 +53,7 @@ static void put_to_sleep(struct world *world, uint32_t id)
 static void wake_all(struct world *world)
 {
     for (int r = 0; r < world->nranks; r++)
-        for (int agent = 0; agent < AGENTS; agent++) sim_wake(&world->ranks[r], agent);
+        for (int agent = 0; agent < AGENTS; agent++) psm_sim_wake(&world->ranks[r], agent);
 }
 
 /* ---- recording ---- */
@@ -65,8 +65,9 @@ static void on_event(void *self, const struct psmPlanEvent *event)
     struct psmPlanResult *result = world->result;
     world->changes++;
     if (event->what == PSM_PLAN_PREPARE) rank->group++;
-    if (!sim_room(world, (void **)&rank->events, rank->nevents, &rank->events_room, sizeof *event)) return;
-    if (!sim_room(world, (void **)&result->order, result->norder, &result->order_room, sizeof *result->order)) return;
+    if (!psm_sim_room(world, (void **)&rank->events, rank->nevents, &rank->events_room, sizeof *event)) return;
+    if (!psm_sim_room(world, (void **)&result->order, result->norder, &result->order_room, sizeof *result->order))
+        return;
     rank->events[rank->nevents++] = *event;
     result->order[result->norder++] = rank->rank;
 }
@@ -78,7 +79,7 @@ static bool is_coll(int func)
 
 static void *copy_of(struct psmPlanResult *result, const void *from, size_t bytes)
 {
-    void *to = bytes ? plan_stack_alloc(&result->memory, bytes) : NULL;
+    void *to = bytes ? psm_plan_stack_alloc(&result->memory, bytes) : NULL;
     if (to) memcpy(to, from, bytes);
     return to;
 }
@@ -88,7 +89,7 @@ static void describe(struct sim_rank *rank, struct sim_plan *plan)
 {
     struct psmPlanInfo *info = &plan->info;
     uint64_t n = 0, p2p = UINT64_MAX;
-    plan->colls = plan_stack_alloc(&rank->world->result->memory, ((size_t)info->ncolls + 1) * sizeof *plan->colls);
+    plan->colls = psm_plan_stack_alloc(&rank->world->result->memory, ((size_t)info->ncolls + 1) * sizeof *plan->colls);
     if (!plan->colls) return;
     for (uint64_t i = 0; i < info->nworks; i++) {
         const struct psmPlanWorkInfo *work = &info->works[i];
@@ -120,7 +121,7 @@ static void on_made(void *self, const psmPlan *made)
 {
     struct sim_rank *rank = self;
     struct world *world = rank->world;
-    if (!sim_room(world, (void **)&rank->plans, rank->nplans, &rank->plans_room, sizeof *rank->plans)) return;
+    if (!psm_sim_room(world, (void **)&rank->plans, rank->nplans, &rank->plans_room, sizeof *rank->plans)) return;
     struct sim_plan *plan = &rank->plans[rank->nplans];
     *plan = (struct sim_plan){.group = rank->group};
     psmPlanInfoOf(made, &plan->info);
@@ -154,7 +155,7 @@ static void enqueue(struct sim_rank *rank, uint64_t step, const struct psmPlanTa
     psm_status status = psmPlanEnqueue(rank->comm, task, stream);
     note(rank, status);
     if (rank->comm->taskNumber == number) return;
-    if (!sim_room(world, (void **)&rank->colls, rank->ntasks, &rank->tasks_room, sizeof *rank->colls)) return;
+    if (!psm_sim_room(world, (void **)&rank->colls, rank->ntasks, &rank->tasks_room, sizeof *rank->colls)) return;
     rank->colls[rank->ntasks++] = is_coll(task->func) ? rank->ncolls++ : UINT64_MAX;
 }
 
@@ -170,16 +171,16 @@ static void take_step(struct sim_rank *rank, uint64_t i)
         note(rank, psmPlanGroupEnd(&rank->comm, 1));
         break;
     case PSM_PLAN_STEP_CAPTURE:
-        sim_capture(rank);
+        psm_sim_capture(rank);
         break;
     case PSM_PLAN_STEP_CAPTURED:
-        sim_captured(rank);
+        psm_sim_captured(rank);
         break;
     case PSM_PLAN_STEP_REPLAY:
-        for (uint64_t k = 0; k < step->task.count && !psmPlanAborted(rank->comm); k++) sim_replay(rank);
+        for (uint64_t k = 0; k < step->task.count && !psmPlanAborted(rank->comm); k++) psm_sim_replay(rank);
         break;
     case PSM_PLAN_STEP_DROP_GRAPH:
-        sim_drop_graph(rank);
+        psm_sim_drop_graph(rank);
         break;
     case PSM_PLAN_STEP_POLL:
         note(rank, psmPlanPoll(rank->comm, step->task.count != 0, NULL));
@@ -190,7 +191,7 @@ static void take_step(struct sim_rank *rank, uint64_t i)
             break;
         }
         rank->world->abort = true;
-        for (int r = 0; r < rank->world->nranks; r++) sim_wake(&rank->world->ranks[r], WATCHDOG);
+        for (int r = 0; r < rank->world->nranks; r++) psm_sim_wake(&rank->world->ranks[r], WATCHDOG);
     }
 }
 
@@ -203,16 +204,16 @@ static void main_thread(void *arg)
             take_step(rank, i);
             rank->comm->engine.meet(rank, 0);
         }
-    sim_captured(rank);
+    psm_sim_captured(rank);
     for (struct sim_graph *graph = rank->graphs; graph; graph = graph->next) graph->dropped = true;
-    sim_wake(rank, DESTROYER);
-    plan_comm_close(rank->comm);
+    psm_sim_wake(rank, DESTROYER);
+    psm_plan_comm_close(rank->comm);
 }
 
 static bool step_main(struct sim_rank *rank)
 {
     if (rank->ended) return false;
-    if (fiber_resume(rank->main)) {
+    if (psm_fiber_resume(rank->main)) {
         rank->ended = true;
         rank->main = NULL;
         return false;
@@ -225,11 +226,11 @@ static bool step_main(struct sim_rank *rank)
 static void tell_stream(struct sim_rank *rank, const struct stream *stream)
 {
     if (stream->fiber && stream->waits)
-        plan_event(rank->comm, PSM_PLAN_STUCK, stream->waits, PSM_PLAN_WAIT_COUNT,
-                   stream->waits->sync ? stream->waits->sync->proxyOpCount : 0, 0);
+        psm_plan_event(rank->comm, PSM_PLAN_STUCK, stream->waits, PSM_PLAN_WAIT_COUNT,
+                       stream->waits->sync ? stream->waits->sync->proxyOpCount : 0, 0);
     if (stream->kernel && stream->kernel->runs)
-        plan_event(rank->comm, PSM_PLAN_STUCK, stream->items[stream->done].plan, PSM_PLAN_WAIT_CHANNEL,
-                   (int64_t)stream->kernel->open, 0);
+        psm_plan_event(rank->comm, PSM_PLAN_STUCK, stream->items[stream->done].plan, PSM_PLAN_WAIT_CHANNEL,
+                       (int64_t)stream->kernel->open, 0);
 }
 
 static void tell_stuck(struct sim_rank *rank)
@@ -243,9 +244,9 @@ static void tell_stuck(struct sim_rank *rank)
         int64_t n = 1;
         for (; from != op; from = from->next) n++;
         from = op->next;
-        plan_event(rank->comm, PSM_PLAN_STUCK, op->plan, PSM_PLAN_WAIT_PEER, n, 0);
+        psm_plan_event(rank->comm, PSM_PLAN_STUCK, op->plan, PSM_PLAN_WAIT_PEER, n, 0);
     }
-    if (!rank->ended) plan_event(rank->comm, PSM_PLAN_STUCK, rank->whom, rank->why, 0, 0);
+    if (!rank->ended) psm_plan_event(rank->comm, PSM_PLAN_STUCK, rank->whom, rank->why, 0, 0);
 }
 
 static bool step_watchdog(struct sim_rank *rank)
@@ -270,13 +271,13 @@ static bool step(struct world *world, uint32_t id)
     case MAIN:
         return step_main(rank);
     case PROXY:
-        return sim_step_proxy(rank);
+        return psm_sim_step_proxy(rank);
     case DESTROYER:
-        return sim_step_destroyer(rank);
+        return psm_sim_step_destroyer(rank);
     case WATCHDOG:
         return step_watchdog(rank);
     default:
-        return sim_step_stream(rank, agent);
+        return psm_sim_step_stream(rank, agent);
     }
 }
 
@@ -297,7 +298,7 @@ static void run(struct world *world)
             for (int r = 0; r < world->nranks; r++) psmPlanAbort(world->ranks[r].comm);
             continue;
         }
-        uint32_t id = world->ready[sim_random(world) % world->nready];
+        uint32_t id = world->ready[psm_sim_random(world) % world->nready];
         uint64_t before = world->changes;
         world->yielded = false;
         if ((!step(world, id) || before == world->changes) && !world->yielded) put_to_sleep(world, id);
@@ -315,7 +316,7 @@ static bool add_breach(struct world *world, const struct psmPlanBreach *breach)
             strcmp(known->rule, breach->rule) == 0)
             return true;
     }
-    if (!sim_room(world, (void **)&result->breaches, result->nbreaches, &result->breaches_room, sizeof *breach))
+    if (!psm_sim_room(world, (void **)&result->breaches, result->nbreaches, &result->breaches_room, sizeof *breach))
         return false;
     result->breaches[result->nbreaches++] = *breach;
     return true;
@@ -417,7 +418,7 @@ static psm_status make_rank(struct world *world, int r)
 {
     struct sim_rank *rank = &world->ranks[r];
     struct psmPlanConfig config = world->what.config;
-    struct psmPlanEngine engine = sim_engine;
+    struct psmPlanEngine engine = psm_sim_engine;
     uint64_t colls = 0;
     rank->world = world;
     rank->rank = r;
@@ -430,12 +431,12 @@ static psm_status make_rank(struct world *world, int r)
     }
     rank->passed = calloc(colls * (uint64_t)world->nchannels + 1, sizeof *rank->passed);
     rank->ended_ops = calloc(colls * (uint64_t)world->nchannels + 1, sizeof *rank->ended_ops);
-    rank->main = fiber_new(world->home, main_thread, rank);
+    rank->main = psm_fiber_new(world->home, main_thread, rank);
     if (!rank->passed || !rank->ended_ops || !rank->main) return no_memory();
     config.size = sizeof config;
     config.rank = r;
     engine.self = rank;
-    return plan_comm_create(&config, &engine, &rank->watch, &rank->comm);
+    return psm_plan_comm_create(&config, &engine, &rank->watch, &rank->comm);
 }
 
 static psm_status make(struct world *world)
@@ -446,7 +447,7 @@ static psm_status make(struct world *world)
     world->nchannels = p2p > coll ? p2p : coll;
     if (world->nchannels < 1 || world->nchannels > MAXCHANNELS) world->nchannels = MAXCHANNELS;
     world->ranks = result->ranks = calloc(n, sizeof *world->ranks);
-    world->home = fiber_home_new();
+    world->home = psm_fiber_home_new();
     world->ready = calloc(n * AGENTS, sizeof *world->ready);
     world->place = calloc(n * AGENTS, sizeof *world->place);
     world->pairs = calloc(n * n * (size_t)world->nchannels, sizeof *world->pairs);
@@ -461,15 +462,15 @@ static void tear_down(struct world *world)
 {
     for (int r = 0; world->ranks && r < world->nranks; r++) {
         struct sim_rank *rank = &world->ranks[r];
-        sim_free_ops(rank);
-        sim_free_streams(rank);
-        if (rank->comm) plan_comm_free(rank->comm);
+        psm_sim_free_ops(rank);
+        psm_sim_free_streams(rank);
+        if (rank->comm) psm_plan_comm_free(rank->comm);
         rank->comm = NULL;
         free(rank->colls);
         free(rank->passed);
         free(rank->ended_ops);
     }
-    fiber_home_free(world->home);
+    psm_fiber_home_free(world->home);
     free(world->ready);
     free(world->place);
     free(world->pairs);
@@ -492,7 +493,7 @@ psm_status psmPlanSimulate(const struct psmPlanSimulation *simulation, psmPlanRe
     world.random = world.what.seed;
     world.result = calloc(1, sizeof *world.result);
     if (!world.result) return no_memory();
-    psm_status status = plan_stack_push(&world.result->memory);
+    psm_status status = psm_plan_stack_push(&world.result->memory);
     if (status >= 0) status = make(&world);
     if (status >= 0) {
         run(&world);
@@ -518,7 +519,7 @@ void psmPlanResultFree(psmPlanResult *result)
         free(result->ranks[r].events);
         free(result->ranks[r].plans);
     }
-    plan_stack_free(&result->memory);
+    psm_plan_stack_free(&result->memory);
     free(result->ranks);
     free(result->order);
     free(result->breaches);

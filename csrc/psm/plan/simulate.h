@@ -10,13 +10,13 @@
 
 struct fiber;
 struct fiber_home; /* the thread that runs them */
-struct fiber_home *fiber_home_new(void);
-void fiber_home_free(struct fiber_home *home); /* frees all fibers, whatever their state */
+struct fiber_home *psm_fiber_home_new(void);
+void psm_fiber_home_free(struct fiber_home *home); /* frees all fibers, whatever their state */
 /* NULL: no memory. It does not run yet. */
-struct fiber *fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg);
-bool fiber_resume(struct fiber *fiber);           /* runs it until it yields or ends; true: it has ended and is freed */
-void fiber_yield(struct fiber_home *home);        /* called by the running one */
-bool fiber_inside(const struct fiber_home *home); /* whether one is running */
+struct fiber *psm_fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg);
+bool psm_fiber_resume(struct fiber *fiber);    /* runs it until it yields or ends; true: it has ended and is freed */
+void psm_fiber_yield(struct fiber_home *home); /* called by the running one */
+bool psm_fiber_inside(const struct fiber_home *home); /* whether one is running */
 
 /* ---- the world ---- */
 
@@ -138,10 +138,10 @@ struct psmPlanResult {
 };
 
 /* Room for one more in a list; false: no memory (recorded in the world). */
-bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size);
-uint64_t sim_random(struct world *world);
-void sim_wake(struct sim_rank *rank, int agent);
-static inline struct pair *sim_pair(struct world *world, int from, int to, int channel)
+bool psm_sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size);
+uint64_t psm_sim_random(struct world *world);
+void psm_sim_wake(struct sim_rank *rank, int agent);
+static inline struct pair *psm_sim_pair(struct world *world, int from, int to, int channel)
 {
     return &world->pairs[((size_t)from * (size_t)world->nranks + (size_t)to) * (size_t)world->nchannels +
                          (size_t)channel];
@@ -149,25 +149,25 @@ static inline struct pair *sim_pair(struct world *world, int from, int to, int c
 
 /* ---- simulate_engine.c: streams and graphs ---- */
 
-extern const struct psmPlanEngine sim_engine;
+extern const struct psmPlanEngine psm_sim_engine;
 /* One step of an agent. false: it cannot run now. */
-bool sim_step_stream(struct sim_rank *rank, int agent);
-bool sim_step_destroyer(struct sim_rank *rank);
-void sim_capture(struct sim_rank *rank);
-void sim_captured(struct sim_rank *rank);
-void sim_replay(struct sim_rank *rank);
-void sim_drop_graph(struct sim_rank *rank);
-void sim_free_streams(struct sim_rank *rank);
+bool psm_sim_step_stream(struct sim_rank *rank, int agent);
+bool psm_sim_step_destroyer(struct sim_rank *rank);
+void psm_sim_capture(struct sim_rank *rank);
+void psm_sim_captured(struct sim_rank *rank);
+void psm_sim_replay(struct sim_rank *rank);
+void psm_sim_drop_graph(struct sim_rank *rank);
+void psm_sim_free_streams(struct sim_rank *rank);
 
 /* ---- simulate_match.c: kernels and the proxy, whose ends must match ---- */
 
-bool sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *plan);
+bool psm_sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *plan);
 /* true: it has ended. *moved: something has changed. */
-bool sim_kernel_step(struct sim_rank *rank, struct kernel *kernel, bool *moved);
-psm_status sim_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
-                    void *cookie);
-psm_status sim_start(void *self);
-bool sim_step_proxy(struct sim_rank *rank);
-void sim_free_ops(struct sim_rank *rank);
+bool psm_sim_kernel_step(struct sim_rank *rank, struct kernel *kernel, bool *moved);
+psm_status psm_sim_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
+                        void *cookie);
+psm_status psm_sim_start(void *self);
+bool psm_sim_step_proxy(struct sim_rank *rank);
+void psm_sim_free_ops(struct sim_rank *rank);
 
 #endif

@@ -10,11 +10,11 @@
 static void push(struct sim_rank *rank, struct stream *stream, struct item item)
 {
     struct world *world = rank->world;
-    if (!sim_room(world, (void **)&stream->items, stream->n, &stream->room, sizeof item)) return;
+    if (!psm_sim_room(world, (void **)&stream->items, stream->n, &stream->room, sizeof item)) return;
     stream->items[stream->n++] = item;
     world->changes++;
     ptrdiff_t live = stream - rank->streams;
-    if (live >= 0 && live < CHAINS) sim_wake(rank, LIVE + (int)live);
+    if (live >= 0 && live < CHAINS) psm_sim_wake(rank, LIVE + (int)live);
 }
 
 /* Work enqueued on a captured user stream goes into the graph. */
@@ -152,19 +152,19 @@ static void pause_fiber(void *self, int why, psmPlan *plan)
 {
     struct sim_rank *rank = self;
     struct world *world = rank->world;
-    if (!fiber_inside(world->home)) return;
+    if (!psm_fiber_inside(world->home)) return;
     if (why == PSM_PLAN_WAIT_COUNT) {
         for (int i = 0; i < CHAINS; i++) { /* whose host function is running */
             struct stream *live = &rank->streams[i], *run = rank->running ? &rank->running->streams[i] : NULL;
             if (live->fiber && live->items[live->done].plan == plan) live->waits = plan;
             if (run && run->fiber && run->items[run->done].plan == plan) run->waits = plan;
         }
-        fiber_yield(world->home);
+        psm_fiber_yield(world->home);
         return;
     }
     rank->why = why;
     rank->whom = plan;
-    fiber_yield(world->home);
+    psm_fiber_yield(world->home);
     rank->why = 0;
 }
 
@@ -174,44 +174,44 @@ static void wake(void *self)
     struct sim_rank *rank = self;
     struct world *world = rank->world;
     world->changes++;
-    sim_wake(rank, MAIN);
+    psm_sim_wake(rank, MAIN);
     for (int i = 0; i < CHAINS; i++) {
-        if (rank->streams[i].fiber) sim_wake(rank, LIVE + i);
-        if (rank->running && rank->running->streams[i].fiber) sim_wake(rank, GRAPH + i);
+        if (rank->streams[i].fiber) psm_sim_wake(rank, LIVE + i);
+        if (rank->running && rank->running->streams[i].fiber) psm_sim_wake(rank, GRAPH + i);
     }
     for (int r = 0; r < world->nranks; r++)
-        if (world->ranks[r].posted) sim_wake(&world->ranks[r], PROXY);
+        if (world->ranks[r].posted) psm_sim_wake(&world->ranks[r], PROXY);
 }
 
 static void meet(void *self, int point)
 {
     struct sim_rank *rank = self;
     (void)point;
-    if (!fiber_inside(rank->world->home) || sim_random(rank->world) % 4 != 0) return;
+    if (!psm_fiber_inside(rank->world->home) || psm_sim_random(rank->world) % 4 != 0) return;
     rank->world->yielded = true;
-    fiber_yield(rank->world->home);
+    psm_fiber_yield(rank->world->home);
 }
 
-const struct psmPlanEngine sim_engine = {.size = sizeof sim_engine,
-                                         .capturing = capturing,
-                                         .acquire = acquire,
-                                         .release = release,
-                                         .wait = wait_for,
-                                         .host_func = host_func,
-                                         .copy = copy,
-                                         .kernel = kernel,
-                                         .on_destroy = on_destroy,
-                                         .alloc = alloc,
-                                         .free = give_back,
-                                         .save = sim_save,
-                                         .start = sim_start,
-                                         .pause = pause_fiber,
-                                         .wake = wake,
-                                         .meet = meet};
+const struct psmPlanEngine psm_sim_engine = {.size = sizeof psm_sim_engine,
+                                             .capturing = capturing,
+                                             .acquire = acquire,
+                                             .release = release,
+                                             .wait = wait_for,
+                                             .host_func = host_func,
+                                             .copy = copy,
+                                             .kernel = kernel,
+                                             .on_destroy = on_destroy,
+                                             .alloc = alloc,
+                                             .free = give_back,
+                                             .save = psm_sim_save,
+                                             .start = psm_sim_start,
+                                             .pause = pause_fiber,
+                                             .wake = wake,
+                                             .meet = meet};
 
 /* ---- graphs ---- */
 
-void sim_capture(struct sim_rank *rank)
+void psm_sim_capture(struct sim_rank *rank)
 {
     if (rank->capturing) return;
     struct sim_graph *graph = calloc(1, sizeof *graph);
@@ -224,7 +224,7 @@ void sim_capture(struct sim_rank *rank)
     rank->graphs = rank->capturing = graph;
 }
 
-void sim_captured(struct sim_rank *rank)
+void psm_sim_captured(struct sim_rank *rank)
 {
     rank->capturing = NULL;
 }
@@ -236,28 +236,28 @@ static struct sim_graph *last_graph(const struct sim_rank *rank)
 }
 
 /* As strong streams do: a launch follows earlier work on the device and host streams, and precedes later work. */
-void sim_replay(struct sim_rank *rank)
+void psm_sim_replay(struct sim_rank *rank)
 {
     struct sim_graph *graph = last_graph(rank);
     if (!graph || rank->capturing) return;
     graph->launches++;
-    plan_event(rank->comm, PSM_PLAN_REPLAY, NULL, (int64_t)graph->id, 0, 0);
+    psm_plan_event(rank->comm, PSM_PLAN_REPLAY, NULL, (int64_t)graph->id, 0, 0);
     for (int other = USER2; other < CHAINS; other++) wait_for(rank, &rank->streams[USER], &rank->streams[other]);
     push(rank, &rank->streams[USER], (struct item){.kind = ITEM_GRAPH, .graph = graph});
     for (int other = USER2; other < CHAINS; other++) wait_for(rank, &rank->streams[other], &rank->streams[USER]);
 }
 
-void sim_drop_graph(struct sim_rank *rank)
+void psm_sim_drop_graph(struct sim_rank *rank)
 {
     struct sim_graph *graph = last_graph(rank);
     if (!graph) return;
     for (struct sim_graph *part = graph; part && part->id == graph->id; part = part->next) part->dropped = true;
     rank->world->changes++;
-    sim_wake(rank, DESTROYER);
+    psm_sim_wake(rank, DESTROYER);
 }
 
 /* A graph is destroyed when it is dropped and none of its launches is left. */
-bool sim_step_destroyer(struct sim_rank *rank)
+bool psm_sim_step_destroyer(struct sim_rank *rank)
 {
     for (struct sim_graph *graph = rank->graphs, *head = NULL; graph; graph = graph->next) {
         if (!head || head->id != graph->id) head = graph;
@@ -283,8 +283,9 @@ static void done(struct sim_rank *rank, struct stream *stream)
     stream->done++;
     rank->world->changes++;
     for (int i = 0; i < CHAINS; i++) {
-        if (rank->streams[i].done < rank->streams[i].n) sim_wake(rank, LIVE + i);
-        if (rank->running && rank->running->streams[i].done < rank->running->streams[i].n) sim_wake(rank, GRAPH + i);
+        if (rank->streams[i].done < rank->streams[i].n) psm_sim_wake(rank, LIVE + i);
+        if (rank->running && rank->running->streams[i].done < rank->running->streams[i].n)
+            psm_sim_wake(rank, GRAPH + i);
     }
 }
 
@@ -294,7 +295,7 @@ static bool step_graph(struct sim_rank *rank, struct stream *stream, struct sim_
         if (!graph_done(graph)) return false;
         rank->running = NULL;
         graph->launches--;
-        sim_wake(rank, DESTROYER);
+        psm_sim_wake(rank, DESTROYER);
         done(rank, stream);
         return true;
     }
@@ -303,7 +304,7 @@ static bool step_graph(struct sim_rank *rank, struct stream *stream, struct sim_
     rank->world->changes++;
     for (int i = 0; i < CHAINS; i++) {
         graph->streams[i].done = 0;
-        sim_wake(rank, GRAPH + i);
+        psm_sim_wake(rank, GRAPH + i);
     }
     return !graph_done(graph) || step_graph(rank, stream, graph);
 }
@@ -312,14 +313,14 @@ static bool step_function(struct sim_rank *rank, struct stream *stream, const st
 {
     struct world *world = rank->world;
     if (!stream->fiber) {
-        stream->fiber = fiber_new(world->home, item->fn, item->arg);
+        stream->fiber = psm_fiber_new(world->home, item->fn, item->arg);
         if (!stream->fiber) {
             world->no_memory = true;
             return false;
         }
     }
     stream->waits = NULL;
-    if (fiber_resume(stream->fiber)) {
+    if (psm_fiber_resume(stream->fiber)) {
         stream->fiber = NULL;
         stream->waits = NULL;
         done(rank, stream);
@@ -328,7 +329,7 @@ static bool step_function(struct sim_rank *rank, struct stream *stream, const st
     return stream->waits == NULL; /* else it waits for the count */
 }
 
-bool sim_step_stream(struct sim_rank *rank, int agent)
+bool psm_sim_step_stream(struct sim_rank *rank, int agent)
 {
     if (agent >= GRAPH && !rank->running) return false;
     struct stream *set = agent >= GRAPH ? rank->running->streams : rank->streams;
@@ -348,9 +349,9 @@ bool sim_step_stream(struct sim_rank *rank, int agent)
     case ITEM_KERNEL:
         if (!stream->kernel || !stream->kernel->runs) {
             moved = true;
-            if (!sim_kernel_begin(rank, stream, item.plan)) return false;
+            if (!psm_sim_kernel_begin(rank, stream, item.plan)) return false;
         }
-        if (!sim_kernel_step(rank, stream->kernel, &moved)) return moved;
+        if (!psm_sim_kernel_step(rank, stream->kernel, &moved)) return moved;
         stream->kernel->runs = false;
         psmPlanKernelDone(item.plan);
         done(rank, stream);
@@ -370,7 +371,7 @@ static void free_streams(struct stream *streams)
     }
 }
 
-void sim_free_streams(struct sim_rank *rank)
+void psm_sim_free_streams(struct sim_rank *rank)
 {
     free_streams(rank->streams);
     while (rank->graphs) {

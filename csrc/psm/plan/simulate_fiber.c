@@ -98,7 +98,7 @@ static void run(unsigned low, unsigned high)
 
 /* ---- life ---- */
 
-struct fiber_home *fiber_home_new(void)
+struct fiber_home *psm_fiber_home_new(void)
 {
     struct fiber_home *home = calloc(1, sizeof *home);
 #ifdef WITH_TSAN
@@ -107,7 +107,7 @@ struct fiber_home *fiber_home_new(void)
     return home;
 }
 
-void fiber_home_free(struct fiber_home *home)
+void psm_fiber_home_free(struct fiber_home *home)
 {
     if (!home) return;
     while (home->all) {
@@ -121,7 +121,7 @@ void fiber_home_free(struct fiber_home *home)
     free(home);
 }
 
-struct fiber *fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg)
+struct fiber *psm_fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg)
 {
     struct fiber *fiber = home->free;
     if (fiber)
@@ -143,7 +143,7 @@ struct fiber *fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg)
     return fiber;
 }
 
-bool fiber_resume(struct fiber *fiber)
+bool psm_fiber_resume(struct fiber *fiber)
 {
     struct fiber_home *home = fiber->home;
     if (!fiber->begun) {
@@ -166,7 +166,7 @@ bool fiber_resume(struct fiber *fiber)
     return true;
 }
 
-void fiber_yield(struct fiber_home *home)
+void psm_fiber_yield(struct fiber_home *home)
 {
     struct fiber *fiber = home->runs;
     leave(fiber);
@@ -174,7 +174,7 @@ void fiber_yield(struct fiber_home *home)
     enter(fiber);
 }
 
-bool fiber_inside(const struct fiber_home *home)
+bool psm_fiber_inside(const struct fiber_home *home)
 {
     return home->runs != NULL;
 }

@@ -12,7 +12,7 @@ static bool is_p2p(int func)
 
 /* ---- kernels ---- */
 
-bool sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *plan)
+bool psm_sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *plan)
 {
     if (!stream->kernel) stream->kernel = calloc(1, sizeof *stream->kernel);
     struct kernel *kernel = stream->kernel;
@@ -54,10 +54,10 @@ static void try_collective(struct world *world, int channel, uint64_t coll)
         rank->at[channel] = 0;
         rank->passed[(coll - 1) * (uint64_t)world->nchannels + (uint64_t)channel]++;
         for (int i = 0; i < CHAINS; i++) {
-            if (rank->streams[i].kernel && rank->streams[i].kernel->runs) sim_wake(rank, LIVE + i);
-            if (rank->running && rank->running->streams[i].kernel) sim_wake(rank, GRAPH + i);
+            if (rank->streams[i].kernel && rank->streams[i].kernel->runs) psm_sim_wake(rank, LIVE + i);
+            if (rank->running && rank->running->streams[i].kernel) psm_sim_wake(rank, GRAPH + i);
         }
-        if (rank->posted) sim_wake(rank, PROXY);
+        if (rank->posted) psm_sim_wake(rank, PROXY);
     }
 }
 
@@ -81,8 +81,8 @@ static void wake_peer(struct world *world, int r)
 {
     struct sim_rank *peer = &world->ranks[r];
     for (int i = 0; i < CHAINS; i++) {
-        if (peer->streams[i].kernel && peer->streams[i].kernel->runs) sim_wake(peer, LIVE + i);
-        if (peer->running && peer->running->streams[i].kernel) sim_wake(peer, GRAPH + i);
+        if (peer->streams[i].kernel && peer->streams[i].kernel->runs) psm_sim_wake(peer, LIVE + i);
+        if (peer->running && peer->running->streams[i].kernel) psm_sim_wake(peer, GRAPH + i);
     }
 }
 
@@ -97,8 +97,8 @@ static bool step_p2p(struct sim_rank *rank, struct kernel *kernel, struct cursor
         do {
             const struct psmPlanWorkInfo *work = &works[cursor->slot];
             bool send = work->func == PSM_PLAN_SEND;
-            struct pair *pair = send ? sim_pair(world, rank->rank, work->peer, work->channel)
-                                     : sim_pair(world, work->peer, rank->rank, work->channel);
+            struct pair *pair = send ? psm_sim_pair(world, rank->rank, work->peer, work->channel)
+                                     : psm_sim_pair(world, work->peer, rank->rank, work->channel);
             if (work->kernel) {
                 kernel->numbers[cursor->slot] = send ? pair->sends++ : pair->recvs++;
                 world->changes++;
@@ -110,8 +110,8 @@ static bool step_p2p(struct sim_rank *rank, struct kernel *kernel, struct cursor
     for (size_t i = cursor->at; i < cursor->slot; i++) {
         const struct psmPlanWorkInfo *work = &works[i];
         bool send = work->func == PSM_PLAN_SEND;
-        const struct pair *pair = send ? sim_pair(world, rank->rank, work->peer, work->channel)
-                                       : sim_pair(world, work->peer, rank->rank, work->channel);
+        const struct pair *pair = send ? psm_sim_pair(world, rank->rank, work->peer, work->channel)
+                                       : psm_sim_pair(world, work->peer, rank->rank, work->channel);
         if (work->kernel && (send ? pair->recvs : pair->sends) <= kernel->numbers[i]) return false;
     }
     cursor->at = cursor->slot;
@@ -125,7 +125,7 @@ static void leave_channel(struct sim_rank *rank, const struct kernel *kernel, in
     if (cursor->entered && !is_p2p(kernel->info.works[cursor->at].func)) rank->at[channel] = 0;
 }
 
-bool sim_kernel_step(struct sim_rank *rank, struct kernel *kernel, bool *moved)
+bool psm_sim_kernel_step(struct sim_rank *rank, struct kernel *kernel, bool *moved)
 {
     uint64_t mask = kernel->open;
     bool aborted = psmPlanAborted(rank->comm);
@@ -151,8 +151,8 @@ bool sim_kernel_step(struct sim_rank *rank, struct kernel *kernel, bool *moved)
 
 /* ---- the proxy ---- */
 
-psm_status sim_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *info, struct psmSyncCondition *sync,
-                    void *cookie)
+psm_status psm_sim_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *info, struct psmSyncCondition *sync,
+                        void *cookie)
 {
     struct sim_rank *rank = self;
     struct sim_op *op = malloc(sizeof *op);
@@ -165,8 +165,8 @@ psm_status sim_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *info,
 
 static struct pair *pair_of(const struct sim_rank *rank, const struct sim_op *op)
 {
-    return op->info.func == PSM_PLAN_SEND ? sim_pair(rank->world, rank->rank, op->info.peer, op->info.channel)
-                                          : sim_pair(rank->world, op->info.peer, rank->rank, op->info.channel);
+    return op->info.func == PSM_PLAN_SEND ? psm_sim_pair(rank->world, rank->rank, op->info.peer, op->info.channel)
+                                          : psm_sim_pair(rank->world, op->info.peer, rank->rank, op->info.channel);
 }
 
 /* The n-th send of a pair on a channel matches the n-th recv. */
@@ -180,7 +180,7 @@ static void find_mate(struct sim_rank *rank, struct sim_op *op)
         first->queued = false;
         first->mate = op;
         op->mate = first;
-        sim_wake(&rank->world->ranks[op->info.peer], PROXY);
+        psm_sim_wake(&rank->world->ranks[op->info.peer], PROXY);
         return;
     }
     if (first)
@@ -191,7 +191,7 @@ static void find_mate(struct sim_rank *rank, struct sim_op *op)
     op->queued = true;
 }
 
-psm_status sim_start(void *self)
+psm_status psm_sim_start(void *self)
 {
     struct sim_rank *rank = self;
     for (struct sim_op *op = rank->saved, *next; op; op = next) {
@@ -205,7 +205,7 @@ psm_status sim_start(void *self)
     rank->saved = NULL;
     rank->saved_end = &rank->saved;
     rank->world->changes++;
-    sim_wake(rank, PROXY);
+    psm_sim_wake(rank, PROXY);
     return PSM_OK;
 }
 
@@ -253,7 +253,7 @@ static void end(struct sim_rank *rank, struct sim_op **at, psm_status status)
     else if (op->mate) {
         op->mate->mate = NULL;
         op->mate->met = status >= 0;
-        sim_wake(&world->ranks[op->info.peer], PROXY);
+        psm_sim_wake(&world->ranks[op->info.peer], PROXY);
     }
     void *cookie = op->cookie;
     free(op);
@@ -261,11 +261,11 @@ static void end(struct sim_rank *rank, struct sim_op **at, psm_status status)
     psmPlanOpDone(cookie, status);
 }
 
-bool sim_step_proxy(struct sim_rank *rank)
+bool psm_sim_step_proxy(struct sim_rank *rank)
 {
     if (!rank->posted) return false;
     bool aborted = psmPlanAborted(rank->comm);
-    size_t skip = sim_random(rank->world) % rank->nposted;
+    size_t skip = psm_sim_random(rank->world) % rank->nposted;
     for (int round = 0; round < 2; round++) { /* from a random position on, then from the first */
         struct sim_op **at = &rank->posted;
         for (size_t i = 0; *at; i++, at = &(*at)->next) {
@@ -278,7 +278,7 @@ bool sim_step_proxy(struct sim_rank *rank)
     return false;
 }
 
-void sim_free_ops(struct sim_rank *rank)
+void psm_sim_free_ops(struct sim_rank *rank)
 {
     struct sim_op *lists[] = {rank->saved, rank->posted};
     for (int i = 0; i < 2; i++)

@@ -1,7 +1,7 @@
 /* Tasks: what an application enqueues, until a plan takes it. */
 #include "plan/plan.h"
 
-uint64_t plan_type_size(int datatype)
+uint64_t psm_plan_type_size(int datatype)
 {
     /* ncclInt8, Uint8, Int32, Uint32, Int64, Uint64, Float16, Float32, Float64, Bfloat16, Float8e4m3, Float8e5m2 */
     static const uint8_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -34,11 +34,11 @@ static const char *func_name(int func)
 /* Of a collective: bytes of a rank's larger buffer. */
 static uint64_t bytes_of(const psmPlanComm *comm, const struct psmPlanTask *task)
 {
-    uint64_t bytes = task->count * plan_type_size(task->datatype);
+    uint64_t bytes = task->count * psm_plan_type_size(task->datatype);
     return per_rank(task->func) ? bytes * (uint64_t)comm->config.nRanks : bytes;
 }
 
-psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task)
+psm_status psm_plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task)
 {
     int rank = comm->config.rank, nranks = comm->config.nRanks;
     const char *name = func_name(task->func);
@@ -49,7 +49,7 @@ psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *ta
         return psm_fail(PSM_ERR_INVALID, "enqueue", rank, task->peer, 0,
                         "%s has %s %d in a communicator of %d ranks; expected 0 to %d", name,
                         rooted(task->func) ? "root" : "peer", task->peer, nranks, nranks - 1);
-    uint64_t size = plan_type_size(task->datatype);
+    uint64_t size = psm_plan_type_size(task->datatype);
     if (size == 0)
         return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0, "%s has datatype %d; expected one of NCCL's, 0 to 11",
                         name, task->datatype);
@@ -77,15 +77,15 @@ static void append(struct plan_task_queue *queue, struct plan_task *task)
     queue->tail = task;
 }
 
-psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
+psm_status psm_plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
 {
-    PSM_TRY(plan_task_check(comm, task));
+    PSM_TRY(psm_plan_task_check(comm, task));
     bool p2p = is_p2p(task->func);
     if (!p2p && task->count == 0 && comm->config.scheduler == PSM_PLAN_PLANNER) {
         comm->taskNumber++;
         return PSM_OK;
     }
-    struct plan_task *added = plan_pool_alloc(&comm->tasks);
+    struct plan_task *added = psm_plan_pool_alloc(&comm->tasks);
     if (!added)
         return psm_fail(PSM_ERR_NO_MEMORY, "enqueue", comm->config.rank, -1, 0,
                         "no memory for a task after %llu others: end the group earlier",
@@ -102,7 +102,7 @@ psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
     }
     /* As in NCCL: operations that only move bytes are counted in bytes, so that their types do not separate tasks. */
     if (task->func == PSM_PLAN_ALLGATHER || task->func == PSM_PLAN_BROADCAST) {
-        added->task.count *= plan_type_size(task->datatype);
+        added->task.count *= psm_plan_type_size(task->datatype);
         added->task.datatype = 0;
     }
     if (!reduces(task->func)) added->task.redop = 0;
@@ -116,12 +116,12 @@ static void drop(psmPlanComm *comm, struct plan_task_queue *queue)
 {
     for (struct plan_task *task = queue->head, *next; task; task = next) {
         next = task->next;
-        plan_pool_free(&comm->tasks, task);
+        psm_plan_pool_free(&comm->tasks, task);
     }
     *queue = (struct plan_task_queue){0};
 }
 
-void plan_tasks_drop(psmPlanComm *comm)
+void psm_plan_tasks_drop(psmPlanComm *comm)
 {
     drop(comm, &comm->collQueue);
     for (int peer = 0; comm->ntasksP2p != 0 && peer < comm->config.nRanks; peer++) {

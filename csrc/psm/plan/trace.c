@@ -44,7 +44,7 @@ struct plan_trace {
     struct psmPlanEvent last[]; /* the last KEPT events; none if an observer is set */
 };
 
-psm_status plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch)
+psm_status psm_plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch)
 {
     struct plan_trace *trace = calloc(1, sizeof *trace + (watch ? 0 : KEPT) * sizeof *trace->last);
     const char *check = getenv("PSM_PLAN_CHECK");
@@ -66,7 +66,7 @@ psm_status plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch)
     return PSM_OK;
 }
 
-void plan_trace_close(psmPlanComm *comm)
+void psm_plan_trace_close(psmPlanComm *comm)
 {
     struct plan_trace *trace = comm->trace;
     if (!trace) return;
@@ -77,24 +77,24 @@ void plan_trace_close(psmPlanComm *comm)
     comm->trace = NULL;
 }
 
-bool plan_trace_quiet(const psmPlanComm *comm)
+bool psm_plan_trace_quiet(const psmPlanComm *comm)
 {
     return comm->trace->watch != NULL;
 }
 
-void plan_trace_lock(psmPlanComm *comm)
+void psm_plan_trace_lock(psmPlanComm *comm)
 {
     pthread_mutex_lock(&comm->trace->lock);
 }
-void plan_trace_unlock(psmPlanComm *comm)
+void psm_plan_trace_unlock(psmPlanComm *comm)
 {
     pthread_mutex_unlock(&comm->trace->lock);
 }
-void plan_history_lock(psmPlanComm *comm)
+void psm_plan_history_lock(psmPlanComm *comm)
 {
     pthread_mutex_lock(&comm->trace->history);
 }
-void plan_history_unlock(psmPlanComm *comm)
+void psm_plan_history_unlock(psmPlanComm *comm)
 {
     pthread_mutex_unlock(&comm->trace->history);
 }
@@ -130,7 +130,8 @@ static void tell(const struct plan_trace *trace, size_t broken)
         psm_msg_libpsm_plan_broken(breaches[i].rule, breaches[i].rank, breaches[i].plan, breaches[i].text);
 }
 
-void plan_event_locked(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
+void psm_plan_event_locked(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b,
+                           int64_t c)
 {
     struct plan_trace *trace = comm->trace;
     struct psmPlanEvent event = {.order = trace->order++,
@@ -151,36 +152,36 @@ void plan_event_locked(psmPlanComm *comm, enum psm_plan_what what, const psmPlan
     if (__builtin_expect(broken != 0, 0)) tell(trace, broken);
 }
 
-void plan_event(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
+void psm_plan_event(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
 {
-    plan_trace_lock(comm);
-    plan_event_locked(comm, what, plan, a, b, c);
-    plan_trace_unlock(comm);
+    psm_plan_trace_lock(comm);
+    psm_plan_event_locked(comm, what, plan, a, b, c);
+    psm_plan_trace_unlock(comm);
 }
 
-void plan_trace_made(psmPlan *plan)
+void psm_plan_trace_made(psmPlan *plan)
 {
     const struct plan_watch *watch = plan->comm->trace->watch;
     if (watch) watch->made(watch->self, plan);
-    plan_event(plan->comm, PSM_PLAN_MADE, plan, (int64_t)plan->channelMask, plan->ncolls, plan->np2ps);
+    psm_plan_event(plan->comm, PSM_PLAN_MADE, plan, (int64_t)plan->channelMask, plan->ncolls, plan->np2ps);
     if (!watch)
         psm_msg_libpsm_plan_made(plan->id, plan->comm->config.rank, (uint64_t)plan->ncolls, (uint64_t)plan->np2ps,
                                  plan->channelMask, plan->nops, plan->graph);
 }
 
-void plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who)
+void psm_plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who)
 {
-    plan_event(plan->comm, PSM_PLAN_TOUCHED, plan, who, 0, 0);
+    psm_plan_event(plan->comm, PSM_PLAN_TOUCHED, plan, who, 0, 0);
 }
 
-void plan_trace_end(psmPlanComm *comm)
+void psm_plan_trace_end(psmPlanComm *comm)
 {
-    plan_trace_lock(comm);
+    psm_plan_trace_lock(comm);
     if (comm->trace->rules) {
         size_t broken = plan_rules_end(comm->trace->rules);
         if (broken) tell(comm->trace, broken);
     }
-    plan_trace_unlock(comm);
+    psm_plan_trace_unlock(comm);
 }
 
 /* ---- public functions ---- */

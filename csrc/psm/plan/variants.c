@@ -57,7 +57,7 @@ static const struct plan_variant all[] = {
 };
 enum { NVARIANTS = sizeof all / sizeof *all };
 
-const struct plan_variant *plan_find_variant(const char *name)
+const struct plan_variant *psm_plan_find_variant(const char *name)
 {
     if (!name) return &all[0];
     for (size_t i = 0; i < NVARIANTS; i++)

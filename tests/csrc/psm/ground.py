@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.csrc.base import compiled
 
@@ -100,47 +100,54 @@ class Segment:
         return self.share[32:].split(b"\0")[0].decode()
 
 
-class Ground:
-    """One process."""
+class Driver:
+    """A process that obeys: a command a line, an answer a line. As a context it has to end without a complaint, unless it was killed."""
 
-    def __init__(self, program: Path, log: Path, **env: str) -> None:
+    def __init__(self, program: Path, log: Path, **settings: str) -> None:
         self.log = log
+        self._killed = False
         with log.open("wb") as sink:
             self.child = subprocess.Popen(
                 [program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,
-                env=compiled.environment(**{"PSM_LOG_FILE": f"{log}.lines", **env}),
+                bufsize=0,
+                env=compiled.environment(**settings),
             )
-        assert self.child.stdin and self.child.stdout
+        assert self.child.stdout
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.child.stdout, selectors.EVENT_READ)
         self._rest = b""
 
-    def __enter__(self) -> Ground:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._selector.close()
         assert self.child.stdin and self.child.stdout
         self.child.stdin.close()
         try:
-            code = self.child.wait(timeout=DEADLINE)
-        except subprocess.TimeoutExpired:
+            self.child.wait(timeout=DEADLINE)
+        finally:
             self.child.kill()
-            code = self.child.wait()
-        self._selector.close()
-        self.child.stdout.close()
-        said = self.log.read_text(errors="replace")
-        if error is None:
-            assert code in (0, -signal.SIGKILL), said
+            self.child.wait(timeout=DEADLINE)
+            self.child.stdout.close()
+        if kind is None:
+            said = self.log.read_text(errors="replace")
+            assert self._killed or self.child.returncode == 0, said
             assert "Sanitizer" not in said and "runtime error" not in said, said
 
     @property
     def pid(self) -> int:
         return self.child.pid
+
+    def send(self, *words: object) -> None:
+        """A command whose answer is read later."""
+        assert self.child.stdin
+        self.child.stdin.write(" ".join(map(str, words)).encode() + b"\n")
 
     def line(self) -> str:
         """The next line of the answer."""
@@ -154,16 +161,38 @@ class Ground:
         text, _, self._rest = self._rest.partition(b"\n")
         return text.decode()
 
-    def ask(self, *words: object) -> list[str]:
-        """The words of an answer; an error is raised."""
-        assert self.child.stdin
-        self.child.stdin.write(" ".join(map(str, words)).encode() + b"\n")
-        self.child.stdin.flush()
+    def answer(self) -> list[str]:
+        """The words of the next answer; an error is raised."""
         answer = self.line()
         if answer.startswith("err "):
             raise failure(answer)
         assert answer.startswith("ok"), answer
         return answer.split()[1:]
+
+    def ask(self, *words: object) -> list[str]:
+        self.send(*words)
+        return self.answer()
+
+    def may_die(self) -> None:
+        """Its end is not looked at: a fault kills it."""
+        self._killed = True
+
+    def kill(self) -> None:
+        self._killed = True
+        self.child.kill()
+        self.child.wait(timeout=DEADLINE)
+
+    def lines(self) -> str:
+        """What it logged."""
+        path = Path(f"{self.log}.lines")
+        return path.read_text() if path.exists() else ""
+
+
+class Ground(Driver):
+    """One process."""
+
+    def __init__(self, program: Path, log: Path, **env: str) -> None:
+        super().__init__(program, log, **{"PSM_LOG_FILE": f"{log}.lines", **env})
 
     def create(self, kind: int, size: int, label: str = "test") -> Segment:
         slot, fd, id_, share = self.ask("create", kind, size, label)
@@ -177,12 +206,3 @@ class Ground:
         """Descriptors and mappings of segments that the process has."""
         fds, maps = self.ask("held")
         return int(fds), int(maps)
-
-    def kill(self) -> None:
-        self.child.kill()
-        self.child.wait(timeout=DEADLINE)
-
-    def lines(self) -> str:
-        """What it logged."""
-        path = Path(f"{self.log}.lines")
-        return path.read_text() if path.exists() else ""

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
 #include "answers.h"
+#include "plan/plan.h"
 
 enum { ITEMS = 256, MOST = 3 };
 

@@ -88,9 +88,9 @@ static void end_oldest(void)
         exit(1);
     }
     memmove(uploaded, uploaded + 1, sizeof *uploaded * (size_t)--nuploaded);
-    plan_fifo_done(plan);
+    psm_plan_fifo_done(plan);
     free(plan->persistentWork);
-    plan_give_back(&comm, plan);
+    psm_plan_give_back(&comm, plan);
 }
 
 static void pause_(void *self, int why, psmPlan *plan)
@@ -118,7 +118,7 @@ static int open_comm(const char *rest)
     comm.config = c;
     comm.variant = &variant;
     comm.engine = (struct psmPlanEngine){.size = sizeof comm.engine, .alloc = alloc, .pause = pause_};
-    psm_status status = plan_scheduler_open(&comm);
+    psm_status status = psm_plan_scheduler_open(&comm);
     if (status < 0) failed(status);
     return 0;
 }
@@ -132,7 +132,7 @@ static int add_task(const char *rest)
     t.count = count;
     t.sendbuff = (const void *)(uintptr_t)send;
     t.recvbuff = (void *)(uintptr_t)recv;
-    psm_status status = plan_task_add(&comm, &t);
+    psm_status status = psm_plan_task_add(&comm, &t);
     if (status < 0) failed(status);
     return 0;
 }
@@ -141,12 +141,12 @@ static void schedule(bool persistent)
 {
     comm.graph = persistent ? 7 : 0;
     comm.planHead = comm.planTail = comm.unlaunched = NULL;
-    psm_status status = plan_stack_push(&comm.scoped);
+    psm_status status = psm_plan_stack_push(&comm.scoped);
     if (status < 0)
-        plan_tasks_drop(&comm);
+        psm_plan_tasks_drop(&comm);
     else {
-        status = plan_schedule(&comm, persistent);
-        plan_stack_pop(&comm.scoped);
+        status = psm_plan_schedule(&comm, persistent);
+        psm_plan_stack_pop(&comm.scoped);
     }
     if (status < 0) {
         failed(status);
@@ -216,7 +216,7 @@ static int obey(const char *verb, const char *rest)
     else if (!strcmp(verb, "done"))
         end_oldest();
     else if (!strcmp(verb, "drop"))
-        plan_plans_drop(&comm);
+        psm_plan_plans_drop(&comm);
     else if (!strcmp(verb, "abort"))
         atomic_store(&comm.aborted, 1);
     else if (!strcmp(verb, "count"))
@@ -253,7 +253,7 @@ int main(void)
         }
         fflush(stdout);
     }
-    plan_tasks_drop(&comm);
-    plan_scheduler_close(&comm);
+    psm_plan_tasks_drop(&comm);
+    psm_plan_scheduler_close(&comm);
     return 0;
 }

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answers.h"
 #include "permute.h"
 #include "plan/launch.h"
-#include "answers.h"
 
 enum { STREAMS = 4, MOST_TASKS = 24, RANKS = 4, BYTES = 4096 };
 enum kind { FUNCTION, RECORD, WAIT, KERNEL, STOP };
@@ -476,7 +476,7 @@ static uint64_t one(uint64_t seed)
     }
     bool graphs = permute_random() % 2;
     if (graphs) with_graph();
-    plan_comm_close(comm);
+    psm_plan_comm_close(comm);
     all.ended += written; /* all is reclaimed, so what the proxy has written is seen */
     all.breaches += psmPlanBreaches(comm, NULL, 0);
     all.plans += comm->counted.plans;
@@ -485,7 +485,7 @@ static uint64_t one(uint64_t seed)
     struct psmPlanBreach first;
     if (psmPlanBreaches(comm, &first, 1) > 0) printf("seed %" PRIu64 ": %s: %s\n", seed, first.rule, first.text);
     end_threads(threads);
-    plan_comm_free(comm);
+    psm_plan_comm_free(comm);
     for (int i = 0; i < nruns; i++) free(runs[i]);
     while (graph) {
         struct item *next = graph->next;

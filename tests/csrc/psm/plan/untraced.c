@@ -7,7 +7,7 @@
 struct plan_trace {
     pthread_mutex_t history;
 };
-psm_status plan_trace_open(psmPlanComm *of, const struct plan_watch *watch)
+psm_status psm_plan_trace_open(psmPlanComm *of, const struct plan_watch *watch)
 {
     (void)watch;
     of->trace = calloc(1, sizeof *of->trace);
@@ -15,49 +15,50 @@ psm_status plan_trace_open(psmPlanComm *of, const struct plan_watch *watch)
     pthread_mutex_init(&of->trace->history, NULL);
     return PSM_OK;
 }
-void plan_trace_end(psmPlanComm *of)
+void psm_plan_trace_end(psmPlanComm *of)
 {
     (void)of;
 }
-void plan_trace_close(psmPlanComm *of)
+void psm_plan_trace_close(psmPlanComm *of)
 {
     free(of->trace);
 }
-bool plan_trace_quiet(const psmPlanComm *of)
+bool psm_plan_trace_quiet(const psmPlanComm *of)
 {
     (void)of;
     return true;
 }
-void plan_trace_made(psmPlan *plan)
+void psm_plan_trace_made(psmPlan *plan)
 {
     (void)plan;
 }
-void plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who)
+void psm_plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who)
 {
     (void)plan;
     (void)who;
 }
-void plan_trace_lock(psmPlanComm *of)
+void psm_plan_trace_lock(psmPlanComm *of)
 {
     (void)of;
 }
-void plan_trace_unlock(psmPlanComm *of)
+void psm_plan_trace_unlock(psmPlanComm *of)
 {
     (void)of;
 }
-void plan_event_locked(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
+void psm_plan_event_locked(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b,
+                           int64_t c)
 {
     (void)of, (void)what, (void)plan, (void)a, (void)b, (void)c;
 }
-void plan_event(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
+void psm_plan_event(psmPlanComm *of, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c)
 {
     (void)of, (void)what, (void)plan, (void)a, (void)b, (void)c;
 }
-void plan_history_lock(psmPlanComm *of)
+void psm_plan_history_lock(psmPlanComm *of)
 {
     pthread_mutex_lock(&of->trace->history);
 }
-void plan_history_unlock(psmPlanComm *of)
+void psm_plan_history_unlock(psmPlanComm *of)
 {
     pthread_mutex_unlock(&of->trace->history);
 }

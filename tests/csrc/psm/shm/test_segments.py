@@ -103,6 +103,7 @@ def test_a_process_that_is_killed_while_it_makes_a_segment_leaves_nothing(
     start: Start, tmp_path: Path, site: str
 ) -> None:
     process = start(PSM_FAULTS=f"{site}:kill")
+    process.may_die()
     with pytest.raises(AssertionError, match="the driver died"):
         process.create(ground.POSIX, 4096)
     assert names(tmp_path) == set()
