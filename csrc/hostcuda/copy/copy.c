@@ -166,7 +166,7 @@ int hc_copy_stream(cudaStream_t handle, bool sync, struct hc_stream **stream)
     int rc = sync ? hc_capture_forbids(!handle) : 0;
     if (!rc) rc = hc_stream_get(handle, stream);
     if (rc || !sync || !hc_is_captured(*stream)) return rc;
-    rc = hc_capture_forbids_stream(*stream); /* a per-thread stream: a call that waits cannot become a node */
+    rc = hc_captures->forbids_stream(*stream); /* a per-thread stream: a call that waits cannot become a node */
     if (rc) hc_stream_put(*stream);
     return rc;
 }

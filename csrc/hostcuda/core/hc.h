@@ -49,14 +49,13 @@ int hc_enter(struct hc_call *call);
 int hc_leave(struct hc_call *call, int rc);
 int hc_unsupported(int fn, int api, int code);
 void hc_count(int fn);
-int *hc_last_error(void);                    /* the runtime's last error of this thread */
-const struct hc_call *hc_current_call(void); /* of this thread, or NULL */
-uint64_t hc_calls_of(int fn);                /* number of calls of this function in this process */
+int *hc_last_error(void);                        /* the runtime's last error of this thread */
+const struct hc_call *hc_current_call(void);     /* of this thread, or NULL */
+extern _Thread_local struct hc_call *hc_running; /* the same; hc_enter and hc_leave set it */
 
 /* Errors that CUDA reports at a later call: asynchronous failures stick to the device until cudaDeviceReset. */
 bool hc_device_fail(int device, int code); /* true: the first of the device */
 int hc_device_sticky(int device);
-void hc_device_clear(int device);
 
 /* Options, read once from the environment: PSM_HOSTCUDA_STRICT (1), PSM_HOSTCUDA_INLINE (1),
    PSM_HOSTCUDA_HOST_FUNCTIONS (concurrent|serial), PSM_HOSTCUDA (force), PSM_HOSTCUDA_SANITIZE (off|warn|error),
@@ -170,7 +169,7 @@ void hc_piece_end(struct hc_piece *piece);
 /* Checks a whole span at the call, without pinning. */
 int hc_span_check(uintptr_t address, size_t n, int device, bool write);
 
-/* ---- work (stream.c, queue.c, event.c)
+/* ---- work (stream.c, queue.c, submit.c, event.c)
  * -------------------------------------------------------------------------------- */
 
 /* A piece of work. `argument` is copied into the queue (at most HC_ARGUMENT bytes). If the work was captured into a
@@ -209,39 +208,56 @@ int hc_stream_get(cudaStream_t handle, struct hc_stream **stream);
 void hc_stream_put(struct hc_stream *stream);
 int hc_stream_device(const struct hc_stream *stream);
 /* Appends work, following the order of the stream and the rules of the legacy default stream. If the stream is being
- * captured, the work becomes a node instead (hc_capture_work). ticket may be NULL. */
+ * captured, the work becomes a node instead (struct hc_captures). ticket may be NULL. */
 int hc_submit(struct hc_stream *stream, const struct hc_work *work, struct hc_ticket *ticket);
 /* Blocks until it is done; returns the device's sticky error or 0. */
 int hc_ticket_wait(const struct hc_ticket *ticket);
 int hc_stream_drain(struct hc_stream *stream);
 int hc_device_drain(int device); /* cudaDeviceSynchronize, cudaFree */
 bool hc_in_host_function(void);  /* on a worker, inside an application's host function */
-/* Error of a call that would synchronise implicitly while a stream in this thread's reach is captured in global mode;
- * it also invalidates the capture (cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported); else 0. For
- * cudaMalloc & co, cudaMemcpy. */
-int hc_capture_forbids(bool legacy_stream);
 
-/* ---- graphs (graph.c, capture.c); called by hc_submit and events
+/* ---- captures
  * ------------------------------------------------------- */
 struct hc_graph;
 struct hc_capture; /* of a stream that is being captured; the graph code owns it, the stream stores the pointer */
 struct hc_capture **hc_stream_capture(struct hc_stream *stream); /* slot in the stream, under its lock */
-int hc_capture_work(struct hc_stream *stream, const struct hc_work *work);
-int hc_capture_event_record(struct hc_stream *stream, CUevent event, unsigned flags);
-int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flags);
-/* How stream.c and event.c use them (see also stream.h). All take the lock of the graphs: call them without the lock of
- * the queues. The three above are called for every piece of work, record and wait if the stream's or the event's slot
- * is not empty. They return HC_NOT_CAPTURED if the stream takes no part in a capture (and, for a wait, the event was
- * not last recorded in one): then continue as usual. 0: it became a node, nothing more to do. A wait pulls a stream
- * that is not capturing into the capture of the event. Flags are those of the call (external: 1).
- * hc_capture_forbids(true) returns whether the legacy stream may be used now (906), hc_capture_forbids(false) whether a
- * call that is unsafe during a capture may be made (900). */
+
+/* What captures do with streams and events. The code of graphs sets it when the library is loaded, because streams do
+ * not depend on graphs. All functions take the lock of the graphs: call them without the lock of the queues. Flags are
+ * those of the call (external: 1). */
 #define HC_NOT_CAPTURED (-1)
-bool hc_in_destructor(void);                             /* of a user object: calls are not permitted there either */
-int hc_capture_forbids_stream(struct hc_stream *stream); /* before a synchronise or query: 900, or 0 */
-int hc_capture_forbids_device(int device);               /* before a synchronise of all: 900, or 0 */
-int hc_capture_event_forbids(CUevent event);             /* before a query, synchronise, elapsed: 907, or 0 */
-void hc_capture_stream_gone(struct hc_stream *stream);   /* when a stream is destroyed whose slot is not empty */
+struct hc_event;
+struct hc_captures {
+    /* For every piece of work, record and wait if the stream's or the event's slot is not empty. HC_NOT_CAPTURED: the
+     * stream takes no part in a capture (and, for a wait, the event was not last recorded in one), so continue as
+     * usual. 0: it became a node, nothing more to do. A wait pulls a stream that is not capturing into the capture of
+     * the event. */
+    int (*work)(struct hc_stream *stream, const struct hc_work *work);
+    int (*record)(struct hc_stream *stream, CUevent event, unsigned flags);
+    int (*wait)(struct hc_stream *stream, CUevent event, unsigned flags);
+    /* Errors of calls that must not be made now. They also invalidate the capture. */
+    int (*forbids)(bool legacy_stream);              /* see hc_capture_forbids */
+    int (*forbids_stream)(struct hc_stream *stream); /* before a synchronise or query: 900, or 0 */
+    int (*forbids_device)(int device);               /* before a synchronise of all: 900, or 0 */
+    int (*forbids_event)(CUevent event);             /* before a query, synchronise, elapsed: 907, or 0 */
+    /* When a stream is destroyed, or the memory of an event released, whose slot is not empty. */
+    void (*stream_ends)(struct hc_stream *stream);
+    void (*event_ends)(struct hc_event *event);
+};
+extern const struct hc_captures *hc_captures;
+extern atomic_int hc_captures_running; /* how many */
+
+/* true: whether the legacy stream may be used now (cudaErrorStreamCaptureImplicit). false: whether a call that is
+ * unsafe during a capture may be made (cudaErrorStreamCaptureUnsupported): cudaMalloc & co. */
+static inline int hc_capture_forbids(bool legacy_stream)
+{
+    return atomic_load(&hc_captures_running) ? hc_captures->forbids(legacy_stream) : 0;
+}
+static inline int hc_capture_forbids_device(int device)
+{
+    return atomic_load(&hc_captures_running) ? hc_captures->forbids_device(device) : 0;
+}
+bool hc_in_destructor(void); /* of a user object: calls are not permitted there either */
 
 /* ---- copies and fills (copy.c, memset.c); graph nodes are made with these
  * ----------------------------------------------- */
@@ -277,19 +293,6 @@ int hc_fill_run(void *fill, int device);
 
 /* The device variable that was registered under this host address (__cudaRegisterVar); INVALID_SYMBOL (13) if none. */
 int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size);
-
-/* banner.c: why every call returns cudaErrorSystemDriverMismatch. */
-void hc_say_real_driver(void);
-
-/* Life cycle: process.c calls each once, in this order at the start and in reverse at exit. */
-int hc_topology_start(void);
-int hc_memory_start(void);
-int hc_streams_start(void);
-void hc_streams_stop(void);
-void hc_memory_stop(void);
-/* cudaDeviceReset: destroys everything on a device. */
-void hc_streams_reset(int device);
-void hc_memory_reset(int device);
 
 #include "hc_impl.h" /* generated from api.def: prototypes of hc_cudaMalloc and all others that are defined */
 #endif

@@ -1,6 +1,7 @@
 /* The process: options, start and end, fork, and what happens around every exported call. */
 #define _GNU_SOURCE
 #include "core/hc.h"
+#include "core/hc_life.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,19 +12,14 @@
 
 #include "core/hc_calls.h"
 #include "fault.h"
+#include "log.h"
 #include "psm_messages.h"
 #include "san.h"
-#include "stream/hc_stream.h"
-
-struct hc_options hc_options = {.strict = true, .inline_work = true};
 
 static struct hc_calls_row *_Atomic rows[HC_FN_COUNT]; /* call counters of functions that are recorded */
 static struct hc_calls_row nowhere;
 static atomic_bool started;
 static atomic_ulong calls[HC_FN_COUNT];
-static _Atomic int sticky[HC_MAX_DEVICES];
-static _Thread_local struct hc_call *current;
-static _Thread_local int last_error;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int start_error;
@@ -78,8 +74,7 @@ static void stop(void)
 {
     if (getpid() != owner) return;
     atomic_store(&refusal, PSM_CUDA_DEINITIALIZED); /* exit handlers that run later, threads that continue */
-    hc_streams_stop();
-    hc_memory_stop();
+    hc_life_stop();
 }
 
 /* What the sanitizer needs to know about an address: whether it is ours, and its allocation. */
@@ -97,15 +92,6 @@ static void start_sanitizer(void)
     const struct psm_san_hooks hooks = {
         .device = hc_current_device, .log_device = hc_current_device, .place = place_of, .every_birth = true};
     psm_san_start((enum psm_san_mode)hc_options.sanitize, "hostcuda", &hooks);
-}
-
-void hc_say_ended(enum hc_kind kind, uint64_t value)
-{
-    if (atomic_load_explicit(&psm_san_mode_now, memory_order_relaxed) == PSM_SAN_OFF) return;
-    struct psm_san_call call;
-    psm_san_enter(&call, current ? hc_functions[current->fn].name : "hostcuda");
-    psm_san_end(&call, kind == HC_STREAM ? PSM_SAN_STREAM : PSM_SAN_EVENT, value);
-    psm_san_leave(&call, 0);
 }
 
 /* PSM_FAULTS="cudaFree:error=cudaErrorIllegalAddress": names of the runtime and of the driver. */
@@ -194,16 +180,15 @@ static void start(void)
     atomic_store_explicit(&started, true, memory_order_release);
     if (real_driver() && !hc_options.force) {
         start_error = PSM_CUDA_SYSTEM_DRIVER_MISMATCH;
-        hc_say_real_driver();
+        psm_msg_hostcuda_real_driver();
         return;
     }
     pthread_atfork(NULL, NULL, after_fork);
     psm_fault_set_resolver(error_of_name);
     psm_fault_load();
     psm_fault_each(look_for_site, NULL);
-    start_error = hc_topology_start();
-    if (!start_error) start_error = hc_memory_start();
-    if (!start_error) start_error = hc_streams_start();
+    psm_log_set_device_function(hc_current_device);
+    start_error = hc_life_start();
     if (start_error) return;
     start_sanitizer();
     atexit(stop);
@@ -237,8 +222,8 @@ static bool despite_sticky(int fn)
 
 int hc_enter(struct hc_call *call)
 {
-    call->outer = current;
-    current = call;
+    call->outer = hc_running;
+    hc_running = call;
     pthread_once(&once, start);
     hc_count(call->fn);
     if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
@@ -255,14 +240,14 @@ int hc_enter(struct hc_call *call)
         atomic_store_explicit(&driver_ready, true, memory_order_relaxed);
         hc_context_bind(call->fn);
     }
-    int stuck = atomic_load_explicit(&sticky[hc_current_device()], memory_order_relaxed);
+    int stuck = hc_device_sticky(hc_current_device());
     if (stuck && !despite_sticky(call->fn)) return stuck;
     return faults_set() ? strike(call) : 0;
 }
 
 int hc_leave(struct hc_call *call, int rc)
 {
-    current = call->outer;
+    hc_running = call->outer;
     if (faults_set() && late_call == call) {
         late_call = NULL;
         psm_fault_act_after(&late);
@@ -270,7 +255,7 @@ int hc_leave(struct hc_call *call, int rc)
     /* A query that finds work says so and has not failed: a real runtime keeps it out of the last error, too. */
     if (rc && rc != PSM_CUDA_NOT_READY && call->api <= HC_API_CUDART13 && call->fn != HC_FN_cudaGetLastError &&
         call->fn != HC_FN_cudaPeekAtLastError)
-        last_error = rc;
+        *hc_last_error() = rc;
     return rc;
 }
 
@@ -278,7 +263,8 @@ int hc_unsupported(int fn, int api, int code)
 {
     struct hc_call call = {fn, api, 0, NULL};
     int rc = hc_enter(&call);
-    if (!rc && hc_calls_of(fn) == 1) psm_msg_hostcuda_unsupported(hc_functions[fn].name, code);
+    if (!rc && atomic_load_explicit(&calls[fn], memory_order_relaxed) == 1)
+        psm_msg_hostcuda_unsupported(hc_functions[fn].name, code);
     return hc_leave(&call, rc ? rc : code);
 }
 
@@ -292,34 +278,4 @@ void hc_count(int fn)
         atomic_store_explicit(&rows[fn], row ? row : &nowhere, memory_order_release);
     }
     if (row) __atomic_store_n(&row->calls, n, __ATOMIC_RELAXED);
-}
-
-uint64_t hc_calls_of(int fn)
-{
-    return atomic_load_explicit(&calls[fn], memory_order_relaxed);
-}
-const struct hc_call *hc_current_call(void)
-{
-    return current;
-}
-int *hc_last_error(void)
-{
-    return &last_error;
-}
-
-/* Keep the first failure: later ones follow from it. */
-bool hc_device_fail(int device, int code)
-{
-    int none = 0;
-    return device >= 0 && device < HC_MAX_DEVICES && atomic_compare_exchange_strong(&sticky[device], &none, code);
-}
-
-int hc_device_sticky(int device)
-{
-    return device >= 0 && device < HC_MAX_DEVICES ? atomic_load_explicit(&sticky[device], memory_order_acquire) : 0;
-}
-
-void hc_device_clear(int device)
-{
-    if (device >= 0 && device < HC_MAX_DEVICES) atomic_store(&sticky[device], 0);
 }

@@ -26,6 +26,12 @@ struct hc_context *hc_context_primary(int device);
 /* Destroys everything on the device, and clears sticky errors. */
 void hc_device_reset(int device);
 bool hc_context_flags_valid(unsigned flags);
+/* The stack of this thread. */
+int hc_context_create(CUcontext *out, unsigned flags, int device); /* and pushes it */
+int hc_context_push(CUcontext handle);
+int hc_context_pop(CUcontext *out); /* out may be NULL */
+void hc_context_replace(CUcontext handle);
+void hc_context_forget(CUcontext handle); /* the context has ended */
 int hc_context_limit_get(struct hc_context *context, int limit, size_t *value);
 int hc_context_limit_set(struct hc_context *context, int limit, size_t value);
 int hc_peer_enable(int device, int peer, unsigned flags);

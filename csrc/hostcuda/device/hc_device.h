@@ -36,7 +36,7 @@ struct hc_topology {
     int visible[HC_MAX_DEVICES]; /* device -> index */
 };
 
-extern struct hc_topology hc_topology; /* constant after hc_topology_start */
+extern struct hc_topology hc_topology; /* constant after the start */
 
 static inline bool hc_device_valid(int device)
 {
@@ -71,13 +71,5 @@ int hc_peer_attribute(int *value, int which, int from, int to);
 /* topology.c */
 void hc_format_uuid(const unsigned char uuid[16], char text[48]);
 uint64_t hc_device_memory_in_use(int device);
-
-/* banner.c */
-void hc_say_banner(void);
-void hc_say_topology(const char *reason);
-void hc_say_kernel_refused(const char *name);
-void hc_say_kernels_library(const char *library, const char *reason);
-void hc_say_private_table(const char *id);
-void hc_say_private_function(void);
 
 #endif

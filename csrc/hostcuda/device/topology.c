@@ -1,7 +1,8 @@
 /* The GPUs that this process pretends to have: PSM_TOPOLOGY, PSM_NODE and CUDA_VISIBLE_DEVICES, read once. */
 #define _GNU_SOURCE
-#include "kernel/hc_kernel.h"
-#include "log.h"
+#include "core/hc_life.h"
+#include "device/hc_device.h"
+#include "psm_messages.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -63,28 +64,27 @@ static void make_visible(struct hc_topology *t, const char *list)
     }
 }
 
-int hc_topology_start(void)
+static int start(void)
 {
     const char *path = getenv("PSM_TOPOLOGY"), *node = getenv("PSM_NODE");
     char error[512];
     char *end;
-    psm_log_set_device_function(hc_current_device);
     long number = node && *node ? strtol(node, &end, 10) : 0;
     if (node && *node && (*end || number < 0 || number > 4095)) {
         snprintf(error, sizeof error, "PSM_NODE must be the number of a node, found '%.80s'", node);
-        hc_say_topology(error);
+        psm_msg_hostcuda_topology(error);
         return PSM_CUDA_NOT_INITIALIZED;
     }
     if (!hc_topology_read(&hc_topology, path && *path ? path : NULL, (int)number, error, sizeof error)) {
         hc_topology.gpus = hc_topology.devices = 0;
-        hc_say_topology(error);
+        psm_msg_hostcuda_topology(error);
         return PSM_CUDA_NOT_INITIALIZED;
     }
     make_visible(&hc_topology, getenv("CUDA_VISIBLE_DEVICES"));
-    hc_say_banner();
-    hc_kernels_start();
     return 0;
 }
+
+HC_LIFE(HC_MODULE_TOPOLOGY, .start = start)
 
 void hc_format_uuid(const unsigned char uuid[16], char text[48])
 {

@@ -6,7 +6,6 @@
 #include <string.h>
 
 static struct hc_sequence *sequences; /* in progress, including invalidated ones */
-static atomic_int in_progress;        /* number of captures, readable without the lock */
 static unsigned long long last_id;
 
 static _Thread_local int thread_mode; /* enum cudaStreamCaptureMode */
@@ -94,7 +93,7 @@ int hc_sequence_begin(struct hc_stream *stream, int mode, struct hc_graph *graph
     sequence->owner = pthread_self();
     sequence->next = sequences;
     sequences = sequence;
-    atomic_fetch_add(&in_progress, 1);
+    atomic_fetch_add(&hc_captures_running, 1);
     *out = sequence;
     return 0;
 }
@@ -105,7 +104,7 @@ void hc_sequence_end(struct hc_sequence *sequence, bool keep)
     struct hc_sequence **link = &sequences;
     while (*link != sequence) link = &(*link)->next;
     *link = sequence->next;
-    atomic_fetch_sub(&in_progress, 1);
+    atomic_fetch_sub(&hc_captures_running, 1);
     while (sequence->parts) {
         struct hc_capture *part = sequence->parts;
         sequence->parts = part->next;
@@ -190,7 +189,7 @@ static int append(struct hc_capture *part, int type, struct hc_node **out)
     return 0;
 }
 
-int hc_capture_work(struct hc_stream *stream, const struct hc_work *work)
+static int take_work(struct hc_stream *stream, const struct hc_work *work)
 {
     struct hc_payload *payload;
     struct hc_node *node;
@@ -287,7 +286,7 @@ static void set_point(struct hc_event *event, struct hc_capture_point *point)
     if (old) point_free(old);
 }
 
-void hc_capture_event_gone(struct hc_event *event)
+static void event_ends(struct hc_event *event)
 {
     hc_graph_lock();
     set_point(event, NULL);
@@ -303,7 +302,7 @@ static int append_event(struct hc_capture *part, int type, CUevent handle)
     return rc;
 }
 
-static int record(struct hc_capture *part, struct hc_event *event)
+static int record_inside(struct hc_capture *part, struct hc_event *event)
 {
     struct hc_sequence *sequence = part->sequence;
     if (sequence->invalid) return PSM_CUDA_STREAM_CAPTURE_INVALIDATED;
@@ -322,7 +321,7 @@ static int record(struct hc_capture *part, struct hc_event *event)
     return 0;
 }
 
-int hc_capture_event_record(struct hc_stream *stream, CUevent handle, unsigned flags)
+static int record_event(struct hc_stream *stream, CUevent handle, unsigned flags)
 {
     struct hc_event *event;
     int rc = hc_event_get(handle, &event);
@@ -335,7 +334,7 @@ int hc_capture_event_record(struct hc_stream *stream, CUevent handle, unsigned f
     } else if (flags & HC_EVENT_EXTERNAL) {
         rc = append_event(part, cudaGraphNodeTypeEventRecord, handle);
     } else {
-        rc = record(part, event);
+        rc = record_inside(part, event);
     }
     hc_graph_unlock();
     hc_event_put(event);
@@ -378,7 +377,7 @@ static int wait_inside(struct hc_capture *part, const struct hc_capture_point *p
     return hc_frontier_add(&part->frontier, point->frontier.nodes, point->frontier.data, point->frontier.n, false);
 }
 
-int hc_capture_event_wait(struct hc_stream *stream, CUevent handle, unsigned flags)
+static int wait_event(struct hc_stream *stream, CUevent handle, unsigned flags)
 {
     struct hc_event *event;
     int rc = hc_event_get(handle, &event);
@@ -396,7 +395,7 @@ int hc_capture_event_wait(struct hc_stream *stream, CUevent handle, unsigned fla
     return rc;
 }
 
-int hc_capture_event_forbids(CUevent handle)
+static int forbids_event(CUevent handle)
 {
     struct hc_event *event;
     int rc = hc_event_get(handle, &event);
@@ -441,11 +440,10 @@ static int unsafe_call(void)
     return rc;
 }
 
-int hc_capture_forbids(bool legacy_stream)
+static int forbids(bool legacy_stream)
 {
-    if (!atomic_load(&in_progress)) return 0;
-    hc_graph_lock();
     int rc;
+    hc_graph_lock();
     if (legacy_stream)
         rc = hc_capture_blocks_legacy(hc_current_device(), true) ? PSM_CUDA_STREAM_CAPTURE_IMPLICIT : 0;
     else
@@ -454,7 +452,7 @@ int hc_capture_forbids(bool legacy_stream)
     return rc;
 }
 
-int hc_capture_forbids_stream(struct hc_stream *stream)
+static int forbids_stream(struct hc_stream *stream)
 {
     int rc = 0;
     hc_graph_lock();
@@ -467,10 +465,9 @@ int hc_capture_forbids_stream(struct hc_stream *stream)
     return rc;
 }
 
-int hc_capture_forbids_device(int device)
+static int forbids_device(int device)
 {
     int rc = 0;
-    if (!atomic_load(&in_progress)) return 0;
     hc_graph_lock();
     for (struct hc_sequence *sequence = sequences; sequence; sequence = sequence->next)
         for (struct hc_capture *part = sequence->parts; part; part = part->next)
@@ -484,7 +481,7 @@ int hc_capture_forbids_device(int device)
 
 /* A stream that joined may be destroyed: what it captured must still be joined. Without the stream that started the
  * capture nobody could end it. */
-void hc_capture_stream_gone(struct hc_stream *stream)
+static void stream_ends(struct hc_stream *stream)
 {
     hc_graph_lock();
     struct hc_capture *part = hc_capture_of(stream);
@@ -495,6 +492,21 @@ void hc_capture_stream_gone(struct hc_stream *stream)
             set_capture(stream, NULL);
     }
     hc_graph_unlock();
+}
+
+static const struct hc_captures captures = {.work = take_work,
+                                            .record = record_event,
+                                            .wait = wait_event,
+                                            .forbids = forbids,
+                                            .forbids_stream = forbids_stream,
+                                            .forbids_device = forbids_device,
+                                            .forbids_event = forbids_event,
+                                            .stream_ends = stream_ends,
+                                            .event_ends = event_ends};
+
+__attribute__((constructor)) static void register_captures(void)
+{
+    hc_captures = &captures;
 }
 
 cudaError_t hc_cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)

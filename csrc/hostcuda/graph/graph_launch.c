@@ -182,7 +182,7 @@ CUresult hc_cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 static int upload_on(struct hc_exec *exec, struct hc_stream *stream)
 {
     struct hc_work work = {.run = nothing, .flags = HC_WORK_QUICK};
-    int rc = hc_stream_is_legacy(stream) ? hc_capture_forbids(true) : hc_capture_forbids_stream(stream);
+    int rc = hc_stream_is_legacy(stream) ? hc_capture_forbids(true) : hc_captures->forbids_stream(stream);
     if (rc) return rc;
     pthread_mutex_lock(&exec->launching);
     struct hc_ticket before = exec->last;

@@ -174,6 +174,18 @@ int hc_exec_change(struct hc_exec *exec, int (*change)(struct hc_graph *clone, v
 
 /* ---- user objects (userobject.c) ---- */
 
+struct hc_user_object {
+    uint64_t handle;
+    unsigned long callers, graphs; /* references, under the lock of the graphs */
+    void (*destroy)(void *argument);
+    void *argument;
+    struct hc_user_object *next;
+};
+
+/* Under the lock. */
+void hc_object_end_if_unused(struct hc_user_object *object);
+struct hc_held **hc_held_link(struct hc_graph *graph, const struct hc_user_object *object); /* *it NULL: not held */
+int hc_held_add(struct hc_graph *graph, struct hc_user_object *object, unsigned long count);
 int hc_held_clone(const struct hc_graph *from, struct hc_graph *to);
 void hc_held_drop(struct hc_graph *graph);
 /* Without the lock: starts the destructors of objects that lost their last reference under it. */

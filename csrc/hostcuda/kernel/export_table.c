@@ -2,17 +2,31 @@
  * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and get none.
  * Slots are numbered by their place in a table; place 0 holds its size. */
 #include "kernel/hc_kernel.h"
+#include "psm_messages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Once per process: a static runtime asks for several tables, repeatedly. */
+static void say_private_table(const char *id)
+{
+    static atomic_bool said;
+    if (!atomic_exchange(&said, true)) psm_msg_hostcuda_private_table(id);
+}
+
+static void say_private_function(void)
+{
+    static atomic_bool said;
+    if (!atomic_exchange(&said, true)) psm_msg_hostcuda_private_function();
+}
 
 typedef void entry(void);
 #define SLOT(n) [(n) - 1]
 
 static CUresult not_provided(void)
 {
-    hc_say_private_function();
+    say_private_function();
     return PSM_CUDA_NOT_SUPPORTED;
 }
 #define OTHER ((entry *)not_provided)
@@ -162,6 +176,6 @@ const void *hc_export_table(const CUuuid *id)
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (memcmp(tables[i].id, asked, sizeof asked) == 0) return tables[i].table;
     for (size_t i = 0; i < sizeof asked; i++) snprintf(name + 2 * i, 3, "%02x", asked[i]);
-    hc_say_private_table(name);
+    say_private_table(name);
     return NULL;
 }

@@ -3,6 +3,7 @@
 #define HC_KERNEL_H
 
 #include "device/hc_context.h"
+#include "include/psm_hostcuda.h"
 
 enum { HC_FUNCTION_ATTRIBUTES = 18 }; /* values of CUfunction_attribute */
 
@@ -22,7 +23,6 @@ struct hc_function {
 /* module.c */
 struct hc_function *hc_function_of(const void *host);                       /* NULL: not registered */
 struct hc_function *hc_function_get(const void *handle);                    /* CUfunction or CUkernel */
-void hc_modules_reset(int device);                                          /* the device's memory was freed */
 int hc_function_attribute(struct hc_function *f, int attribute, int value); /* set */
 
 int hc_module_registered(CUmodule *module, const void *descriptor); /* of a static runtime */
@@ -30,8 +30,26 @@ int hc_module_registered(CUmodule *module, const void *descriptor); /* of a stat
 /* export_table.c */
 const void *hc_export_table(const CUuuid *id); /* NULL: there is none */
 
-/* kernel.c */
-bool hc_kernel_known(const char *name); /* an interpreter is registered */
-void hc_kernels_start(void);            /* PSM_HOSTCUDA_KERNELS */
+/* ---- interpreters (interpreter.c) ---- */
+
+enum { HC_MAX_PARAMETERS = 256 };
+
+struct hc_interpreter {
+    struct hc_interpreter *next; /* the last registered first */
+    char *pattern;
+    psm_kernel_fn fn;
+    void *context;
+};
+
+struct hc_parameters {
+    struct hc_parameters *next;
+    char *pattern;
+    unsigned n;
+    size_t sizes[];
+};
+
+/* By the name of a kernel: the last one that was registered for it. NULL: none. */
+struct hc_interpreter *hc_interpreter_of(const char *name);
+struct hc_parameters *hc_parameters_of(const char *name);
 
 #endif

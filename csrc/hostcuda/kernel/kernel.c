@@ -2,34 +2,15 @@
 #define _GNU_SOURCE
 #include "include/psm_hostcuda.h"
 #include "kernel/hc_kernel.h"
+#include "psm_messages.h"
 
-#include <dlfcn.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { INVALID_FUNCTION = 98, INVALID_CONFIGURATION = 9, TOO_LARGE = 720, MAX_PARAMETERS = 256, ALIGNMENT = 16 };
+enum { INVALID_FUNCTION = 98, INVALID_CONFIGURATION = 9, TOO_LARGE = 720, ALIGNMENT = 16 };
 /* Names in the `extra` list of a driver launch. */
 enum { EXTRA_END = 0, EXTRA_BUFFER = 1, EXTRA_SIZE = 2 };
-
-struct interpreter {
-    struct interpreter *next; /* the last registered first */
-    char *pattern;
-    psm_kernel_fn fn;
-    void *context;
-};
-
-struct parameters {
-    struct parameters *next;
-    char *pattern;
-    unsigned n;
-    size_t sizes[];
-};
-
-/* Entries are only ever added, so readers need not take the lock. */
-static _Atomic(struct interpreter *) interpreters;
-static _Atomic(struct parameters *) layouts;
 
 /* One launch, as held by the queue and, if it was captured, by the graph; `end` frees it. */
 struct job {
@@ -37,111 +18,9 @@ struct job {
     psm_kernel_fn fn;
     void *context;
     char *name;
-    const void *arguments[MAX_PARAMETERS];
+    const void *arguments[HC_MAX_PARAMETERS];
     char data[];
 };
-
-static struct interpreter *find_interpreter(const char *name)
-{
-    struct interpreter *i = atomic_load(&interpreters);
-    while (i && fnmatch(i->pattern, name, 0) != 0) i = i->next;
-    return i;
-}
-
-static struct parameters *find_parameters(const char *name)
-{
-    struct parameters *p = atomic_load(&layouts);
-    while (p && fnmatch(p->pattern, name, 0) != 0) p = p->next;
-    return p;
-}
-
-bool hc_kernel_known(const char *name)
-{
-    return find_interpreter(name) != NULL;
-}
-
-int psm_hostcuda_register_kernel(const char *name_pattern, psm_kernel_fn fn, void *context)
-{
-    if (!name_pattern || !fn) return -1;
-    struct interpreter *i = calloc(1, sizeof *i);
-    if (!i || !(i->pattern = strdup(name_pattern))) {
-        free(i);
-        return -1;
-    }
-    i->fn = fn;
-    i->context = context;
-    i->next = atomic_load(&interpreters);
-    while (!atomic_compare_exchange_weak(&interpreters, &i->next, i)) continue;
-    return 0;
-}
-
-int psm_hostcuda_kernel_parameters(const char *name_pattern, unsigned n, const size_t *sizes)
-{
-    if (!name_pattern || n > MAX_PARAMETERS || (n && !sizes)) return -1;
-    struct parameters *p = calloc(1, sizeof *p + n * sizeof *sizes);
-    if (!p || !(p->pattern = strdup(name_pattern))) {
-        free(p);
-        return -1;
-    }
-    p->n = n;
-    if (n) memcpy(p->sizes, sizes, n * sizeof *sizes);
-    p->next = atomic_load(&layouts);
-    while (!atomic_compare_exchange_weak(&layouts, &p->next, p)) continue;
-    return 0;
-}
-
-_Static_assert(sizeof(struct hc_piece) <= sizeof(((struct psm_kernel_span *)0)->reserved),
-               "a span keeps the piece that it stands for");
-
-int psm_hostcuda_map(const struct psm_kernel_launch *launch, const void *address, size_t n, int write,
-                     struct psm_kernel_span *span)
-{
-    struct hc_piece piece;
-    if (!launch || !span || !n) return PSM_CUDA_INVALID_VALUE;
-    int rc = hc_piece_of((uintptr_t)address, n, launch->device, write != 0, &piece);
-    if (rc) return rc;
-    span->host = piece.host;
-    span->n = piece.n;
-    memcpy(span->reserved, &piece, sizeof piece);
-    return 0;
-}
-
-void psm_hostcuda_unmap(struct psm_kernel_span *span)
-{
-    struct hc_piece piece;
-    if (!span || !span->host) return;
-    memcpy(&piece, span->reserved, sizeof piece);
-    span->host = NULL;
-    hc_piece_end(&piece);
-}
-
-static void load_library(const char *path)
-{
-    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    int (*begin)(void) = NULL;
-    if (!library) {
-        hc_say_kernels_library(path, dlerror());
-        return;
-    }
-    *(void **)&begin = dlsym(library, "psm_hostcuda_kernels");
-    if (!begin)
-        hc_say_kernels_library(path, "it has no function psm_hostcuda_kernels");
-    else if (begin() != 0)
-        hc_say_kernels_library(path, "its psm_hostcuda_kernels failed");
-}
-
-void hc_kernels_start(void)
-{
-    const char *list = getenv("PSM_HOSTCUDA_KERNELS");
-    char *copy = list && *list ? strdup(list) : NULL, *rest = copy;
-    Dl_info self;
-    /* The library that loaded CUDA may have made it local; interpreters need the functions of psm_hostcuda.h. */
-    if (copy && dladdr((void *)(uintptr_t)hc_kernels_start, &self))
-        (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
-    for (char *path; copy && (path = strsep(&rest, ":"));)
-        if (*path) load_library(path);
-    free(copy);
-}
 
 /* ---- a launch ---- */
 
@@ -194,7 +73,7 @@ static int find_buffer(void **extra, const void **buffer, size_t *size)
 
 static struct job *make_job(const char *name, const struct shape *s, void **arguments, const void *buffer, size_t size)
 {
-    struct parameters *p = arguments ? find_parameters(name) : NULL;
+    struct hc_parameters *p = arguments ? hc_parameters_of(name) : NULL;
     size_t room = size;
     for (unsigned i = 0; p && i < p->n; i++) room += (p->sizes[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     struct job *job = calloc(1, sizeof *job + room + ALIGNMENT);
@@ -246,9 +125,9 @@ static int launch_on(struct hc_stream *stream, struct hc_function *f, const stru
     int rc = check_shape(f, s, hc_stream_device(stream));
     if (!rc) rc = find_buffer(extra, &buffer, &size);
     if (rc) return rc;
-    struct interpreter *interpreter = find_interpreter(f->name);
+    struct hc_interpreter *interpreter = hc_interpreter_of(f->name);
     if (!interpreter) {
-        if (!atomic_exchange(&f->refused, true)) hc_say_kernel_refused(f->name);
+        if (!atomic_exchange(&f->refused, true)) psm_msg_hostcuda_kernel_refused(f->name);
         return PSM_CUDA_NOT_SUPPORTED;
     }
     struct job *job = make_job(f->name, s, arguments, buffer, size);

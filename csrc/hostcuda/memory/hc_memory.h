@@ -51,7 +51,7 @@ void hc_descriptors_start(void);
 int hc_descriptor_dup(int fd);                       /* for descriptors that hostcuda keeps; -1 with errno */
 int hc_device_of_uuid(const unsigned char uuid[16]); /* -1: not visible here */
 uint64_t hc_start_time(int pid);                     /* 0: no such process, or a zombie */
-uint64_t hc_unique_id(void);
+uint64_t hc_buffer_id(void);                         /* the next id of an allocation in this process */
 
 /* Log lines for refusals of memory code, in NCCL's format (memory_say.c). */
 void hc_say_import(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -60,7 +60,7 @@ void hc_say_no_memory(uint64_t bytes, int error);
 void hc_say_no_descriptor(int error); /* for the current call */
 void hc_say_no_peer(int device, int owner);
 
-/* ---- handles for other processes (ipc.c)
+/* ---- handles for other processes (ipc_name.c)
  *
  * 64 bytes that name a memfd of a living process, and a part of it. */
 struct hc_ipc_name {
@@ -75,6 +75,8 @@ struct hc_ipc_name {
 };
 _Static_assert(sizeof(struct hc_ipc_name) == CU_IPC_HANDLE_SIZE, "fits a CUDA IPC handle");
 
+/* Logs why it is refused; returns `code`. */
+int hc_ipc_refuse(const struct hc_ipc_name *name, int code, const char *why);
 int hc_ipc_name_of(int memfd, uint64_t offset, uint64_t size, uint64_t extra, struct hc_ipc_name *name);
 /* Opens what a name refers to: a new descriptor in *fd and its checked trailer. Errors: INVALID_CONTEXT (of this very
  * process), INVALID_HANDLE (not a name, or its owner is gone, or has closed it), INVALID_DEVICE (another node),
@@ -90,7 +92,7 @@ struct hc_shared_page {
 int hc_shared_page_new(int device, struct hc_shared_page *shared);
 int hc_shared_page_open(const struct hc_ipc_name *name, struct hc_shared_page *shared, struct hc_trailer *t);
 void hc_shared_page_end(struct hc_shared_page *shared);
-/* A range, not yet published, over the part of fd that a checked name refers to. */
+/* ipc.c: a range, not yet published, over the part of fd that a checked name refers to. */
 struct hc_range;
 int hc_map_named(const struct hc_ipc_name *name, int fd, int device, struct hc_range **range);
 
@@ -126,19 +128,20 @@ struct hc_range {
     int memfd; /* -1 if nobody can request it; closed at the end unless it belongs to a VMM allocation */
     uint64_t offset;
     uint64_t id;
-    uint64_t memfd_id;           /* of the trailer */
-    uint64_t accounted;          /* returned to hc_device_account at the end */
-    atomic_uint holds;           /* one of the owner, one of each pin */
-    struct hc_slab *slab;        /* it contains allocations */
-    struct hc_pool *pool;        /* origin HC_FROM_POOL */
-    struct hc_range *kept;       /* link in the list of kept ranges of the pool */
-    bool freeing;                /* cudaFreeAsync was called */
-    struct hc_memory *memory;    /* VMM mapping */
-    struct hc_range *reserved;   /* VMM mapping: the reservation around it */
-    uint64_t readable, writable; /* VMM mapping: by which devices */
-    unsigned host_access;        /* VMM mapping: cudaMemAccessFlags of a host location */
-    unsigned host_protection;    /* VMM mapping: host protection of the device address (PROT_*) */
-    unsigned opens;              /* IPC mapping: number of opens */
+    uint64_t memfd_id;                          /* of the trailer */
+    uint64_t accounted;                         /* returned to hc_device_account at the end */
+    atomic_uint holds;                          /* one of the owner, one of each pin */
+    struct hc_slab *slab;                       /* it contains allocations */
+    struct hc_pool *pool;                       /* origin HC_FROM_POOL */
+    struct hc_range *kept;                      /* link in the list of kept ranges of the pool */
+    bool freeing;                               /* cudaFreeAsync was called */
+    struct hc_memory *memory;                   /* VMM mapping */
+    void (*unmapped)(struct hc_range *mapping); /* VMM mapping: its last hold was dropped */
+    struct hc_range *reserved;                  /* VMM mapping: the reservation around it */
+    uint64_t readable, writable;                /* VMM mapping: by which devices */
+    unsigned host_access;                       /* VMM mapping: cudaMemAccessFlags of a host location */
+    unsigned host_protection;                   /* VMM mapping: host protection of the device address (PROT_*) */
+    unsigned opens;                             /* IPC mapping: number of opens */
     uint64_t ipc_inode, ipc_offset;
     struct hc_advice *advice; /* managed.c */
 };
@@ -166,7 +169,6 @@ void hc_range_overlay_end(struct hc_range *mapping);
 bool hc_range_is(const struct hc_range *range, uintptr_t start, size_t span); /* all its granules, none overlaid */
 /* Calls back for each live range, including registered memory. Under the lock. */
 void hc_ranges_each(void (*visit)(struct hc_range *range, void *context), void *context);
-void hc_mapping_end(struct hc_range *mapping); /* vmm.c: the last hold of a VMM mapping was dropped */
 /* Registered host memory. Under the write lock; false: overlaps. */
 bool hc_registered_add(struct hc_range *range);
 struct hc_range *hc_registered_at(uintptr_t address); /* under the lock */
@@ -225,7 +227,6 @@ bool hc_slab_start(struct hc_range *range);
 struct hc_block *hc_slab_block(struct hc_slab *slab, uintptr_t address); /* the slab around an address, or NULL */
 bool hc_slab_free(struct hc_slab *slab, struct hc_block *block);         /* true: it is empty now, and unlinked */
 void hc_slab_unlink(struct hc_slab *slab);
-uint64_t hc_buffer_id(void);
 
 /* pool.c, for allocations of pools: the counts behind the attributes; hc_pool_freed may end the pool. */
 void hc_pool_freed(struct hc_pool *pool, size_t size);
@@ -234,6 +235,5 @@ bool hc_pool_room(const struct hc_pool *pool, uint64_t bytes);
 /* Under the write lock: whether the pool keeps an empty range, which then belongs to no slab and is hidden. */
 bool hc_pool_keep(struct hc_pool *pool, struct hc_range *range);
 struct hc_range *hc_pool_reuse(struct hc_pool *pool, size_t span); /* a kept one, or NULL */
-void hc_pools_reset(int device);
 
 #endif

@@ -30,6 +30,7 @@ struct hc_pool {
 
 struct hc_pool *hc_pool_get(cudaMemPool_t handle); /* held until hc_pool_put; NULL: none */
 void hc_pool_put(struct hc_pool *pool);
+struct hc_pool *hc_pool_current(int place); /* that cudaMallocAsync uses there: held as above; NULL: out of memory */
 struct hc_pool *hc_pool_new(const struct cudaMemPoolProps *properties, int device);
 void hc_pool_used(struct hc_pool *pool, size_t size);
 void hc_pool_trim(struct hc_pool *pool, uint64_t keep);

@@ -1,5 +1,6 @@
 /* Allocations, and cudaMalloc and cudaFree. */
 #define _GNU_SOURCE
+#include "core/hc_life.h"
 #include "memory/hc_memory.h"
 
 #include <errno.h>
@@ -7,12 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-uint64_t hc_buffer_id(void)
-{
-    static _Atomic uint64_t next = 1;
-    return atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
-}
 
 static bool map(struct hc_range *range)
 {
@@ -305,7 +300,7 @@ CUresult hc_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdevicep
 
 /* ---- cudaDeviceReset */
 
-struct reset {
+struct ended {
     int device;
     struct hc_range **ranges;
     size_t count, room;
@@ -313,26 +308,26 @@ struct reset {
 
 static void collect(struct hc_range *range, void *context)
 {
-    struct reset *reset = context;
-    if (range->device != reset->device || range->origin == HC_FROM_VMM || range->state != HC_RANGE_LIVE) return;
-    if (reset->count == reset->room) {
-        size_t room = reset->room ? 2 * reset->room : 64;
-        struct hc_range **more = realloc(reset->ranges, room * sizeof(*more));
+    struct ended *ended = context;
+    if (range->device != ended->device || range->origin == HC_FROM_VMM || range->state != HC_RANGE_LIVE) return;
+    if (ended->count == ended->room) {
+        size_t room = ended->room ? 2 * ended->room : 64;
+        struct hc_range **more = realloc(ended->ranges, room * sizeof(*more));
         if (!more) return;
-        reset->ranges = more;
-        reset->room = room;
+        ended->ranges = more;
+        ended->room = room;
     }
-    reset->ranges[reset->count++] = range;
+    ended->ranges[ended->count++] = range;
 }
 
 /* VMM allocations belong to no context and stay. */
-void hc_memory_reset(int device)
+static void reset(int device)
 {
-    struct reset reset = {.device = device};
+    struct ended ended = {.device = device};
     pthread_rwlock_wrlock(&hc_ranges_lock);
-    hc_ranges_each(collect, &reset);
-    for (size_t i = 0; i < reset.count; i++) {
-        struct hc_range *range = reset.ranges[i];
+    hc_ranges_each(collect, &ended);
+    for (size_t i = 0; i < ended.count; i++) {
+        struct hc_range *range = ended.ranges[i];
         if (range->origin == HC_FROM_REGISTER) {
             hc_registered_remove(range);
         } else {
@@ -341,12 +336,13 @@ void hc_memory_reset(int device)
         }
     }
     pthread_rwlock_unlock(&hc_ranges_lock);
-    for (size_t i = 0; i < reset.count; i++) {
-        if (reset.ranges[i]->origin == HC_FROM_REGISTER)
-            free(reset.ranges[i]);
+    for (size_t i = 0; i < ended.count; i++) {
+        if (ended.ranges[i]->origin == HC_FROM_REGISTER)
+            free(ended.ranges[i]);
         else
-            hc_range_release(reset.ranges[i]);
+            hc_range_release(ended.ranges[i]);
     }
-    free(reset.ranges);
-    hc_pools_reset(device);
+    free(ended.ranges);
 }
+
+HC_LIFE(HC_MODULE_ALLOCATIONS, .reset = reset)

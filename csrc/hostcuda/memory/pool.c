@@ -1,6 +1,6 @@
-/* Memory pools and stream-ordered allocation. Memory from cudaMallocAsync is usable at once; cudaFreeAsync takes effect
- * when its stream gets there, so any caller may reuse freed memory without dependencies. */
+/* Memory pools: their memory, their limits, and which one a device uses. */
 #define _GNU_SOURCE
+#include "core/hc_life.h"
 #include "memory/hc_pool.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void pool_end(struct hc_pool *pool)
     free(pool);
 }
 
-static void drop(struct hc_pool *pool)
+void hc_pool_put(struct hc_pool *pool)
 {
     pthread_mutex_lock(&lock);
     bool last = --pool->references == 0;
@@ -31,11 +31,6 @@ struct hc_pool *hc_pool_get(cudaMemPool_t handle)
     if (pool) pool->references++;
     pthread_mutex_unlock(&lock);
     return pool;
-}
-
-void hc_pool_put(struct hc_pool *pool)
-{
-    drop(pool);
 }
 
 struct hc_pool *hc_pool_new(const struct cudaMemPoolProps *properties, int device)
@@ -87,6 +82,15 @@ static struct hc_pool *current_of(int place)
     return currents[place] ? currents[place] : default_of(place);
 }
 
+struct hc_pool *hc_pool_current(int place)
+{
+    pthread_mutex_lock(&lock);
+    struct hc_pool *pool = current_of(place);
+    if (pool) pool->references++;
+    pthread_mutex_unlock(&lock);
+    return pool;
+}
+
 static int hand_out(int place, bool current, cudaMemPool_t *out)
 {
     pthread_mutex_lock(&lock);
@@ -121,7 +125,7 @@ void hc_pool_used(struct hc_pool *pool, size_t size)
 void hc_pool_freed(struct hc_pool *pool, size_t size)
 {
     atomic_fetch_sub(&pool->used, size);
-    drop(pool);
+    hc_pool_put(pool);
 }
 
 bool hc_pool_keep(struct hc_pool *pool, struct hc_range *range)
@@ -187,7 +191,7 @@ static void collect(uint64_t value, void *object, void *context)
 }
 
 /* The allocations are already gone, with their references and their sizes. */
-void hc_pools_reset(int device)
+static void reset(int device)
 {
     struct ended ended;
     if (device < 0 || device >= HC_MAX_DEVICES) return;
@@ -207,6 +211,8 @@ void hc_pools_reset(int device)
         for (size_t i = 0; i < ended.count; i++) pool_end(ended.pools[i]);
     } while (ended.count == 64);
 }
+
+HC_LIFE(HC_MODULE_POOLS, .reset = reset)
 
 /* ---- create, destroy, choose */
 
@@ -242,7 +248,7 @@ cudaError_t hc_cudaMemPoolDestroy(cudaMemPool_t memPool)
     pthread_mutex_unlock(&lock);
     if (!pool) return PSM_CUDA_INVALID_VALUE;
     atomic_store(&pool->threshold, 0); /* from now on freed memory is released at once */
-    drop(pool);
+    hc_pool_put(pool);
     return PSM_CUDA_SUCCESS;
 }
 
@@ -305,157 +311,4 @@ cudaError_t hc_cudaMemSetMemPool(struct cudaMemLocation *location, enum cudaMemA
 {
     int place, rc = check_place(location, type, &place);
     return rc ? rc : choose(place, memPool);
-}
-
-/* ---- allocate and free */
-
-static int allocate(struct hc_pool *pool, size_t size, unsigned flags, uintptr_t *address)
-{
-    struct hc_request request = {.space = pool->device < 0 ? HC_PINNED : HC_DEVICE,
-                                 .origin = HC_FROM_POOL,
-                                 .device = pool->device < 0 ? hc_current_device() : pool->device,
-                                 .flags = flags,
-                                 .size = size,
-                                 .pool = pool};
-    int rc = hc_allocate(&request, address);
-    if (rc == 0) hc_pool_used(pool, size);
-    return rc;
-}
-
-struct node {
-    uintptr_t address;
-};
-
-static int nothing(void *argument, int device)
-{
-    (void)argument, (void)device;
-    return 0;
-}
-
-static void node_end(void *argument)
-{
-    hc_allocation_free(((struct node *)argument)->address, NULL);
-}
-
-/* In a capture the allocation belongs to the node: it exists from now on, and is freed with the last graph that holds
- * the node. */
-static int capture_allocation(struct hc_stream *stream, struct hc_pool *pool, size_t size, uintptr_t *address)
-{
-    struct node node;
-    int rc = allocate(pool, size, HC_GRAPH_ALLOCATION, &node.address);
-    if (rc) return rc;
-    struct hc_work work = {.run = nothing,
-                           .end = node_end,
-                           .size = sizeof node,
-                           .argument = &node,
-                           .flags = HC_WORK_QUICK,
-                           .node_type = HC_NODE_ALLOCATION};
-    rc = hc_capture_work(stream, &work);
-    if (rc) hc_allocation_free(node.address, NULL);
-    if (rc == HC_NOT_CAPTURED) return PSM_CUDA_STREAM_CAPTURE_INVALIDATED; /* the capture ended meanwhile */
-    if (rc == 0) *address = node.address;
-    return rc;
-}
-
-static bool is_captured(struct hc_stream *stream)
-{
-    return __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE) != NULL;
-}
-
-static int allocate_async(struct hc_pool *pool, size_t size, cudaStream_t handle, uintptr_t *address)
-{
-    struct hc_stream *stream;
-    int rc = hc_stream_get(handle, &stream);
-    if (rc) return rc;
-    struct hc_pool *held = NULL;
-    if (!pool) {
-        pthread_mutex_lock(&lock);
-        held = current_of(hc_stream_device(stream));
-        if (held) held->references++;
-        pthread_mutex_unlock(&lock);
-        pool = held;
-    }
-    *address = 0;
-    if (!pool)
-        rc = PSM_CUDA_OUT_OF_MEMORY;
-    else if (pool->imported)
-        rc = PSM_CUDA_INVALID_VALUE;
-    else if (size && is_captured(stream))
-        rc = capture_allocation(stream, pool, size, address);
-    else if (size)
-        rc = allocate(pool, size, 0, address);
-    if (rc == PSM_CUDA_OUT_OF_MEMORY && pool && !is_captured(stream)) { /* frees that the stream has not reached yet */
-        hc_stream_drain(stream);
-        hc_pool_trim(pool, 0);
-        rc = allocate(pool, size, 0, address);
-    }
-    if (held) drop(held);
-    hc_stream_put(stream);
-    return rc;
-}
-
-cudaError_t hc_cudaMallocAsync(void **devPtr, size_t size, cudaStream_t hStream)
-{
-    uintptr_t address;
-    int rc = devPtr ? allocate_async(NULL, size, hStream, &address) : PSM_CUDA_INVALID_VALUE;
-    if (rc == 0) *devPtr = (void *)address;
-    return rc;
-}
-
-cudaError_t hc_cudaMallocFromPoolAsync(void **ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream)
-{
-    uintptr_t address;
-    struct hc_pool *pool = ptr ? hc_pool_get(memPool) : NULL;
-    if (!pool) return PSM_CUDA_INVALID_VALUE;
-    int rc = allocate_async(pool, size, stream, &address);
-    drop(pool);
-    if (rc == 0) *ptr = (void *)address;
-    return rc;
-}
-
-static bool frees_async(const struct hc_allocation *a)
-{
-    return a->origin == HC_FROM_POOL || a->origin == HC_FROM_MALLOC;
-}
-
-static int free_now(void *argument, int device)
-{
-    (void)device;
-    hc_allocation_free(((struct node *)argument)->address, NULL);
-    return 0;
-}
-
-static int capture_free(struct hc_stream *stream, uintptr_t address)
-{
-    struct hc_allocation a;
-    struct node node = {address};
-    if (!hc_allocation_at(address, &a) || !(a.flags & HC_GRAPH_ALLOCATION)) return PSM_CUDA_INVALID_VALUE;
-    struct hc_work work = {
-        .run = nothing, .size = sizeof node, .argument = &node, .flags = HC_WORK_QUICK, .node_type = HC_NODE_FREE};
-    int rc = hc_capture_work(stream, &work);
-    return rc == HC_NOT_CAPTURED ? PSM_CUDA_STREAM_CAPTURE_INVALIDATED : rc;
-}
-
-cudaError_t hc_cudaFreeAsync(void *devPtr, cudaStream_t hStream)
-{
-    struct hc_stream *stream;
-    struct node node = {(uintptr_t)devPtr};
-    int rc = hc_stream_get(hStream, &stream);
-    if (rc) return rc;
-    if (!devPtr) {
-        rc = 0;
-    } else if (is_captured(stream)) {
-        rc = capture_free(stream, node.address);
-    } else if (!hc_allocation_mark(node.address, frees_async, true)) {
-        rc = PSM_CUDA_INVALID_VALUE;
-    } else {
-        struct hc_allocation a;
-        bool graph = hc_allocation_at(node.address, &a) && a.flags & HC_GRAPH_ALLOCATION;
-        struct hc_work work = {
-            .run = graph ? nothing : free_now, .size = sizeof node, .argument = &node, .flags = HC_WORK_QUICK};
-        rc = hc_submit(stream, &work, NULL);
-        if (rc || graph) hc_allocation_mark(node.address, NULL, false);
-    }
-    hc_stream_put(stream);
-    return rc;
 }

@@ -2,6 +2,7 @@
  * 2 MiB answers immediately, and distinguishes freed addresses from those that were never ours. Registered host memory
  * may be anywhere: a sorted array. */
 #define _GNU_SOURCE
+#include "core/hc_life.h"
 #include "memory/hc_memory.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static struct hc_range *all;
 static struct hc_range **registered;
 static size_t registered_count, registered_room;
 
-int hc_memory_start(void)
+static int start(void)
 {
     hc_descriptors_start();
     /* Prefer writers: a steady stream of lookups must not starve cudaMalloc. */
@@ -43,8 +44,8 @@ int hc_memory_start(void)
     return 0;
 }
 
-/* The memory is released with the process: workers and other threads may still use it. */
-void hc_memory_stop(void) {}
+/* Nothing stops it: the memory is released with the process, because workers and other threads may still use it. */
+HC_LIFE(HC_MODULE_RANGES, .start = start)
 
 bool hc_in_region(uintptr_t address)
 {
@@ -177,8 +178,8 @@ void hc_region_clear(uintptr_t at, size_t size)
 
 static void end(struct hc_range *range)
 {
-    if (range->memory) {
-        hc_mapping_end(range);
+    if (range->unmapped) {
+        range->unmapped(range);
         free(range);
         return;
     }

@@ -40,7 +40,7 @@ uint64_t hc_start_time(int pid)
 }
 
 /* Random per process, so that ids of two processes do not collide. */
-uint64_t hc_unique_id(void)
+static uint64_t unique_id(void)
 {
     static _Atomic uint64_t next;
     uint64_t start = atomic_load(&next);
@@ -51,6 +51,12 @@ uint64_t hc_unique_id(void)
         atomic_compare_exchange_strong(&next, &start, fresh);
     }
     return atomic_fetch_add(&next, 1);
+}
+
+uint64_t hc_buffer_id(void)
+{
+    static _Atomic uint64_t next = 1;
+    return atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
 }
 
 int hc_device_of_uuid(const unsigned char uuid[16])
@@ -105,7 +111,7 @@ int hc_memfd_new(struct hc_trailer *t, int device)
     memcpy(t->magic, MAGIC, sizeof MAGIC);
     t->version = VERSION;
     t->bytes = sizeof *t;
-    t->id = hc_unique_id();
+    t->id = unique_id();
     t->pid = getpid();
     t->start_time = start_time;
     t->node = hc_topology.node;

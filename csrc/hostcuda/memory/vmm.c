@@ -57,7 +57,7 @@ static struct hc_memory *memory_of(CUmemGenericAllocationHandle handle)
     return memory && memory->references ? memory : NULL;
 }
 
-void hc_mapping_end(struct hc_range *mapping)
+static void unmapped(struct hc_range *mapping)
 {
     struct hc_memory *memory = mapping->memory;
     pthread_rwlock_wrlock(&hc_ranges_lock);
@@ -325,6 +325,7 @@ CUresult hc_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
         mapping->memfd = memory->memfd;
         mapping->id = hc_buffer_id();
         mapping->memory = memory;
+        mapping->unmapped = unmapped;
         mapping->reserved = reserved;
         atomic_init(&mapping->holds, 1);
         memory->mappings++;

@@ -1,5 +1,6 @@
 /* Events: an event stores a position in the order of a stream, so that one comparison tells whether it is done. */
 #define _GNU_SOURCE
+#include "core/hc_life.h"
 #include "stream/hc_event.h"
 
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static int event_begin(struct hc_event *event, CUevent *out)
     return 0;
 }
 
-void hc_event_hold(struct hc_event *event)
+static void hold(struct hc_event *event)
 {
     atomic_fetch_add(&event->refs, 1);
 }
@@ -78,7 +79,7 @@ void hc_event_hold(struct hc_event *event)
 void hc_event_put(struct hc_event *event)
 {
     if (atomic_fetch_sub(&event->refs, 1) != 1) return;
-    if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) hc_capture_event_gone(event);
+    if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) hc_captures->event_ends(event);
     if (event->shared) hc_shared_event_end(event->shared);
     pthread_mutex_lock(&free_lock);
     event->next = free_events;
@@ -149,7 +150,7 @@ static void end_event(uint64_t value, void *object, void *context)
     if (event->device == *(int *)context) destroy((CUevent)(uintptr_t)value); // NOLINT: a number, never followed
 }
 
-void hc_events_reset(int device)
+static void reset(int device)
 {
     hc_handle_each(HC_EVENT, end_event, &device);
 }
@@ -162,10 +163,12 @@ static void end_event_of_context(uint64_t value, void *object, void *context)
     destroy((CUevent)(uintptr_t)value); // NOLINT: a number, never followed
 }
 
-void hc_events_context_gone(CUcontext context)
+static void context_ends(CUcontext context)
 {
     hc_handle_each(HC_EVENT, end_event_of_context, &context);
 }
+
+HC_LIFE(HC_MODULE_EVENTS, .reset = reset, .context_ends = context_ends)
 
 /* ---- record ---- */
 
@@ -210,7 +213,7 @@ int hc_event_submit(struct hc_event *event, struct hc_stream *stream, const stru
     if (event->shared) marker.stamp = hc_shared_event_record(event->shared);
     struct hc_work work = {
         .run = reach_marker, .end = end_marker, .size = sizeof marker, .argument = &marker, .flags = HC_WORK_QUICK};
-    hc_event_hold(event);
+    hold(event);
     int rc = hc_submit_after(stream, &work, deps, n, &place);
     if (rc) {
         if (marker.stamp) hc_shared_event_done(event->shared, marker.stamp);
@@ -250,7 +253,7 @@ static int record(CUevent handle, cudaStream_t to, unsigned flags)
     if (hc_stream_device(stream) != event->device)
         rc = PSM_CUDA_INVALID_HANDLE;
     else if (captured(stream, event))
-        rc = hc_capture_event_record(stream, handle, flags);
+        rc = hc_captures->record(stream, handle, flags);
     if (rc == HC_NOT_CAPTURED) {
         rc = flags & EXTERNAL ? PSM_CUDA_INVALID_VALUE : 0; /* means something in captures only */
         if (!rc && hc_stream_is_legacy(stream)) rc = hc_capture_forbids(true);
@@ -324,7 +327,7 @@ int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const
                                .size = sizeof wait,
                                .argument = &wait,
                                .flags = HC_WORK_BLOCKS};
-        hc_event_hold(event);
+        hold(event);
         int rc = hc_submit_after(stream, &work, deps, n, ticket);
         if (rc) hc_event_put(event);
         return rc;
@@ -359,7 +362,7 @@ static int stream_wait(cudaStream_t who, CUevent handle, unsigned flags)
         return rc;
     }
     rc = HC_NOT_CAPTURED;
-    if (captured(stream, event)) rc = hc_capture_event_wait(stream, handle, flags);
+    if (captured(stream, event)) rc = hc_captures->wait(stream, handle, flags);
     if (rc == HC_NOT_CAPTURED) {
         rc = flags & EXTERNAL ? PSM_CUDA_INVALID_VALUE : 0;
         if (!rc && hc_stream_is_legacy(stream)) rc = hc_capture_forbids(true);
@@ -389,7 +392,7 @@ static int query(CUevent handle, bool wait)
     struct hc_event *event;
     int rc = hc_event_get(handle, &event);
     if (rc) return rc;
-    if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) rc = hc_capture_event_forbids(handle);
+    if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) rc = hc_captures->forbids_event(handle);
     if (!rc) rc = is_done(event, wait);
     hc_event_put(event);
     return rc;
@@ -400,7 +403,7 @@ static int time_of(struct hc_event *event, CUevent handle, int64_t *time)
 {
     if (event->flags & DISABLE_TIMING) return PSM_CUDA_INVALID_HANDLE;
     if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) {
-        int rc = hc_capture_event_forbids(handle);
+        int rc = hc_captures->forbids_event(handle);
         if (rc) return rc;
     }
     if (!state_of(event).recorded) return PSM_CUDA_INVALID_HANDLE;

@@ -20,7 +20,6 @@ int hc_submit_after(struct hc_stream *stream, const struct hc_work *work, const 
 /* Everything submitted to the stream so far is done when these tickets are (the last position of the stream itself, and
  * what the rules of the legacy stream add). Returns how many there are; writes at most `room`. */
 size_t hc_stream_frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room);
-bool hc_ticket_done(const struct hc_ticket *ticket);
 bool hc_stream_idle(struct hc_stream *stream);                 /* cudaStreamQuery */
 cudaStream_t hc_stream_handle(const struct hc_stream *stream); /* the application's handle: 0 for defaults */
 bool hc_stream_is_legacy(const struct hc_stream *stream);
@@ -29,27 +28,18 @@ bool hc_stream_is_blocking(const struct hc_stream *stream);
 
 /* ---- events ---- */
 
-struct hc_event;
 struct hc_capture_point; /* where an event was recorded while its stream was captured; owned by graph code */
 int hc_event_get(CUevent handle, struct hc_event **event); /* held until hc_event_put; INVALID_HANDLE */
 void hc_event_put(struct hc_event *event);
-void hc_event_hold(struct hc_event *event);
 int hc_event_device(const struct hc_event *event);
 /* Slot for graph code, accessed like that of streams. */
 struct hc_capture_point **hc_event_capture(struct hc_event *event);
-/* Called when the memory of an event with a non-empty slot is released. Set by graph code. */
-void hc_capture_event_gone(struct hc_event *event);
 /* Records into `stream` now, captured or not; `deps` as for hc_submit_after. For event record nodes at the launch. */
 int hc_event_submit(struct hc_event *event, struct hc_stream *stream, const struct hc_ticket *deps, size_t n,
                     struct hc_ticket *ticket);
 /* Makes `stream` wait for the last record, captured or not. For event wait nodes at the launch. */
 int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const struct hc_ticket *deps, size_t n,
                          struct hc_ticket *ticket);
-/* cudaDeviceReset. */
-void hc_events_reset(int device);
-/* cuCtxDestroy: destroys what was created in the context. */
-void hc_events_context_gone(CUcontext context);
-void hc_streams_context_gone(CUcontext context);
 /* Notifies the sanitizer of an object that ends without a call that names it. Before its handle ends. */
 void hc_say_ended(enum hc_kind kind, uint64_t value);
 /* The context of a new object of the device. */
@@ -62,7 +52,7 @@ CUcontext hc_context_now(int device);
 int hc_batch_work(const CUstreamBatchMemOpParams *operations, unsigned count, int device, bool heap,
                   struct hc_work *work, void *argument);
 
-/* ---- inside queue.c, worker.c, stream.c ---- */
+/* ---- inside queue.c, submit.c, worker.c, stall.c, stream.c ---- */
 
 enum hc_stream_kind { HC_LEGACY, HC_BLOCKING, HC_NON_BLOCKING };
 
@@ -127,6 +117,15 @@ struct hc_stream {
     struct hc_stream_attributes *attributes; /* kept with the memory */
 };
 
+static inline bool hc_stream_reached(const struct hc_stream *stream, uint64_t number)
+{
+    return atomic_load_explicit(&stream->completed, memory_order_acquire) >= number;
+}
+static inline bool hc_ticket_done(const struct hc_ticket *ticket)
+{
+    return !ticket->stream || hc_stream_reached(ticket->stream, ticket->number);
+}
+
 extern pthread_mutex_t hc_queue_lock;
 extern atomic_bool hc_stopping; /* the process exits: waits of workers end */
 int hc_stream_context(void);    /* 0, or why there is no current context: NO_DEVICE, INVALID_CONTEXT */
@@ -136,9 +135,8 @@ struct hc_stream *hc_current_stream(void); /* of the work running in this thread
 /* Call all of these under the lock. */
 void hc_stream_sleep(struct hc_stream *stream, struct hc_sleeper *self); /* before and after the wait */
 void hc_stream_wake(struct hc_stream *stream, struct hc_sleeper *self);
-void hc_queue_link(struct hc_stream *stream);   /* registers it with its device */
-void hc_queue_unlink(struct hc_stream *stream); /* before its memory is released */
-struct hc_stream *hc_queue_pop_ready(void);     /* a stream whose first item may run, or NULL */
+void hc_queue_link(struct hc_stream *stream); /* registers it with its device */
+struct hc_stream *hc_queue_pop_ready(void);   /* a stream whose first item may run, or NULL */
 /* If host functions run one at a time and this stream's first item is one: the stream that has the turn it waits for;
  * NULL: it waits for no turn. */
 struct hc_stream *hc_queue_turn(const struct hc_stream *stream);
@@ -150,20 +148,29 @@ int hc_queue_ready_count(void);
 struct hc_stream *hc_queue_streams(int device);
 struct hc_stream *hc_queue_legacy(int device); /* NULL: not used yet; no lock needed */
 void hc_queue_forget_legacy(int device);
-void hc_stream_recycle(struct hc_stream *stream);                  /* refs reached 0 */
+void hc_stream_recycle(struct hc_stream *stream); /* refs reached 0 */
+void hc_stream_spare(struct hc_stream *stream);   /* keeps the memory for the next stream */
+struct hc_stream *hc_stream_reuse(int device);    /* NULL: there is none */
+struct hc_item *hc_item_new(const struct hc_work *work, size_t n_deps);
+void hc_queue_activate(struct hc_stream *stream); /* it has work */
+void hc_queue_append(struct hc_stream *stream, struct hc_item *item);
+/* Adds what has been submitted to a stream, unless it is done. Returns how many tickets there are; writes at most room.
+ */
+size_t hc_queue_ticket(struct hc_ticket *tickets, size_t n, size_t room, struct hc_stream *stream);
+/* What the rules of the legacy default stream add to the order of a stream. Returns and writes like that. */
+size_t hc_queue_rules(struct hc_stream *stream, struct hc_ticket *tickets, size_t room);
 void hc_queue_run(struct hc_stream *stream, struct hc_item *item); /* without the lock */
 
 void hc_workers_start(void);
 void hc_workers_stop(void);
 /* Under the lock: makes sure that workers come for what is ready. `self`: how many items the caller runs itself. */
 void hc_workers_kick(int self);
-int hc_workers_count(void);       /* under the lock */
 void hc_workers_busy(int change); /* inline runners count, so that the exit waits for them */
 
 /* stall.c, all under the lock: whether to start the thread that watches the streams, its main function, and a note that
  * it could not be started. */
 bool hc_stall_wanted(void);
-void *hc_stall_watch(void *nothing);
+void *hc_stall_watch(void *workers); /* int: ends when there is none left */
 void hc_stall_not_started(void);
 /* Work that call `fn` of thread `tid` had queued was the first to fail on its device. Without the lock. */
 void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code);

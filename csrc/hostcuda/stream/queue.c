@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base.h"
 #include "log.h"
@@ -13,6 +12,8 @@ enum { SPARE_ITEMS = 128 };
 
 pthread_mutex_t hc_queue_lock = PTHREAD_MUTEX_INITIALIZER;
 atomic_bool hc_stopping;
+const struct hc_captures *hc_captures;
+atomic_int hc_captures_running;
 
 static struct hc_stream *streams_of[HC_MAX_DEVICES];        /* all that live or have work */
 static struct hc_stream *_Atomic legacy_of[HC_MAX_DEVICES]; /* the legacy stream, once used */
@@ -21,6 +22,9 @@ static struct hc_stream *ready_first, *ready_last;
 static int ready_count;
 static struct hc_stream *host_first, *host_last; /* serial host functions: streams that wait for their turn */
 static struct hc_stream *host_turn;              /* whose turn it is */
+/* Memory to be reused, linked by device_next. A stream's device never changes, so a ticket of a destroyed stream can
+ * still ask for it. */
+static struct hc_stream *free_streams[HC_MAX_DEVICES];
 static struct hc_item *spare;
 static int spares;
 
@@ -43,19 +47,9 @@ bool hc_stream_stopped(const struct hc_stream *stream)
            atomic_load_explicit(&stream->cancelled, memory_order_relaxed);
 }
 
-static bool reached(const struct hc_stream *stream, uint64_t number)
-{
-    return atomic_load_explicit(&stream->completed, memory_order_acquire) >= number;
-}
-
-bool hc_ticket_done(const struct hc_ticket *ticket)
-{
-    return !ticket->stream || reached(ticket->stream, ticket->number);
-}
-
 static bool idle(const struct hc_stream *stream)
 {
-    return reached(stream, atomic_load_explicit(&stream->submitted, memory_order_acquire));
+    return hc_stream_reached(stream, atomic_load_explicit(&stream->submitted, memory_order_acquire));
 }
 
 /* ---- what a device knows ---- */
@@ -70,7 +64,7 @@ void hc_queue_link(struct hc_stream *stream)
     if (stream->kind == HC_LEGACY) atomic_store(&legacy_of[stream->device], stream);
 }
 
-void hc_queue_unlink(struct hc_stream *stream)
+static void unlink_stream(struct hc_stream *stream)
 {
     if (stream->device_next) stream->device_next->device_previous = stream->device_previous;
     if (stream->device_previous)
@@ -96,9 +90,28 @@ void hc_queue_forget_legacy(int device)
     atomic_store(&legacy_of[device], NULL);
 }
 
+void hc_stream_recycle(struct hc_stream *stream)
+{
+    unlink_stream(stream);
+    hc_stream_spare(stream);
+}
+
+void hc_stream_spare(struct hc_stream *stream)
+{
+    stream->device_next = free_streams[stream->device];
+    free_streams[stream->device] = stream;
+}
+
+struct hc_stream *hc_stream_reuse(int device)
+{
+    struct hc_stream *stream = free_streams[device];
+    if (stream) free_streams[device] = stream->device_next;
+    return stream;
+}
+
 /* ---- items ---- */
 
-static struct hc_item *item_new(const struct hc_work *work, size_t n_deps)
+struct hc_item *hc_item_new(const struct hc_work *work, size_t n_deps)
 {
     struct hc_item *item = spare;
     if (item)
@@ -235,14 +248,6 @@ struct hc_item *hc_queue_take(struct hc_stream *stream)
     return item;
 }
 
-static void activate(struct hc_stream *stream)
-{
-    if (stream->active) return;
-    stream->active = true;
-    atomic_fetch_add(&stream->refs, 1);
-    if (stream->kind == HC_BLOCKING) atomic_fetch_add(&busy_blocking[stream->device], 1);
-}
-
 /* Runs an item, or skips it after an error or a reset. Host functions of cudaStreamAddCallback are always called, with
  * the error. */
 void hc_queue_run(struct hc_stream *stream, struct hc_item *item)
@@ -315,119 +320,46 @@ void hc_queue_cancel(struct hc_stream *stream)
         push_ready(waiter);
 }
 
-/* ---- submission ---- */
+/* ---- what submissions need ---- */
 
-static size_t add_ticket(struct hc_ticket *tickets, size_t n, size_t room, struct hc_stream *stream)
+void hc_queue_activate(struct hc_stream *stream)
 {
-    uint64_t number = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
-    if (reached(stream, number)) return n;
-    if (n < room) tickets[n] = (struct hc_ticket){stream, number};
-    return n + 1;
+    if (stream->active) return;
+    stream->active = true;
+    atomic_fetch_add(&stream->refs, 1);
+    if (stream->kind == HC_BLOCKING) atomic_fetch_add(&busy_blocking[stream->device], 1);
 }
 
-/* Adds the rules of the legacy default stream to the order of a stream. Under the lock. */
-static size_t implicit_deps(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
+void hc_queue_append(struct hc_stream *stream, struct hc_item *item)
 {
-    size_t n = 0;
-    if (stream->kind == HC_BLOCKING) {
-        struct hc_stream *legacy = atomic_load_explicit(&legacy_of[stream->device], memory_order_relaxed);
-        if (legacy) n = add_ticket(tickets, n, room, legacy);
-    } else if (stream->kind == HC_LEGACY && atomic_load(&busy_blocking[stream->device])) {
-        for (struct hc_stream *other = streams_of[stream->device]; other; other = other->device_next)
-            if (other->kind == HC_BLOCKING) n = add_ticket(tickets, n, room, other);
-    }
-    return n;
-}
-
-size_t hc_stream_frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
-{
-    pthread_mutex_lock(&hc_queue_lock);
-    size_t n = add_ticket(tickets, 0, room, stream);
-    size_t used = n < room ? n : room;
-    n += implicit_deps(stream, tickets + used, room - used);
-    pthread_mutex_unlock(&hc_queue_lock);
-    return n;
-}
-
-static bool all_done(const struct hc_ticket *deps, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!hc_ticket_done(&deps[i])) return false;
-    return true;
-}
-
-/* Call it under the lock; runs the work in this thread and returns without the lock. */
-static void run_here(struct hc_stream *stream, const struct hc_work *work, uint64_t number)
-{
-    stream->running = true; /* work submitted by others meanwhile is queued after it */
-    hc_workers_busy(1);
-    pthread_mutex_unlock(&hc_queue_lock);
-    int code = hc_device_sticky(stream->device) ? 0 : work->run((void *)work->argument, stream->device);
-    if (code && hc_device_fail(stream->device, code)) {
-        const struct hc_call *call = hc_current_call();
-        hc_say_failed_later(stream, call ? call->fn : -1, psm_tid(), code);
-    }
-    if (work->end) work->end((void *)work->argument);
-    pthread_mutex_lock(&hc_queue_lock);
-    hc_workers_busy(-1);
-    hc_queue_finish(stream, NULL, number);
-    if (hc_queue_ready()) hc_workers_kick(0);
-    pthread_mutex_unlock(&hc_queue_lock);
-}
-
-int hc_submit_after(struct hc_stream *stream, const struct hc_work *work, const struct hc_ticket *deps, size_t n,
-                    struct hc_ticket *ticket)
-{
-    if (work->size > HC_ARGUMENT) return PSM_CUDA_INVALID_VALUE;
-    pthread_mutex_lock(&hc_queue_lock);
-    uint64_t number = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
-    size_t rules = implicit_deps(stream, NULL, 0);
-    bool here = work->flags & HC_WORK_QUICK && hc_options.inline_work && !stream->active && !rules && all_done(deps, n);
-    struct hc_item *item = NULL;
-    if (!here) {
-        item = item_new(work, rules + n);
-        if (!item) {
-            pthread_mutex_unlock(&hc_queue_lock);
-            return PSM_CUDA_OUT_OF_MEMORY;
-        }
-        item->number = number;
-        implicit_deps(stream, item->deps, rules);
-        if (n) memcpy(item->deps + rules, deps, n * sizeof *deps);
-        item->n_deps = rules + n;
-    }
-    atomic_store_explicit(&stream->submitted, number, memory_order_release);
-    activate(stream);
-    if (ticket) *ticket = (struct hc_ticket){stream, number};
-    if (here) {
-        run_here(stream, work, number);
-        return 0;
-    }
     if (stream->last)
         stream->last->next = item;
     else
         stream->first = item;
     stream->last = item;
     advance(stream);
-    if (stream->ready) hc_workers_kick(0);
-    pthread_mutex_unlock(&hc_queue_lock);
-    return 0;
 }
 
-int hc_submit(struct hc_stream *stream, const struct hc_work *work, struct hc_ticket *ticket)
+size_t hc_queue_ticket(struct hc_ticket *tickets, size_t n, size_t room, struct hc_stream *stream)
 {
-    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) {
-        int rc = hc_capture_work(stream, work);
-        if (ticket) *ticket = (struct hc_ticket){NULL, 0};
-        if (rc != HC_NOT_CAPTURED) return rc;
-    }
-    if (stream->kind == HC_LEGACY) {
-        int rc = hc_capture_forbids(true);
-        if (rc) return rc;
-    }
-    return hc_submit_after(stream, work, NULL, 0, ticket);
+    uint64_t number = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
+    if (hc_stream_reached(stream, number)) return n;
+    if (n < room) tickets[n] = (struct hc_ticket){stream, number};
+    return n + 1;
 }
 
-/* ---- waiting ---- */
+size_t hc_queue_rules(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
+{
+    size_t n = 0;
+    if (stream->kind == HC_BLOCKING) {
+        struct hc_stream *legacy = atomic_load_explicit(&legacy_of[stream->device], memory_order_relaxed);
+        if (legacy) n = hc_queue_ticket(tickets, n, room, legacy);
+    } else if (stream->kind == HC_LEGACY && atomic_load(&busy_blocking[stream->device])) {
+        for (struct hc_stream *other = streams_of[stream->device]; other; other = other->device_next)
+            if (other->kind == HC_BLOCKING) n = hc_queue_ticket(tickets, n, room, other);
+    }
+    return n;
+}
 
 bool hc_stream_idle(struct hc_stream *stream)
 {
@@ -436,83 +368,4 @@ bool hc_stream_idle(struct hc_stream *stream)
     if (stream->kind != HC_BLOCKING) return true;
     struct hc_stream *legacy = atomic_load(&legacy_of[stream->device]);
     return !legacy || idle(legacy);
-}
-
-void hc_stream_sleep(struct hc_stream *stream, struct hc_sleeper *self)
-{
-    const struct hc_call *call = hc_current_call();
-    *self = (struct hc_sleeper){.next = stream->sleepers, .fn = call ? call->fn : -1, .tid = psm_tid()};
-    stream->sleepers = self;
-}
-
-void hc_stream_wake(struct hc_stream *stream, struct hc_sleeper *self)
-{
-    struct hc_sleeper **link = &stream->sleepers;
-    while (*link != self) link = &(*link)->next;
-    *link = self->next;
-}
-
-int hc_ticket_wait(const struct hc_ticket *ticket)
-{
-    struct hc_stream *stream = ticket->stream;
-    if (!stream) return 0;
-    if (!reached(stream, ticket->number)) {
-        struct hc_sleeper self;
-        pthread_mutex_lock(&hc_queue_lock);
-        hc_stream_sleep(stream, &self);
-        while (!reached(stream, ticket->number)) {
-            struct timespec until;
-            clock_gettime(CLOCK_MONOTONIC, &until);
-            until.tv_sec++;
-            /* If the system refused to create a thread, somebody must try again. */
-            if (pthread_cond_timedwait(&stream->done, &hc_queue_lock, &until) && hc_queue_ready()) hc_workers_kick(0);
-        }
-        hc_stream_wake(stream, &self);
-        pthread_mutex_unlock(&hc_queue_lock);
-    }
-    return hc_device_sticky(stream->device);
-}
-
-static int wait_all(struct hc_ticket *tickets, size_t n, int device)
-{
-    for (size_t i = 0; i < n; i++) hc_ticket_wait(&tickets[i]);
-    return hc_device_sticky(device);
-}
-
-int hc_stream_drain(struct hc_stream *stream)
-{
-    if (hc_stream_idle(stream)) return hc_device_sticky(stream->device);
-    struct hc_ticket few[8], *tickets = few;
-    size_t room = sizeof few / sizeof *few, n;
-    while ((n = hc_stream_frontier(stream, tickets, room)) > room) {
-        if (tickets != few) free(tickets);
-        room = n + 8;
-        tickets = malloc(room * sizeof *tickets);
-        if (!tickets) return PSM_CUDA_OUT_OF_MEMORY;
-    }
-    int rc = wait_all(tickets, n, stream->device);
-    if (tickets != few) free(tickets);
-    return rc;
-}
-
-int hc_device_drain(int device)
-{
-    if (device < 0 || device >= HC_MAX_DEVICES) return PSM_CUDA_INVALID_DEVICE;
-    struct hc_ticket few[8], *tickets = few;
-    size_t room = sizeof few / sizeof *few, n;
-    for (;;) {
-        n = 0;
-        pthread_mutex_lock(&hc_queue_lock);
-        for (struct hc_stream *stream = streams_of[device]; stream; stream = stream->device_next)
-            n = add_ticket(tickets, n, room, stream);
-        pthread_mutex_unlock(&hc_queue_lock);
-        if (n <= room) break;
-        if (tickets != few) free(tickets);
-        room = n + 8;
-        tickets = malloc(room * sizeof *tickets);
-        if (!tickets) return PSM_CUDA_OUT_OF_MEMORY;
-    }
-    int rc = wait_all(tickets, n, device);
-    if (tickets != few) free(tickets);
-    return rc;
 }

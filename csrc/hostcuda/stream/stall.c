@@ -38,20 +38,6 @@ static void prepare(void)
     patience = (uint64_t)(seconds * 1e9);
 }
 
-const char *hc_stream_kind_name(const struct hc_stream *stream)
-{
-    if (stream->kind == HC_LEGACY) return "legacy";
-    if (stream->per_thread) return "per-thread";
-    return stream->kind == HC_BLOCKING ? "blocking" : "non-blocking";
-}
-
-void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code)
-{
-    psm_msg_hostcuda_failed_later(fn >= 0 ? hc_functions[fn].name : "work", tid, hc_cudaGetErrorName(code), code,
-                                  hc_stream_kind_name(stream),
-                                  atomic_load_explicit(&stream->handle, memory_order_relaxed), stream->device);
-}
-
 /* The facts of a stall, copied under the lock and printed without it. */
 struct told {
     bool over, host, turn; /* turn: host functions run one at a time */
@@ -144,12 +130,12 @@ static void tell(const struct told *told)
     }
 }
 
-static void *watch(void *nothing)
+void *hc_stall_watch(void *workers)
 {
-    (void)nothing;
+    const int *count = workers;
     struct told told[MOST];
     pthread_mutex_lock(&hc_queue_lock);
-    while (!atomic_load_explicit(&hc_stopping, memory_order_relaxed) && hc_workers_count() > 0) {
+    while (!atomic_load_explicit(&hc_stopping, memory_order_relaxed) && *count > 0) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         uint64_t step = patience / 2 + 1000000;
@@ -177,11 +163,6 @@ bool hc_stall_wanted(void)
     if (watching || !patience) return false;
     watching = true;
     return true;
-}
-
-void *hc_stall_watch(void *nothing)
-{
-    return watch(nothing);
 }
 
 void hc_stall_not_started(void)

@@ -1,5 +1,6 @@
 /* Streams as seen by the application: handles, the default streams, queries and settings. */
 #define _GNU_SOURCE
+#include "core/hc_life.h"
 #include "stream/hc_stream.h"
 
 #include <stdlib.h>
@@ -7,9 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Memory to be reused, linked by device_next, under hc_queue_lock. A stream's device never changes, so a ticket of a
- * destroyed stream can still ask for it. */
-static struct hc_stream *free_streams[HC_MAX_DEVICES];
 static pthread_condattr_t monotonic;
 static pthread_key_t thread_key;
 static _Atomic uint64_t last_id;
@@ -27,8 +25,7 @@ static _Thread_local struct thread_streams *mine;
 static struct hc_stream *stream_new(int device, enum hc_stream_kind kind, unsigned flags, int priority)
 {
     pthread_mutex_lock(&hc_queue_lock);
-    struct hc_stream *stream = free_streams[device];
-    if (stream) free_streams[device] = stream->device_next;
+    struct hc_stream *stream = hc_stream_reuse(device);
     pthread_mutex_unlock(&hc_queue_lock);
     if (!stream) {
         stream = calloc(1, sizeof *stream);
@@ -62,13 +59,6 @@ static void stream_begin(struct hc_stream *stream)
     hc_queue_link(stream);
     atomic_store(&stream->refs, 1);
     pthread_mutex_unlock(&hc_queue_lock);
-}
-
-void hc_stream_recycle(struct hc_stream *stream)
-{
-    hc_queue_unlink(stream);
-    stream->device_next = free_streams[stream->device];
-    free_streams[stream->device] = stream;
 }
 
 /* Whether the memory still is a stream. The caller then checks which one. */
@@ -109,10 +99,7 @@ static int get_legacy(int device, struct hc_stream **out)
         hc_queue_link(stream);
     }
     atomic_fetch_add(&stream->refs, 1);
-    if (fresh) { /* another thread was first */
-        fresh->device_next = free_streams[device];
-        free_streams[device] = fresh;
-    }
+    if (fresh) hc_stream_spare(fresh); /* another thread was first */
     pthread_mutex_unlock(&hc_queue_lock);
     *out = stream;
     return 0;
@@ -224,7 +211,7 @@ struct hc_capture **hc_stream_capture(struct hc_stream *stream)
 
 /* ---- start, stop, reset ---- */
 
-int hc_streams_start(void)
+static int start(void)
 {
     owner = getpid();
     pthread_condattr_init(&monotonic);
@@ -234,16 +221,11 @@ int hc_streams_start(void)
     return 0;
 }
 
-void hc_streams_stop(void)
-{
-    hc_workers_stop();
-}
-
 static void end_stream(uint64_t value, void *object, void *context)
 {
     struct hc_stream *stream = object;
     if (stream->device != *(int *)context || !hc_handle_end(HC_STREAM, value)) return;
-    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) hc_capture_stream_gone(stream);
+    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) hc_captures->stream_ends(stream);
     atomic_store(&stream->handle, 0);
     hc_stream_put(stream);
 }
@@ -282,9 +264,8 @@ again:
     pthread_mutex_unlock(&hc_queue_lock);
 }
 
-void hc_streams_reset(int device)
+static void reset(int device)
 {
-    hc_events_reset(device);
     drop_work(device);
     hc_handle_each(HC_STREAM, end_stream, &device);
 }
@@ -297,10 +278,12 @@ static void end_stream_of_context(uint64_t value, void *object, void *context)
     end_stream(value, object, &stream->device);
 }
 
-void hc_streams_context_gone(CUcontext context)
+static void context_ends(CUcontext context)
 {
     hc_handle_each(HC_STREAM, end_stream_of_context, &context);
 }
+
+HC_LIFE(HC_MODULE_STREAMS, .start = start, .reset = reset, .context_ends = context_ends, .stop = hc_workers_stop)
 
 /* ---- create and destroy ---- */
 
@@ -363,7 +346,7 @@ static int destroy(cudaStream_t handle)
 {
     struct hc_stream *stream = hc_handle_end(HC_STREAM, (uint64_t)(uintptr_t)handle);
     if (!stream) return PSM_CUDA_INVALID_HANDLE;
-    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) hc_capture_stream_gone(stream);
+    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) hc_captures->stream_ends(stream);
     atomic_store(&stream->handle, 0);
     hc_stream_put(stream);
     return 0;
@@ -384,7 +367,7 @@ CUresult hc_cuStreamDestroy_v2(CUstream hStream)
 /* A captured stream has nothing to wait for: querying it is an error that ends its capture. */
 static int refuse_captured(struct hc_stream *stream)
 {
-    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) return hc_capture_forbids_stream(stream);
+    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) return hc_captures->forbids_stream(stream);
     return stream->kind == HC_LEGACY ? hc_capture_forbids(true) : 0;
 }
 

@@ -83,7 +83,7 @@ static void *worker(void *nothing)
 }
 
 /* Signals of the application are for its own threads; faults of a worker itself are still delivered. */
-static bool start_thread(void *(*run)(void *), size_t stack)
+static bool start_thread(void *(*run)(void *), size_t stack, void *argument)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -99,21 +99,16 @@ static bool start_thread(void *(*run)(void *), size_t stack)
     pthread_attr_setstacksize(&attributes, stack);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, &attributes, run, NULL);
+    int rc = pthread_create(&thread, &attributes, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return rc == 0;
 }
 
-int hc_workers_count(void)
-{
-    return workers;
-}
-
 static bool start_worker(void)
 {
-    if (!start_thread(worker, STACK)) return false;
-    if (hc_stall_wanted() && !start_thread(hc_stall_watch, WATCH_STACK)) hc_stall_not_started();
+    if (!start_thread(worker, STACK, NULL)) return false;
+    if (hc_stall_wanted() && !start_thread(hc_stall_watch, WATCH_STACK, &workers)) hc_stall_not_started();
     return true;
 }
 
