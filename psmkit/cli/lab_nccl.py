@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import fault_option
+from psmkit.cli.lab_options import (
+    Lists,
+    combinations,
+    deadline_option,
+    debug_option,
+    differ_option,
+    fault_option,
+    format_option,
+    link_option,
+    lists,
+    nodes_option,
+    out_option,
+    ranks_option,
+    seed_option,
+)
+from psmkit.cli.lab_page import as_json, begin, judge, show_ranks
 from psmkit.cli.lab_progress import Progress
-from psmkit.cli.lab_run import DOUBT, judge
-from psmkit.cli.output import show, show_page, width
-from psmkit.model.wording import counted
+from psmkit.cli.output import show, show_page
 
 if TYPE_CHECKING:
     from psmkit.lab.nccl import NcclCase
@@ -26,9 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["nccl"]
 
-_REASONS = 8
 _NAMES = 4
-_LISTS: dict[str, tuple[str, str, str]] = {
+_LISTS: Lists = {
     "pattern": (
         "alltoall",
         "PATTERNS",
@@ -39,15 +48,6 @@ _LISTS: dict[str, tuple[str, str, str]] = {
     "app_stream": ("nonblocking", "STREAMS", "The application's stream: legacy, blocking, nonblocking."),
     "memory": ("cuda", "MEMORIES", "Allocator of the buffers: cuda (cudaMalloc), nccl (ncclMemAlloc)."),
 }
-
-
-def _lists(function: Callable[..., int]) -> Callable[..., int]:
-    for name, (default, _, text) in reversed(_LISTS.items()):
-        option = "--" + name.replace("_", "-")
-        function = click.option(option, name, default=default, metavar="NAME[,...]", help=f"{text}  [{default}]")(
-            function
-        )
-    return function
 
 
 def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -74,16 +74,11 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     required=True,
     help="A libnccl.so, or its folder: NCCL or a fork, linked to the shared CUDA runtime.",
 )
-@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Number of ranks, each a process.  [2]")
+@ranks_option
 @click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs of a node.  [one for each rank]")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Number of emulated nodes.  [1]")
-@click.option(
-    "--link",
-    type=click.Choice(("nvswitch", "nvlink", "pcie")),
-    default="nvswitch",
-    help="Link between the GPUs.  [nvswitch]",
-)
-@_lists
+@nodes_option
+@link_option
+@lists(_LISTS)
 @click.option(
     "--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part of a collective.  [64K]"
 )
@@ -96,7 +91,7 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast and reduce.  [0]")
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
 @click.option("--nonblocking-comm", is_flag=True, help="Create communicators that do not block.")
-@click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
+@seed_option
 @click.option(
     "--env",
     "environment",
@@ -106,35 +101,17 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     help="Set an environment variable of the ranks. Repeatable.",
 )
 @fault_option
-@click.option(
-    "--differ",
-    "differs",
-    multiple=True,
-    metavar="rank=N,KEY=VALUE",
-    help="Give one rank other settings: skip=recv, shorter=4K, NCCL_BUFFSIZE=65536, ... Repeatable.",
-)
+@differ_option("skip=recv, shorter=4K, NCCL_BUFFSIZE=65536")
 @click.option(
     "--kernels",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     help="A library that runs NCCL's kernels on the host (PSM_HOSTCUDA_KERNELS).",
 )
 @click.option("--no-strict", is_flag=True, help="Allow the host to access device memory; by default that is a crash.")
-@click.option(
-    "--deadline",
-    "--timeout",
-    type=click.FloatRange(0.1),
-    default=60.0,
-    help="Seconds until a run that has not ended is stopped.  [60]",
-)
-@click.option("--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Log level.  [INFO]")
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Write the evidence to this new folder.",
-)
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
+@deadline_option("--timeout")
+@debug_option
+@out_option
+@format_option
 def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run a real NCCL library in processes on emulated CUDA, and check every byte.
 
@@ -185,41 +162,25 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
     from psmkit.lab import nccl as lab
     from psmkit.lab import transfer
 
-    lists = [_words(name, given[name]) for name in _LISTS]
-    sizes = [transfer.size(text) for text in size.split(",")]
     cases: list[NcclCase] = []
-    for pattern, kind, op, stream, memory in itertools.product(*lists):
-        for each in sizes:
-            case = lab.NcclCase(
-                name=str(len(cases)),
-                pattern=pattern,
-                size=each,
-                iters=given["iters"],
-                type=kind,
-                op=op,
-                root=given["root"],
-                app_stream=stream,
-                memory=memory,
-                registered=int(given["register"]),
-                blocking=int(not given["nonblocking_comm"]),
-                seed=given["seed"] % (1 << 64),
-            )
-            cases.append(case)
+    for number, each, words in combinations(_LISTS, given, size, lab, transfer):
+        pattern, kind, op, stream, memory = words
+        case = lab.NcclCase(
+            name=str(number),
+            pattern=pattern,
+            size=each,
+            iters=given["iters"],
+            type=kind,
+            op=op,
+            root=given["root"],
+            app_stream=stream,
+            memory=memory,
+            registered=int(given["register"]),
+            blocking=int(not given["nonblocking_comm"]),
+            seed=given["seed"] % (1 << 64),
+        )
+        cases.append(case)
     return cases
-
-
-def _words(name: str, text: str) -> list[str]:
-    from psmkit.lab import nccl as lab
-    from psmkit.lab import transfer
-
-    allowed: tuple[str, ...] = getattr(transfer if name == "app_stream" else lab, _LISTS[name][1])
-    words = text.split(",")
-    for word in words:
-        if word not in allowed:
-            raise click.BadParameter(
-                f"{word!r}; expected one of {', '.join(allowed)}", param_hint="--" + name.replace("_", "-")
-            )
-    return words
 
 
 def _show(done: LabRun, library: Library, form: str) -> int:
@@ -234,72 +195,20 @@ def _show(done: LabRun, library: Library, form: str) -> int:
             why = str(error)
     status, doubt = judge(done, report)
     if form == "json":
-        import json
-        from dataclasses import asdict
-
-        data = asdict(done.outcome) | {"good": status == 0, "cases": done.cases, "settings": done.settings}
-        if report is not None:
-            codes = sorted({f.code for f in report.findings})
-            culprits = sorted({c.global_rank for c in report.culprits if c.global_rank is not None})
-            data["analysis"] = {
-                "verdict": report.verdict.value,
-                "reason": report.reason,
-                "codes": codes,
-                "culprits": culprits,
-            }
-        show(json.dumps(data, indent=1) + "\n")
+        culprits = sorted({c.global_rank for c in report.culprits if c.global_rank is not None}) if report else []
+        show(as_json(done, report, status, {"culprits": culprits}))
     else:
         _page(done, library, (status, doubt), report, why)
     return status
 
 
 def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Report | None, why: str) -> None:
-    from psmkit.report.layout import Page, Span
-    from psmkit.report.ranktable import fit
-
-    outcome, cases, settings = done.outcome, len(done.cases), done.settings
-    status, doubt = judged
-    page = Page(width(sys.stdout))
-    moved = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
-    page.add(
-        Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error"),
-        f": {counted(len(outcome.ranks), 'rank')}, {counted(cases, 'case')}, {counted(moved, 'byte')} checked, {outcome.seconds:.1f} s",
-    )
-    if doubt:
-        page.wrap(f"all cases are good, but {doubt}")
+    outcome, settings = done.outcome, done.settings
+    page = begin(done, *judged)
     page.wrap(f"{library.path}: NCCL {library.version or '?'}, CUDA runtime {library.cudart}")
     if library.missing:
         page.wrap(f"not provided by emulated CUDA: {', '.join(library.missing)}")
-    page.blank()
-    rows, reasons = [], []
-    for rank in outcome.ranks:
-        right = sum(r.get("status") == "PSM_OK" for r in rank.reports)
-        bad = next((r for r in rank.reports if r.get("status") != "PSM_OK"), None)
-        where = str(bad.get("stage")) if bad and rank.state == "failed" else rank.stage
-        rows.append(
-            [
-                str(rank.rank),
-                str(rank.pid),
-                f"{right}/{cases}",
-                rank.state,
-                where,
-                str(bad.get("status")) if bad else "",
-            ]
-        )
-        if reason := f"case {bad.get('name')}: {bad.get('text')}" if bad else rank.text:
-            reasons.append(f"rank {rank.rank}: {reason}")
-    lines = fit(["rank", "pid", "right", "state", "stage", "error"], rows, page.width)
-    page.add(Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add(line)
-    page.blank()
-    for reason in reasons[:_REASONS]:
-        page.wrap(reason, hang="    ")
-    if (more := len(reasons) - _REASONS) > 0:
-        page.wrap(f"... and {counted(more, 'more rank')} (--format json)")
-    page.blank()
-    for text in done.idle:
-        page.wrap(f"never fired: {text}", hang="    ")
+    show_ranks(page, done, stage_of_failure=False)
     for what, names in (
         ("left behind, shared memory", outcome.shared_memory),
         ("left behind, processes", outcome.processes),

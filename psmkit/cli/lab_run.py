@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import fault_option
+from psmkit.cli.lab_options import (
+    Lists,
+    combinations,
+    deadline_option,
+    debug_option,
+    differ_option,
+    fault_option,
+    format_option,
+    link_option,
+    lists,
+    nodes_option,
+    out_option,
+    ranks_option,
+    seed_option,
+)
+from psmkit.cli.lab_page import as_json, begin, judge, show_ranks
 from psmkit.cli.lab_progress import Progress
-from psmkit.cli.output import show, show_page, width
-from psmkit.model.wording import counted
+from psmkit.cli.output import show, show_page
 
 if TYPE_CHECKING:
     from psmkit import Report
     from psmkit.lab.transfer import Case, LabRun
 
-__all__ = ["DOUBT", "judge", "report", "run"]
+__all__ = ["report", "run"]
 
-_FORMAT = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
-)
-_REASONS = 8
-DOUBT = 3  # exit status
-_LISTS: dict[str, tuple[str, str, str]] = {
+_LISTS: Lists = {
     "pattern": ("pair", "PATTERNS", "Who sends to whom: pair, ring, alltoall, random."),
     "share": ("auto", "SHARES", "How ranks share memory: auto, cumem, cuda-ipc, memfd, posix, same-process."),
     "zero_copy": ("never", "ZERO_COPIES", "never: copy through the FIFO; registered, always: one copy."),
     "app_stream": ("nonblocking", "STREAMS", "The application's stream: legacy, blocking, nonblocking."),
 }
-
-
-def _lists(function: Callable[..., int]) -> Callable[..., int]:
-    for name, (default, _, text) in reversed(_LISTS.items()):
-        option = "--" + name.replace("_", "-")
-        function = click.option(option, name, default=default, metavar="NAME[,...]", help=f"{text}  [{default}]")(
-            function
-        )
-    return function
 
 
 @click.command(
@@ -54,9 +51,9 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
         "psmkit lab run --size 8M --differ rank=1,skip=recv --deadline 5 --out run4   # a hang",
     ),
 )
-@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Number of ranks, each a process.  [2]")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Number of emulated nodes.  [1]")
-@_lists
+@ranks_option
+@nodes_option
+@lists(_LISTS)
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
 @click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs of a case.  [2]")
 @click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections of a pair of ranks.  [1]")
@@ -65,15 +62,9 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
 )
-@click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
+@seed_option
 @fault_option
-@click.option(
-    "--differ",
-    "differs",
-    multiple=True,
-    metavar="rank=N,KEY=VALUE",
-    help="Give one rank other settings: steps=4, shorter=100, skip=recv, ... Repeatable.",
-)
+@differ_option("steps=4, shorter=100, skip=recv")
 @click.option(
     "--cuda",
     type=click.Choice(("emulated", "real")),
@@ -83,32 +74,16 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs of a node; ranks use them in turn.  [8]"
 )
-@click.option(
-    "--link",
-    type=click.Choice(("nvswitch", "nvlink", "pcie")),
-    default="nvswitch",
-    help="Link between the GPUs.  [nvswitch]",
-)
-@click.option(
-    "--deadline",
-    type=click.FloatRange(0.1),
-    default=60.0,
-    help="Seconds until a run that has not ended is stopped.  [60]",
-)
+@link_option
+@deadline_option()
 @click.option(
     "--timeout",
     type=click.FloatRange(0.001),
     help="Seconds that a wait of the control plane may take.  [a third of --deadline]",
 )
-@click.option("--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Log level.  [INFO]")
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Write the evidence to this new folder.",
-)
-@_FORMAT
+@debug_option
+@out_option
+@format_option
 def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run ranks that exchange data through libpsm, and check every byte.
 
@@ -155,48 +130,33 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
 def _cases(size: str, stall: float, given: dict[str, Any]) -> list[Case]:
     from psmkit.lab import transfer
 
-    lists = [_words(name, given[name]) for name in _LISTS]
-    sizes = [transfer.size(text) for text in size.split(",")]
     timeout = given["timeout"] or given["deadline"] / 3
     cases: list[Case] = []
-    for pattern, share, zero_copy, stream in itertools.product(*lists):
-        for each in sizes:
-            case = transfer.Case(
-                name=str(len(cases)),
-                pattern=pattern,
-                size=each,
-                iters=given["iters"],
-                channels=given["channels"],
-                app_stream=stream,
-                variant=given["variant"],
-                seed=given["seed"] % (1 << 64),
-                steps=given["steps"],
-                buffer_size=None if given["buffer_size"] is None else transfer.size(given["buffer_size"]),
-                share=share,
-                zero_copy=zero_copy,
-                timeout_ms=max(1, round(timeout * 1000)),
-                stall_report_ms=max(1, round(stall * 1000)),
-            )
-            cases.append(case)
+    for number, each, words in combinations(_LISTS, given, size, transfer):
+        pattern, share, zero_copy, stream = words
+        case = transfer.Case(
+            name=str(number),
+            pattern=pattern,
+            size=each,
+            iters=given["iters"],
+            channels=given["channels"],
+            app_stream=stream,
+            variant=given["variant"],
+            seed=given["seed"] % (1 << 64),
+            steps=given["steps"],
+            buffer_size=None if given["buffer_size"] is None else transfer.size(given["buffer_size"]),
+            share=share,
+            zero_copy=zero_copy,
+            timeout_ms=max(1, round(timeout * 1000)),
+            stall_report_ms=max(1, round(stall * 1000)),
+        )
+        cases.append(case)
     return cases
-
-
-def _words(name: str, text: str) -> list[str]:
-    from psmkit.lab import transfer
-
-    allowed: tuple[str, ...] = getattr(transfer, _LISTS[name][1])
-    words = text.split(",")
-    for word in words:
-        if word not in allowed:
-            raise click.BadParameter(
-                f"{word!r}; expected one of {', '.join(allowed)}", param_hint="--" + name.replace("_", "-")
-            )
-    return words
 
 
 @click.command("report", cls=Command, examples=("psmkit lab report run1", "psmkit lab report run1 --format json"))
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@_FORMAT
+@format_option
 def report(folder: Path, form: str) -> int:
     """Show the result of `psmkit lab run` or `psmkit lab nccl` again, from its folder. The exit status is the same."""
     from psmkit.lab import transfer
@@ -211,40 +171,10 @@ def _show(done: LabRun, form: str) -> int:
     found = analyze([str(path) for path in evidence]) if evidence else None
     status, doubt = judge(done, found)
     if form == "json":
-        import json
-        from dataclasses import asdict
-
-        data = asdict(done.outcome) | {"good": status == 0, "cases": done.cases, "settings": done.settings}
-        if found is not None:
-            codes = sorted({f.code for f in found.findings})
-            data["analysis"] = {"verdict": found.verdict.value, "reason": found.reason, "codes": codes}
-        show(json.dumps(data, indent=1) + "\n")
+        show(as_json(done, found, status))
         return status
     _page(done, status, doubt, found)
     return status
-
-
-def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
-    """The exit status, and what is in doubt when all cases are good and the status is not 0."""
-    from psmkit import Verdict
-    from psmkit.model import CODES, Family
-
-    if not done.outcome.good:
-        return 1, ""
-    if found is None:
-        return DOUBT, "the run left nothing to analyse"
-    if found.verdict in (Verdict.FAILED, Verdict.HUNG):
-        return 1, f"the analysis says {found.verdict.value}"
-    if done.idle:
-        return DOUBT, f"{counted(len(done.idle), 'fault')} that you asked for never fired"
-    if found.verdict is Verdict.INCONCLUSIVE:
-        return DOUBT, "the analysis cannot say that the run is healthy"
-    if found.verdict is Verdict.LEAKING:
-        return DOUBT, "the analysis says leaking"
-    # Misuse of handles or memory: the data was correct by luck. A stream that stalled for a while (PSM515) still ended.
-    memory = {f.code for f in found.findings if f.severity.weight and CODES[f.code].family is Family.MEMORY}
-    misused = sorted(memory - {"PSM515"})
-    return (DOUBT, f"CUDA is misused ({', '.join(misused)})") if misused else (0, "")
 
 
 def _as_declared(done: LabRun, verdict: str, codes: list[str]) -> str:
@@ -266,42 +196,9 @@ def _as_declared(done: LabRun, verdict: str, codes: list[str]) -> str:
 
 
 def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
-    from psmkit.report.layout import Page, Span
-    from psmkit.report.ranktable import fit
-
-    outcome, cases = done.outcome, len(done.cases)
-    page = Page(width(sys.stdout))
-    bytes_moved = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
-    head = Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error")
-    page.add(
-        head,
-        f": {counted(len(outcome.ranks), 'rank')}, {counted(cases, 'case')}, {counted(bytes_moved, 'byte')} checked, {outcome.seconds:.1f} s",
-    )
-    if doubt:
-        page.wrap(f"all cases are good, but {doubt}")
-    page.blank()
-    rows, reasons = [], []
-    for rank in outcome.ranks:
-        right = sum(r.get("status") == "PSM_OK" for r in rank.reports)
-        bad = next((r for r in rank.reports if r.get("status") != "PSM_OK"), None)
-        error = str(bad.get("status")) if bad else ""
-        where = str(bad.get("stage")) if bad else rank.stage
-        reason = f"case {bad.get('name')}: {bad.get('text')}" if bad else rank.text
-        rows.append([str(rank.rank), str(rank.pid), f"{right}/{cases}", rank.state, where, error])
-        if reason:
-            reasons.append(f"rank {rank.rank}: {reason}")
-    lines = fit(["rank", "pid", "right", "state", "stage", "error"], rows, page.width)
-    page.add(Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add(line)
-    page.blank()
-    for reason in reasons[:_REASONS]:
-        page.wrap(reason, hang="    ")
-    if (more := len(reasons) - _REASONS) > 0:
-        page.wrap(f"and {counted(more, 'more rank')} (--format json shows all)")
-    page.blank()
-    for text in done.idle:
-        page.wrap(f"never fired: {text}", hang="    ")
+    outcome = done.outcome
+    page = begin(done, status, doubt)
+    show_ranks(page, done, stage_of_failure=True)
     for what, left in (("shared memory", outcome.shared_memory), ("processes", outcome.processes)):
         if left:
             page.wrap(f"left behind, {what}: {', '.join(left)}")
