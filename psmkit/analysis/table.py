@@ -143,6 +143,8 @@ def _blamed(culprit: Culprit) -> object:
     """The rank of a culprit, or its process if no line names the rank."""
     if culprit.global_rank is not None:
         return culprit.global_rank
+    if culprit.host is None and culprit.comm is not None:
+        return culprit.comm, culprit.rank  # a rank of a process group of torch, which no row has
     return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
 
 

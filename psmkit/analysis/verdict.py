@@ -306,6 +306,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
             Culprit(
                 run=run.index,
                 why=chosen.title,
+                comm=n.comm,
                 rank=n.rank,
                 host=n.host,
                 pid=n.pid,

@@ -38,7 +38,8 @@ class Evidence:
 class Named:
     """A process to blame as a text names it: none of the processes that printed NCCL's lines. Unknown parts are None.
 
-    ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`.
+    ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`. ``comm`` is the process group of torch that ``rank`` counts in, if
+    the lines do not show the global rank.
     """
 
     rank: int | None = None
@@ -46,6 +47,7 @@ class Named:
     pid: int | None = None
     basis: str | None = None
     device: int | None = None
+    comm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ def culprit_name(culprit: Culprit) -> str:
     if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
         return f"the process at {culprit.host}"
     name = "a process of unknown rank" if rank is None else f"rank {rank}"
+    if culprit.global_rank is None and culprit.comm is not None and rank is not None:
+        name = f"{name} of {culprit.comm}"
     if rank is None and details:
         name, details = details[0], ["rank unknown"]
     if culprit.device is not None:
@@ -132,7 +134,7 @@ def culprit_ranks(report: Report) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for culprit in (*report.culprits, *(c for run in report.runs for c in run.culprits)):
         rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
-        assumed = culprit.global_rank is None and culprit.rank_basis in _CONDITIONS
+        assumed = culprit.global_rank is None and (culprit.rank_basis in _CONDITIONS or culprit.comm is not None)
         if rank is not None and not assumed:
             found.add((culprit.run, rank))
     return found

@@ -87,6 +87,17 @@ def test_ends_of_others_name_whom_their_lines_name(tmp_path: Path) -> None:
     assert [(c.host, c.pid) for c in ucx] == [("node7", 4711), ("node7", 4712)]
 
 
+def test_the_line_of_ucx_explains_the_warning_of_its_plugin(tmp_path: Path) -> None:
+    warn = (
+        "\nnode7:4711:4712 [0] ucx_plugin.c:498 NCCL WARN Failed: UCX error ucx_plugin.c:498 '-5' Invalid parameter\n"
+    )
+    report = analyzed(tmp_path, UCX.format(4711, "ERROR") + warn)
+    assert report.reason.startswith("UCX failed in node7:4711"), report.reason
+    assert report.findings[0].evidence[0].line == 1
+    alone = analyzed(tmp_path, warn)
+    assert alone.verdict == "failed" and [c.pid for c in alone.culprits] == [4711]
+
+
 def test_a_log_of_ucx_and_nixl_alone_gives_a_verdict_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from psmkit.report import render
 from tests.analysis.outside import nccl
 from tests.analysis.test_watchdog import status, timeout
 
@@ -73,12 +74,23 @@ def test_the_rank_whose_id_never_came_is_named_in_the_default_group(
 
 
 @pytest.mark.parametrize(
-    ("place", "rank"), [("[Rank 3] NCCL", 3), ("[PG 0 (default_pg) Rank 3] Process group", 3), ("[PG 2 (17) Rank 3] Process group", None)]
+    ("place", "comm"), [
+        ("[Rank 3] NCCL", None), ("[PG 0 (default_pg) Rank 3] Process group", None),
+        ("[PG 2 (17) Rank 3] Process group", "process group 2 (17)"), ("[PG ID 2 PG GUID 17(tp) Rank 3] Process group", "process group 2 (17(tp))"),
+    ]
 )  # fmt: skip
-def test_the_watchdog_names_the_rank_of_a_cuda_error(place: str, rank: int | None, tmp_path: Path) -> None:
+def test_the_watchdog_names_the_rank_of_a_cuda_error_in_the_job_or_in_its_group(
+    place: str, comm: str | None, tmp_path: Path
+) -> None:
     report = analyzed(tmp_path, ECC + WATCHDOG.format(place))
     assert report.verdict == "failed"
-    assert [c.rank for c in report.culprits] == ([rank] if rank is not None else [])
+    (culprit,) = report.culprits
+    assert (culprit.rank, culprit.comm, culprit.global_rank) == (3, comm, None if comm else 3)
+    who = f"rank 3 of {comm}" if comm else "rank 3"
+    assert f"who:     {who} (confidence" in render(report)
+    # its own tag names the rank in the job
+    (tagged,) = analyzed(tmp_path, ECC + "[rank5]:" + WATCHDOG.format(place)).culprits
+    assert (tagged.rank, tagged.comm) == (5, None)
 
 
 def test_closed_connections_without_a_communicator_say_nothing_about_a_teardown(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_consequence_that_is_printed_first_is_not_the_origin(merged: bool, tmp_p
     logs = ranks()
     lost_peer(logs[0], "2026-11-21 01:35:22")
     out_of_memory(logs[1], "2026-11-21 01:35:22")
-    found = serious(find("errors", tmp_path, logs, merged))
+    found = serious(find("errors+survived", tmp_path, logs, merged))
     assert [(f.code, f.severity, f.culprits) for f in found] == [("PSM509", Severity.ERROR, (1,))]
     assert "rank 1" in found[0].title and "transport/shm.cc:590" in found[0].title
     assert OOM in found[0].evidence[0].text
@@ -43,7 +43,7 @@ def test_error_that_init_survives_is_not_an_error(tmp_path: Path) -> None:
         1, "transport/nvls.cc:300"
     )
     logs[2].complete().work().destroy()
-    found = find("errors", tmp_path, logs)
+    found = find("errors+survived", tmp_path, logs)
     assert not [f for f in found if f.severity is Severity.ERROR]
     assert [f.culprits for f in found] == [()]
 
@@ -54,7 +54,7 @@ def test_the_same_error_on_every_rank_is_one_finding(tmp_path: Path) -> None:
         log.warn("enqueue.cc:1449", "Cuda failure 700 'an illegal memory access was encountered'").chain(
             1, "group.cc:422"
         )
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM405", (0, 1, 2, 3))]
 
 
@@ -72,7 +72,7 @@ def test_independent_errors_are_two_findings_the_blamed_rank_first(tmp_path: Pat
     logs[2].warn(
         "proxy.cc:1223", "ncclProxyClientGetFd call to tpRank 3 handle 0x7fcc180052b1 failed : 3", "async"
     ).fail(3)
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM509", (3,)), ("PSM401", (0,))]
     assert found[0].confidence > found[1].confidence
 
@@ -84,7 +84,7 @@ def test_earlier_time_stamp_decides_between_two_causes(tmp_path: Path) -> None:
         "enqueue.cc:1449", "Cuda failure 700 'an illegal memory access was encountered'", time="2026-11-21 01:35:22"
     )
     logs[2].chain(1, "group.cc:422")
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [f.culprits for f in found] == [(2,), (0,)]
 
 
@@ -93,7 +93,7 @@ def test_unknown_warning_above_a_chain_is_reported_with_its_words(tmp_path: Path
     logs[2].warn("transport/zebra.cc:77", "zebra engine stalled in lane 12", "async").chain(
         3, "transport/zebra.cc:90", thread="async"
     ).fail(3)
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM401", (2,))]
     assert "zebra engine stalled in lane 12" in found[0].title
     assert found[0].confidence < 0.9
@@ -106,7 +106,7 @@ def test_unknown_warning_is_a_remark_where_the_work_goes_on(tmp_path: Path) -> N
     logs[2].warn("transport/zebra.cc:77", "zebra engine stalled in lane 12")
     for log in logs:
         log.work().destroy()
-    found = find("errors", tmp_path, logs)
+    found = find("errors+survived", tmp_path, logs)
     assert [(f.code, f.severity) for f in found] == [("PSM401", Severity.INFO)]
 
 
@@ -114,13 +114,13 @@ def test_unknown_warning_that_speaks_of_a_peer_is_no_cause(tmp_path: Path) -> No
     logs = ranks()
     logs[0].warn("transport/zebra.cc:77", "zebra lost its remote peer", "async").fail(6)
     out_of_memory(logs[1])
-    assert [f.culprits for f in serious(find("errors", tmp_path, logs))] == [(1,)]
+    assert [f.culprits for f in serious(find("errors+survived", tmp_path, logs))] == [(1,)]
 
 
 def test_chain_without_a_warning_names_its_first_step(tmp_path: Path) -> None:
     logs = ranks()
     logs[1].chain(1, "transport/p2p.cc:556", "transport.cc:228", thread="async").fail(1)
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM401", (1,))]
     assert "transport/p2p.cc:556" in found[0].title
 
@@ -128,7 +128,7 @@ def test_chain_without_a_warning_names_its_first_step(tmp_path: Path) -> None:
 def test_chain_that_does_not_reach_the_application_is_not_an_error(tmp_path: Path) -> None:
     logs = ranks()
     logs[1] = Rank(1).start().chain(3, "transport/net_ib/init.cc:526 (ncclIbInit)")
-    assert not serious(find("errors", tmp_path, logs))
+    assert not serious(find("errors+survived", tmp_path, logs))
 
 
 def test_chain_after_a_harmless_warning_belongs_to_it(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_chain_after_a_harmless_warning_belongs_to_it(tmp_path: Path) -> None:
         )
         log.complete()
     out_of_memory(logs[3])
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM509", (3,))]
     assert "shm.cc" in found[0].evidence[0].text
 
@@ -147,7 +147,7 @@ def test_chain_after_a_harmless_warning_belongs_to_it(tmp_path: Path) -> None:
 def test_only_victims_speak_and_nobody_is_blamed_without_a_name(tmp_path: Path) -> None:
     logs = ranks()
     lost_peer(logs[0])
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM401", ())]
     assert "because of a peer" in found[0].title
 
@@ -164,7 +164,7 @@ def test_only_victims_speak_and_nobody_is_blamed_without_a_name(tmp_path: Path) 
 def test_code_of_an_origin_follows_from_its_line(text: str, code: str, tmp_path: Path) -> None:
     logs = ranks()
     logs[1].warn("transport/p2p.cc:292", text, "async").fail(1)
-    assert [(f.code, f.culprits) for f in serious(find("errors", tmp_path, logs))] == [(code, (1,))]
+    assert [(f.code, f.culprits) for f in serious(find("errors+survived", tmp_path, logs))] == [(code, (1,))]
 
 
 def test_wrong_message_size_is_blamed_on_the_rank_with_other_settings(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_wrong_message_size_is_blamed_on_the_rank_with_other_settings(tmp_path: 
     for log in logs:
         log.line(f"{log._member()} - Init START").complete()
     logs[0].warn("bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "async").fail(3)
-    found = of(find("errors", tmp_path, logs), "PSM401")
+    found = of(find("errors+survived", tmp_path, logs), "PSM401")
     assert [f.culprits for f in found] == [(3,)]
 
 
@@ -184,7 +184,7 @@ def test_error_on_the_way_out_of_a_failure_is_no_cause(tmp_path: Path) -> None:
         log.warn("bootstrap.cc:209", "Message truncated : received 8192 bytes instead of 512", "async").fail(3)
         log.warn("transport/psm_p2p.cc:785", "Cuda failure 'invalid resource handle'", "service")
         log.chain(1, "proxy.cc:1057", "proxy.cc:1069", thread="service")
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [f.culprits for f in found] == [(2,)]
     assert "Message truncated" in found[0].title
 
@@ -194,7 +194,7 @@ def test_peer_that_leaves_at_the_end_is_not_an_error(tmp_path: Path) -> None:
     logs[0].warn(
         "proxy.cc:1527", "[Service thread] Could not receive type from localRank 2, res=3, closed=0", "service"
     )
-    assert not [f for f in find("errors", tmp_path, logs) if f.severity is Severity.ERROR]
+    assert not [f for f in find("errors+survived", tmp_path, logs) if f.severity is Severity.ERROR]
 
 
 def test_log_of_warnings_only_still_has_its_origin(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_log_of_warnings_only_still_has_its_origin(tmp_path: Path) -> None:
         if log.rank != 1:
             log.warn("misc/socket.cc:98", "socketProgress: Connection closed by remote peer node0<60163>")
     logs[1].warn("transport/shm.cc:590", OOM)
-    found = serious(find("errors", tmp_path, logs, merged=True))
+    found = serious(find("errors+survived", tmp_path, logs, merged=True))
     assert [(f.code, f.processes) for f in found] == [("PSM509", ("node0:7101",))]
 
 
@@ -212,12 +212,12 @@ def test_warnings_about_a_lost_peer_alone_are_an_error_without_a_culprit(tmp_pat
         Rank(r).warn("misc/socket.cc:98", "socketProgress: Connection closed by remote peer node0<60163>")
         for r in range(3)
     ]
-    found = serious(find("errors", tmp_path, logs, merged=True))
+    found = serious(find("errors+survived", tmp_path, logs, merged=True))
     assert [(f.code, f.culprits) for f in found] == [("PSM401", ())]
 
 
 def test_clean_logs_have_no_errors(tmp_path: Path) -> None:
-    assert not find("errors", tmp_path, [log.work().destroy() for log in ranks()])
+    assert not find("errors+survived", tmp_path, [log.work().destroy() for log in ranks()])
 
 
 def test_connection_that_libpsm_refuses_is_an_error_though_a_peer_is_blamed_above(tmp_path: Path) -> None:
@@ -227,6 +227,6 @@ def test_connection_that_libpsm_refuses_is_an_error_though_a_peer_is_blamed_abov
         "",
         "psm p2p send rank 0 peer 1 channel 0 is not connected, setup ended with PSM_ERR_TIMEOUT: rank 0 got no answer to Setup",
     )
-    found = of(find("errors", tmp_path, [log]), "PSM401")
+    found = of(find("errors+survived", tmp_path, [log]), "PSM401")
     assert [(f.severity, f.ranks) for f in found] == [(Severity.ERROR, (0,))]
     assert "PSM_ERR_TIMEOUT" in found[0].title

@@ -265,3 +265,21 @@ def test_communicators_of_processes_that_were_started_together_are_one_run(tmp_p
     # and one that failed after it
     later = analyze(tmp_path, full + shared_gpu(6011, 6092) + shared_gpu(6013, 6110))
     assert len(later.runs) == 2
+
+
+def dead_end(port: int, ends: str = " [Progress Thread]") -> str:
+    return (
+        f"box:77:99 [6] transport/net_ib.cc:2244 NCCL WARN NET/IB: Got completion from peer 10.0.3.5<{port}> with status=12 opcode=129 len=1048576 vendor err 129 (Recv) localGid ::ffff:10.0.6.3 remoteGids::ffff:10.0.6.5 hca mlx5_10\n"
+        "box:77:99 [6] NCCL INFO transport/net.cc:1362 -> 6\n"
+        f"box:77:99 [6] NCCL INFO proxy.cc:910 -> 6{ends}\n"
+    )
+
+
+def test_warnings_of_a_progress_thread_are_errors_of_their_own(tmp_path: Path) -> None:
+    report = analyze(tmp_path, dead_end(53908) + dead_end(50188))
+    (error,) = [f for f in report.findings if f.severity == "error"]
+    assert [e.line for e in error.evidence] == [1, 2, 3]
+    assert "transport/net.cc:1362 -> proxy.cc:910 and became the asynchronous error" in error.explanation
+    # a warning that a chain leads to, before the error has reached its end
+    led = analyze(tmp_path, dead_end(53908, "") + dead_end(50188))
+    assert [e.line for e in led.findings[0].evidence] == [1, 2, 6]

@@ -46,7 +46,7 @@ def test_refused_connection_that_ends_init_is_the_first_cause(tmp_path: Path) ->
         "socketPollConnect: connect to 10.0.0.7<45001> returned Connection refused, exceeded error retry count after 35 attempts",
     )
     logs[3].chain(6, "misc/socket.cc:567", "bootstrap.cc:660", "init.cc:1560", "group.cc:75")
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.ranks) for f in found] == [("PSM203", (3,))]
 
 
@@ -61,21 +61,21 @@ def test_completion_with_error_blames_the_rank_whose_link_went_down(tmp_path: Pa
         )
         logs[rank].chain(6, "transport/net_ib.cc:2370", "transport/net.cc:1206", thread="progress")
         logs[rank].line("proxy.cc:940 -> 6 [Progress Thread]", "progress")
-    found = of(find("errors", tmp_path, logs), "PSM406")
+    found = of(find("errors+survived", tmp_path, logs), "PSM406")
     assert [f.culprits for f in found if f.severity is Severity.ERROR] == [(1,)]
 
 
 def test_port_event_alone_is_a_warning(tmp_path: Path) -> None:
     logs = [log.work() for log in ranks()]
     logs[1].warn("transport/net_ib.cc:179", "NET/IB : mlx5_0:1 Got async error event: port error", "ras")
-    found = find("errors", tmp_path, logs)
+    found = find("errors+survived", tmp_path, logs)
     assert [(f.code, f.severity, f.ranks) for f in found] == [("PSM406", Severity.WARNING, (1,))]
 
 
 def test_descriptors_that_run_out_are_the_first_cause(tmp_path: Path) -> None:
     logs = ranks()
     logs[0].warn("misc/socket.cc:567", "Call to socket failed : Too many open files").chain(2, "group.cc:422")
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert [(f.code, f.culprits) for f in found] == [("PSM401", (0,))]
 
 
@@ -126,12 +126,12 @@ def test_a_title_leaves_out_gids_and_ends_at_a_word(tmp_path: Path) -> None:
         f"NET/IB: Got completion from peer 10.0.0.2<45001> with status=12 opcode=0 len=0 {gids}",
     )
     log.chain(6, "transport/net_ib.cc:2370").fail(6)
-    (found,) = serious(find("errors", tmp_path, [log]))
+    (found,) = serious(find("errors+survived", tmp_path, [log]))
     assert "::" not in found.title and "Gid" not in found.title and "10.0.0.2<45001>" in found.title
     assert "remoteGids ::ffff" in found.evidence[0].text
     long = ranks(2)[0].warn("misc/socket.cc:1", "word " * 60).chain(6, "misc/socket.cc:2").fail(6)
     (tmp_path / "long").mkdir()
-    (cut,) = serious(find("errors", tmp_path / "long", [long]))
+    (cut,) = serious(find("errors+survived", tmp_path / "long", [long]))
     assert cut.title.endswith("word\N{HORIZONTAL ELLIPSIS}") and len(cut.title) < 150
 
 

@@ -28,14 +28,14 @@ def test_failed_call_that_nccl_prints_at_info_is_no_first_cause(call: str, tmp_p
 def test_call_that_fails_at_warn_is_the_first_cause(tmp_path: Path) -> None:
     logs = [Rank(r).start() for r in range(4)]
     logs[1].warn("misc/ibvwrap.cc:208", _NO_DEVICE.format("ibv_query_device_ex"))
-    assert [f.culprits for f in serious(find("errors", tmp_path, logs))] == [(1,)]
+    assert [f.culprits for f in serious(find("errors+survived", tmp_path, logs))] == [(1,)]
 
 
 def test_failed_call_at_info_whose_error_reaches_the_application_is_the_first_cause(tmp_path: Path) -> None:
     logs = ranks()
     logs[1].line(_NO_DEVICE.format("ibv_query_device_ex"), "async")
     logs[1].chain(2, "transport/net_ib/init.cc:301", "transport/net.cc:202", thread="async").fail(2)
-    assert [f.culprits for f in serious(find("errors", tmp_path, logs))] == [(1,)]
+    assert [f.culprits for f in serious(find("errors+survived", tmp_path, logs))] == [(1,)]
 
 
 def test_error_that_is_returned_later_does_not_belong_to_a_tolerated_failure(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_error_that_is_returned_later_does_not_belong_to_a_tolerated_failure(tmp
         "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
     )
     logs[1].chain(3, "bootstrap.cc:660", "init.cc:1560", "group.cc:75")
-    found = serious(find("errors", tmp_path, logs))
+    found = serious(find("errors+survived", tmp_path, logs))
     assert "bootstrap.cc:660" in found[0].title
     assert all("query_device" not in f.title for f in found if f.severity is Severity.ERROR)
 

@@ -60,6 +60,30 @@ def test_the_desync_report_names_the_ranks(tmp_path: Path) -> None:
     assert (report.code, report.culprits) == ("PSM302", (1, 3))
 
 
+def test_a_desync_report_whose_ranks_wait_in_several_collectives_is_doubtful(tmp_path: Path) -> None:
+    lines = (
+        " - [0] Timeout at collective: ALLREDUCE, #{}\n - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
+        "   [7] finished collective #182, but didn't join collective #183 (count from 1)\n - Snapshot of ranks' latest states:\n"
+        "   #182 finished ranks:\n     [7] finished ALLREDUCE\n   #{} started ranks:\n     [0, 1, 2] started ALLREDUCE\n"
+    )
+    (one,) = run_rule(find, tmp_path, job=lines.format(183, 183))
+    assert (one.culprits, one.confidence) == ((7,), 0.9)
+    assert one.title.endswith("it did not join the collective in which the others wait")
+    apart = lines.format(315, 315) + "   #317 started ranks:\n     [3, 4, 5, 6] started _ALLGATHER_BASE\n"
+    (several,) = run_rule(find, tmp_path, job=apart)
+    assert (several.culprits, several.confidence) == ((7,), 0.6)
+    assert several.title.endswith("it did not join collective #183, and the others wait in #315 and #317")
+    # the rank that reports completed the collective that rank 7 did not join
+    status = (
+        "[rank0]:[E515 18:36:47.343391940 ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by "
+        "watchdog at work sequence id: 241 PG status: last enqueued work: 183, last completed work: {}\n"
+    )
+    (against,) = run_rule(find, tmp_path, job=lines.format(183, 183) + status.format(183))
+    assert against.confidence == 0.6 and "rank 0 completed work 183" in against.explanation
+    (fits,) = run_rule(find, tmp_path, job=lines.format(183, 183) + status.format(182))
+    assert fits.confidence == 0.9
+
+
 def test_the_tag_of_a_desync_line_is_no_rank_of_its_list(tmp_path: Path) -> None:
     lines = "[1,0]<stderr>: [3]  finished collective #12, but didn't join collective #13\n"
     (report,) = run_rule(find, tmp_path, job=lines)

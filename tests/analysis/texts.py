@@ -148,10 +148,12 @@ def watchdog(*reporters: int, seq: int = 3) -> str:
 
 
 def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:
-    """What one rule module finds in these logs."""
-    found = importlib.import_module(f"psmkit.analysis.rules.{rule}").find(job_of(tmp_path, logs, merged))
+    """What a rule module finds in these logs; ``one+other`` are two modules."""
+    job = job_of(tmp_path, logs, merged)
+    modules = [importlib.import_module(f"psmkit.analysis.rules.{name}") for name in rule.split("+")]
+    found = [f for module in modules for f in module.find(job)]
     assert all(isinstance(f, Finding) for f in found)
-    return list(found)
+    return found
 
 
 def of(found: Iterable[Finding], code: str) -> list[Finding]:

@@ -8,7 +8,7 @@ import json
 import jsonschema
 import pytest
 
-from psmkit.model import Evidence, Finding, Report
+from psmkit.model import Evidence, Finding, Named, Report
 from psmkit.report import data, render
 
 from . import samples
@@ -17,6 +17,13 @@ from . import samples
 @pytest.mark.parametrize("name", sorted(samples.ALL))
 def test_a_report_follows_the_schema(name: str) -> None:
     jsonschema.validate(json.loads(render(samples.ALL[name](), "json")), data.schema())
+
+
+def test_a_report_with_named_processes_follows_the_schema() -> None:
+    report = samples.hung()
+    named = Named(1, "n7", 4711, "launcher tag", 3, "process group 2 (3)")
+    findings = tuple(dataclasses.replace(f, named=(named,)) for f in report.findings)
+    jsonschema.validate(json.loads(render(dataclasses.replace(report, findings=findings), "json")), data.schema())
 
 
 def test_the_schema_itself_is_valid() -> None:

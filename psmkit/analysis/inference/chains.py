@@ -218,7 +218,9 @@ def _leads(shape: Shape, kind: Kind) -> bool:
         return False
     if shape.kinds[-1].name.startswith("plugin.") and kind.name.startswith("plugin."):
         return True  # a plugin warns in each of its functions, and returns through none of NCCL's
-    if shape.kinds[0].chain and (shape.kinds[-1].name in THREAD_ENDS or kind.severity == "error"):
+    if shape.kinds[-1].name in THREAD_ENDS:
+        return False  # the thread stored that error and went on to its next operation
+    if shape.kinds[0].chain and kind.severity == "error":
         return False  # the warning of that chain is not in the log, and the thread tried again: this one says why
     return shape.chain or shape.severity == "error"
 

@@ -24,7 +24,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import reports
-from psmkit.analysis.inference.chains import LINE_BITS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
+from psmkit.analysis.inference.chains import LINE_BITS, THREAD_ENDS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
@@ -48,6 +48,7 @@ __all__ = [
     "phrase",
     "place",
     "refs",
+    "signature",
     "unknown",
 ]
 
@@ -164,6 +165,11 @@ class Cascade:
     def severity(self) -> str:
         """The severity of the first line."""
         return self.shape.severity
+
+    @property
+    def stored(self) -> bool:
+        """Whether the error ends in a progress thread, which stores it as the communicator's asynchronous error."""
+        return self.shape.kinds[-1].name in THREAD_ENDS
 
     @property
     def reached_api(self) -> bool:
@@ -554,3 +560,12 @@ def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:
     if chosen:
         out += [f.ref for f in chosen[0].chain[-1:]]
     return out[:most]
+
+
+def signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
+    """A key that is equal for ranks with the same failure: the message without its numbers and names."""
+    if cascade.first.report is not None and cascade.first.report.cause == reports.MISMATCH:
+        return (reports.MISMATCH,)  # both ends report it, each with its own side of it
+    # A bus id is printed in brackets, without 0x.
+    text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", body(job, cascade.first.event))
+    return (cascade.first.event.name, text)

@@ -9,11 +9,18 @@ from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.tags import is_default_group
 from psmkit.analysis.inference.ras_tables import only_size
 from psmkit.logparse.types import Event
+from psmkit.model import Named
 
-__all__ = ["Group", "Member", "groups_of", "reporter", "silent_ranks", "size_of", "size_text"]
+__all__ = ["OF_GROUP", "Group", "Member", "group_rank", "groups_of", "reporter", "silent_ranks", "size_of", "size_text"]
 
+#: What to do with a rank of a process group.
+OF_GROUP = (
+    "The number counts within the process group: the line does not show the rank in the job. "
+    "The tag [rankN]: before other lines of this process does."
+)
 # Operations that all ranks call with the same number of elements; others may legitimately differ between ranks.
 _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
 # The larger of the two numbers of elements is the smaller one times the number of ranks.
@@ -94,6 +101,15 @@ def reporter(job: Job, event: Event) -> int | None:
         own = event.fields.get("rank")
         return own if isinstance(own, int) else None
     return rank
+
+
+def group_rank(event: Event) -> Named | None:
+    """The rank in its process group that a line of torch names, for lines whose global rank is unknown; None for lines without one."""
+    rank, group, pg = (event.fields.get(name) for name in ("rank", "group", "pg"))
+    if not isinstance(rank, int) or group is None or is_default_group(event.fields):
+        return None
+    comm = f"process group {group}" if pg is None else f"process group {pg} ({group})"
+    return Named(rank, basis=event.name, comm=comm)
 
 
 def groups_of(job: Job, events: list[Event]) -> list[Group]:

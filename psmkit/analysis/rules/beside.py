@@ -41,13 +41,19 @@ def find(job: Job) -> list[Finding]:
     """PSM401, PSM402, PSM403 and PSM406 for ends that only other libraries and the program report."""
     out: list[Finding] = []
     for run in endings.runs(job):
-        if endings.gave_up(job, run) or any(c.fatal for c in faults.of_run(job, run)):
+        if endings.gave_up(job, run) or any(c.fatal and not _passed_on(c) for c in faults.of_run(job, run)):
             continue
         # the first kind is the nearest to the cause
         found = [f for kind in _KINDS if (f := _library(job, run, kind)) is not None][:1]
         found = found or _exceptions(job, run) or [f for f in [_library(job, run, _ENGINE)] if f is not None]
         out += found or _program(job, run) or _cut(job, run) or _waits(job, run)
     return out
+
+
+def _passed_on(cascade: faults.Cascade) -> bool:
+    """Whether the first line of an error only says that a library failed in its own process: the library's line says why."""
+    known = cascade.first.known
+    return cascade.own is False and known is not None and known.blames == "self" and known.origin is False
 
 
 def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:

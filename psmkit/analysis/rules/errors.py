@@ -6,8 +6,7 @@ refused, remote error) is never an origin while some rank reports a failure of i
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
@@ -27,14 +26,12 @@ from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Finding, Named, Severity
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import plural
 
 __all__ = ["find", "origins"]
 
 _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
-#: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
-_OF_OTHER_RULES = frozenset({"record.died"})
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {
@@ -149,15 +146,6 @@ def _cuda_number(cascade: Cascade) -> int | None:
     return next((n for key in ("code", "err", "error", "res") if (n := number(fields, key)) is not None), None)
 
 
-def _signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
-    """A key that is equal for ranks with the same failure: the message without its numbers and names."""
-    if cascade.first.report is not None and cascade.first.report.cause == reports.MISMATCH:
-        return (reports.MISMATCH,)  # both ends report it, each with its own side of it
-    # A bus id is printed in brackets, without 0x.
-    text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", faults.body(job, cascade.first.event))
-    return (cascade.first.event.name, text)
-
-
 def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8) -> list[Ref]:
     out: list[Ref] = []
     lead = causes[0]
@@ -180,6 +168,8 @@ def _route(cascade: Cascade) -> str:
     name = f"{code} ({_RESULTS[code]})" if code in _RESULTS else str(code)
     way = " -> ".join(steps if len(steps) <= 4 else [*steps[:2], "...", steps[-1]])
     end = "was returned to the application" if cascade.reached_api else "goes no further in this log"
+    if cascade.stored:
+        end = "became the asynchronous error of the communicator"
     return f" The error {name} came back through {way} and {end}."
 
 
@@ -429,13 +419,13 @@ def _ranks(job: Job, proc: int) -> list[int]:
 def _grouped(job: Job, causes: Iterable[Cascade]) -> list[list[Cascade]]:
     groups: dict[tuple[object, ...], list[Cascade]] = {}
     for cascade in causes:
-        groups.setdefault(_signature(job, cascade), []).append(cascade)
+        groups.setdefault(faults.signature(job, cascade), []).append(cascade)
     return list(groups.values())
 
 
 @rule(order=10)
 def find(job: Job) -> list[Finding]:
-    """One finding for each origin of each run, and a note on errors that the job survived."""
+    """One finding for each origin of each run."""
     out: list[Finding] = []
     for info in job.runs:
         causes, after = origins(job, info.index)
@@ -445,7 +435,6 @@ def find(job: Job) -> list[Finding]:
             out.append(_finding(job, info.index, group, rest, at == 0, len(groups) - 1))
         if not causes and after:
             out.append(_consequences(job, info.index, after))
-        out.extend(_survived(job, info.index))
     return out
 
 
@@ -483,7 +472,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         title=told
         or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{whom}",
         severity=Severity.ERROR,
-        confidence=0.8 if told else 0.65,
+        # what the process itself passed on has a cause in another line, if that is in the log
+        confidence=0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
         explanation=(
             f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
@@ -544,75 +534,3 @@ def _named_by_libpsm(
     if cause == reports.DEADLINE:
         return title + reports.statement(first.reason), behind, False
     return title + first.reason, None, False
-
-
-def _survived(job: Job, run: int) -> list[Finding]:
-    """Failures that ended nothing: a warning if the line is bad, a note if NCCL tolerated it and went on."""
-    groups: dict[tuple[object, ...], list[Cascade]] = {}
-    for cascade in faults.of_run(job, run):
-        if (
-            cascade.fatal
-            or cascade.first.chain
-            or (cascade.severity in ("harmless", "info") and not (cascade.first.tolerated and cascade.noted))
-            or cascade.first.event.name in _OF_OTHER_RULES
-        ):
-            continue
-        groups.setdefault((*_signature(job, cascade), cascade.settled, cascade.aftermath), []).append(cascade)
-    out = []
-    for group in groups.values():
-        first = group[0]
-        known = first.first.known
-        tolerated = first.first.tolerated
-        bad = not (first.repaired or all(c.aftermath for c in group)) and (
-            first.severity in ("warning", "error") or (tolerated and not first.settled)
-        )
-        procs = sorted({c.proc for c in group})
-        times = Counter(c.proc for c in group).total()
-        code = known.finding if bad and known is not None and known.finding is not None else "PSM401"
-        if not CODES[code].survived:
-            continue
-        did = "noted a failure" if tolerated else "warned"
-        then = (
-            ", and NCCL repaired it"
-            if first.repaired
-            else ", and the job continued"
-            if first.settled
-            else " after an abort"
-            if first.aftermath
-            else ""
-        )
-        unknown = known is None or faults.unknown(first.first.event)
-        out.append(
-            new_finding(
-                job,
-                code,
-                run=run,
-                title=f"{names_of(job, procs)} {did} {counted(times, 'time')}{then}: {faults.brief(job, first.first.event)}",
-                severity=Severity.WARNING if bad else Severity.INFO,
-                confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
-                explanation=(
-                    known.meaning
-                    if known is not None and known.meaning and not unknown
-                    else "psmkit's catalogue does not describe this warning."
-                )
-                + _after_it(first),
-                next_step=known.next_step if known is not None and known.next_step else None,
-                refs=[c.first.ref for c in group[:4]],
-                procs=procs,
-                known_issue=issue_of(job, first.first.event, faults.body(job, first.first.event)),
-            )
-        )
-    return out
-
-
-def _after_it(cascade: Cascade) -> str:
-    if cascade.repaired:
-        return " NCCL reports later that the operation completed in another way."
-    if cascade.survived:
-        return " A communicator of the process made progress after it."
-    if cascade.destroyed:
-        return " The process completed its teardown after it."
-    if cascade.aftermath:
-        return " The process had been aborted before, so this is a consequence."
-    level = " NCCL prints it at INFO, which means that the caller tolerates it." if cascade.first.tolerated else ""
-    return f"{level} The log does not show whether it stopped anything."

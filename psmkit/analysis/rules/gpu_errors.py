@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.process_groups import OF_GROUP, group_rank
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
-from psmkit.model import Finding, Severity
+from psmkit.model import Finding, Named, Severity
 
 __all__ = ["find"]
+
+_SHOWN = 2
 
 
 @rule(order=34)
@@ -25,20 +28,22 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         (("sys.cuda.error", "torch.watchdog.cuda_error"), "PSM405", "CUDA error"),
         (("sys.cuda.oom",), "PSM509", "out of device memory"),
     ):
-        by_rank: dict[int | None, Event] = {}
+        by_rank: dict[int | Named | None, Event] = {}
         for event in job.events(*names):
             if job.run_of_event(event) == run and not endings.went_on(
                 job, event, outside.proc_of_event(job, event), run
             ):
-                by_rank.setdefault(outside.global_rank(job, event), event)
+                rank = outside.global_rank(job, event)
+                by_rank.setdefault(group_rank(event) if rank is None else rank, event)
         if not by_rank:
             continue
-        ranks = sorted(r for r in by_rank if r is not None)
+        ranks = sorted(r for r in by_rank if isinstance(r, int))
+        members = [r for r in by_rank if isinstance(r, Named)] if not ranks else []
         # a rank that is being torn down after a timeout fails in many ways
         after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
-        who = ranks_text(ranks) if ranks else "a rank"
+        who = ranks_text(ranks) if ranks else joined(_member(m) for m in members[:_SHOWN]) or "a rank"
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
         # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
@@ -57,14 +62,20 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 + (", after the watchdog gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
+                explanation=None if not members else OF_GROUP,
                 refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
                 culprits=[] if after else culprits,
+                named=members[:1] if not after else [],
                 stage="error",
             )
         )
     return out
+
+
+def _member(named: Named) -> str:
+    return f"rank {named.rank} of {named.comm}"
 
 
 def _xids(job: Job, run: int | None) -> list[Finding]:

@@ -14,10 +14,11 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference import afterwards
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.process_groups import reporter
 from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
-from psmkit.model import Finding, Severity
+from psmkit.model import CODES, Finding, Severity
 from psmkit.model.wording import RAISED, plural
 
 __all__ = ["find"]
@@ -74,19 +75,49 @@ def _desync(job: Job) -> Iterator[Finding]:
         if not behind:
             continue
         ranks = sorted(behind)
-        what = "joined no collective" if never else "did not join the collective in which the others wait"
+        what, doubt = "joined no collective" if never else "did not join the collective in which the others wait", None
+        if not never:
+            what, doubt = _apart(events, behind.values()) or (what, None)
+            doubt = _completed(job, run, events, behind.values()) or doubt
         yield new_finding(
             job,
             "PSM302",
             run=run,
             title=f"torch's desync report names {ranks_text(ranks)}: {'it' if len(ranks) == 1 else 'they'} {what}",
-            confidence=0.9,
+            confidence=0.6 if doubt else 0.9,
+            explanation=f"{CODES['PSM302'].meaning} {doubt}" if doubt else None,
             next_step=afterwards.step(job, run, f"Find out what {ranks_text(ranks)} did instead.", _timeout(job, run)),
             refs=list(dict.fromkeys(e.ref for e in behind.values()))[:_SHOWN],
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks,
         )
+
+
+def _apart(events: Iterable[Event], behind: Iterable[Event]) -> tuple[str, str] | None:
+    """What the ranks did that lag, and what is in doubt, if the others do not wait in the one collective that these ranks did not join."""
+    missing = {seq for e in behind if isinstance(seq := e.fields.get("missing"), int)}
+    started = {seq for e in events if e.name == "torch.desync.started" and isinstance(seq := e.fields.get("seq"), int)}
+    if started <= missing or len(missing) > 1:
+        return None
+    lag = f"did not join collective #{min(missing)}" if missing else "lagged"
+    where = joined(f"#{seq}" for seq in sorted(started)[:_SHOWN])
+    return (
+        f"{lag}, and the others wait in {where}",
+        "The others do not wait in this collective: torch's numbers may count the calls of several process groups.",
+    )
+
+
+def _completed(job: Job, run: int | None, events: Iterable[Event], behind: Iterable[Event]) -> str | None:
+    """What speaks against a desync report: a rank completed the collective that another one did not join, by its own status."""
+    missing = [seq for e in behind if isinstance(seq := e.fields.get("missing"), int)]
+    at = {e.fields["seq"] for e in events if e.name == "torch.desync.at"}
+    for event in job.events("torch.watchdog.status", run=run):
+        completed, rank = event.fields.get("completed"), reporter(job, event)
+        if event.fields.get("enqueued") in at and missing and isinstance(completed, int) and completed >= min(missing):
+            who = f"rank {rank}" if rank is not None else "a rank"
+            return f"But {who} completed work {completed} by its own status, so torch's numbers may count the calls of several process groups."
+    return None
 
 
 def _timeout(job: Job, run: int | None) -> Event | None:
