@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import show, show_page, width
+from psmkit.cli.output import listing_width, show, show_page, width
 from psmkit.model.errors import PsmkitError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _WHOLE = 4  # up to this many messages are shown in full
-_UNCUT = 1000
 
 
 @click.command(
@@ -56,7 +55,7 @@ def command(words: tuple[str, ...], form: str, catalogues: tuple[str, ...], verb
         return
     if not hits:
         raise PsmkitError(f"no message in the catalogue contains all of these words: {' '.join(words)}")
-    page = Page(width(sys.stdout) if sys.stdout.isatty() else _UNCUT)
+    page = Page(listing_width(sys.stdout))
     if not words and not verbose:
         _overview(page, messages)
     elif verbose or len(hits) <= _WHOLE:

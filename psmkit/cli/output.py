@@ -15,7 +15,7 @@ from psmkit.model.errors import InputError
 if TYPE_CHECKING:
     from psmkit.report.layout import Page
 
-__all__ = ["check_output", "coloured", "progress_bar", "show", "show_listing", "show_page", "width"]
+__all__ = ["check_output", "coloured", "listing_width", "progress_bar", "show", "show_listing", "show_page", "width"]
 
 PLAIN_WIDTH = 100
 _WHOLE = 1000
@@ -29,9 +29,18 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty()
 
 
+def _bounded(stream: TextIO) -> bool:
+    return stream.isatty() or bool(os.environ.get("COLUMNS"))
+
+
+def listing_width(stream: TextIO) -> int:
+    """Columns for the rows of a table: those of the terminal or COLUMNS; elsewhere rows are whole, so that they can go through grep."""
+    return width(stream) if _bounded(stream) else _WHOLE
+
+
 def width(stream: TextIO) -> int:
     """Columns to fill: those of the terminal, COLUMNS, or 100, so that piped output is always the same."""
-    if stream.isatty() or os.environ.get("COLUMNS"):
+    if _bounded(stream):
         return max(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, 40)
     return PLAIN_WIDTH
 
@@ -80,8 +89,8 @@ def show_listing(
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
 
-    bounded = sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
-    page = Page(width(sys.stdout) if bounded else _WHOLE)
+    bounded = _bounded(sys.stdout)
+    page = Page(listing_width(sys.stdout))
     cells = [list(row) for row in rows]
     keys = len(head) - texts if bounded else len(head)
     lines = fit(head[:keys], [row[:keys] for row in cells], page.width)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.analysis import analyze
-from psmkit.model import Report, Verdict
+from psmkit.model import Report, Severity, Verdict
 
 
 def _report(tmp_path: Path, log: str) -> Report:
@@ -64,8 +64,10 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     store = "[rank1]:[W1229 22:06:38.5 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[a]:36214, remote=[b]:43145): Broken pipe\n"
     report = _report(tmp_path, store)
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "sendBytes failed" in report.reason
-    assert "no communicator" not in report.reason
+    assert report.reason == "rank 1 lost the connection to torch's store on b"
+    assert [(f.severity, f.named[0].host, f.culprits) for f in report.findings] == [(Severity.INFO, "b", ())]
+    torn = _report(tmp_path, store.replace(", addr=[a]:36214, remote=[b]:43145", ""))
+    assert "sendBytes failed" in torn.reason and not torn.findings
     calm = _report(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
     assert calm.reason == "the log holds no line about the start of a communicator"
 

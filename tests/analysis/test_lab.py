@@ -334,6 +334,17 @@ def test_record_of_a_rank_that_the_lab_ended_is_no_death(tmp_path: Path) -> None
     assert not [f for f in found.findings if f.code == "PSM402"]
 
 
+def test_a_lab_log_that_lost_a_line_accuses_no_rank_that_the_lab_ended(tmp_path: Path) -> None:
+    logs = [recorded(Rank(r, 2).start(), died=True) for r in range(2)]
+    cut = report(tmp_path, logs, said(0, "waits in exchange connect for rank 1"))
+    assert cut.verdict is not Verdict.FAILED and not cut.culprits
+    # a rank that closed its record gave up by itself
+    (tmp_path / "closed").mkdir()
+    logs = [recorded(Rank(r, 3).start(), died=r < 2) for r in range(3)]
+    left = report(tmp_path / "closed", logs, said(0, "waits in exchange connect for rank 1"))
+    assert [c.rank for c in left.culprits] == [1]
+
+
 @pytest.mark.parametrize("form", ["{}", "vm:{}", "elsewhere:{}"])
 def test_lab_log_of_another_job_does_not_end_a_run_that_hangs(form: str, tmp_path: Path) -> None:
     proven_hang(tmp_path)

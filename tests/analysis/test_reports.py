@@ -324,6 +324,18 @@ def test_of_ranks_that_name_each_other_in_a_circle_the_first_one_named_counts(tm
     assert culprits(report(tmp_path, logs)) == [3]
 
 
+def test_a_rank_that_passes_on_the_failure_of_others_is_not_the_first(tmp_path: Path) -> None:
+    """Ranks 1 and 2 lose their connection and name each other; rank 3 hears of it from rank 2, and rank 0 from rank 3."""
+    logs = ranks(4)
+    refused(logs[2], 1, "peer-died", 1, "PSM_ERR_PEER_DEAD")
+    refused(logs[1], 2, "peer-failed", 2, "PSM_ERR_PEER_CLOSED")
+    ends(logs[3], "peer-failed", 2, "PSM_ERR_ABORTED")
+    refused(logs[0], 3, "peer-failed", 3, "PSM_ERR_PEER_CLOSED")
+    found = report(tmp_path, logs)
+    assert found.verdict == "failed"
+    assert not {0, 3} & {*culprits(found)}
+
+
 DIED = "the proxy of rank 1 (process 7101) closed the socket without a bye: the process has died"
 
 

@@ -118,3 +118,25 @@ def test_the_table_counts_ranks_and_processes_apart_and_the_lines_of_each_rank(t
     apart = analyze(tmp_path, channels({0: 798, 1: 799, 3: 800}))
     assert sorted(r.lines for r in apart.ranks) == [1, 2, 4]
     assert "Ranks: 3 processes on 1 host" in render(apart)
+
+
+def lost_service(devices: tuple[int, ...], pids: tuple[int, ...] = (77,)) -> str:
+    """A process that loses its proxy service while it connects, with lines of threads of these devices."""
+    steps = "".join(
+        f"box:{pids[0]}:81 [0] NCCL INFO {at} -> 3\n"
+        for at in ("/b/hipify/src/transport/p2p.cc:473", "/b/hipify/src/transport.cc:147", "/b/hipify/src/init.cc:1902")
+    )
+    warn = f"box:{pids[0]}:81 [0] /b/hipify/src/proxy.cc:1190 NCCL WARN Socket recv failed while polling for opId=0x7d9e780c40c0\n"
+    rings = "".join(f"box:{pid}:9{d} [{d}] NCCL INFO group.cc:43{d} -> 3\n" for pid in pids for d in devices)
+    return warn + steps + rings
+
+
+def test_the_only_process_is_named_if_its_own_threads_are_its_peers(tmp_path: Path) -> None:
+    report = analyze(tmp_path, lost_service((0, 1)))
+    assert (report.verdict, [(c.host, c.pid) for c in report.culprits]) == ("failed", [("box", 77)])
+    assert (
+        "transport/p2p.cc:473" in report.findings[0].explanation and "/b/hipify" not in report.findings[0].explanation
+    )
+    # with one device, or beside another process, the peer is somewhere else
+    assert not analyze(tmp_path, lost_service((0,))).culprits
+    assert not analyze(tmp_path, lost_service((0, 1), (77, 78))).culprits

@@ -1,4 +1,4 @@
-"""``codes``, ``variants`` and ``lab faults`` keep to the width of the terminal."""
+"""``catalogue``, ``codes``, ``variants`` and ``lab faults`` keep to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from psmkit import catalogue
 from psmkit.lab import faults
 from psmkit.model import CODES
 from psmkit.transport import variants
@@ -41,3 +42,14 @@ def test_variants_keep_to_the_width_and_lose_no_symptom(psmkit_cli: Cli, width: 
 def test_faults_keep_to_the_width_and_lose_no_description(psmkit_cli: Cli, width: int) -> None:
     text = _words(psmkit_cli, width, "lab", "faults")
     assert all(site.name in text and site.description in text for site in faults.sites())
+
+
+def test_the_catalogue_keeps_to_the_width_and_its_rows_are_whole_elsewhere(
+    psmkit_cli: Cli, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _words(psmkit_cli, width, "catalogue", "torch")
+    assert "torch.watchdog." in found
+    _words(psmkit_cli, width, "catalogue")
+    monkeypatch.delenv("COLUMNS")
+    whole = psmkit_cli("catalogue", "torch").out
+    assert catalogue.load().by_name["torch.store.gone"].meaning in whole

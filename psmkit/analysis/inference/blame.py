@@ -7,7 +7,7 @@ The rank at the end of the chain is the one to look at, even if it has no log at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,6 +43,8 @@ _MISSED = (
     "ras.peer.dead",
     "ras.peer.dead_notice",
 )
+#: How far a failure that ranks pass on in a circle is followed.
+_MOST_LINKS = 64
 #: A process without a rank and with fewer lines is a damaged prefix of another process's lines.
 _LEAST = 10
 
@@ -138,7 +140,19 @@ class Graph:
     def _only_heard(self, at: Target) -> bool:
         ours = self.by(at.proc)
         told = all(b.heard or b.weight == 1 for b in ours)
-        return bool(ours) and told and any(not b.heard and b.weight > 1 for b in self.against(at))
+        saw = {b.by for b in self.against(at) if not b.heard and b.weight > 1}
+        return bool(ours) and told and bool(saw) and self._leads_to(at.proc, saw)
+
+    def _leads_to(self, proc: int | None, saw: Container[int | None]) -> bool:
+        """Whether what a process passes on leads back to one of those that saw it fail, and to no failure that another one saw before."""
+        for _ in range(_MOST_LINKS):
+            link = max(self.by(proc), key=lambda b: b.weight, default=None)
+            if link is None or not (link.heard or link.weight == 1):
+                return False
+            proc = link.at.proc
+            if proc in saw:
+                return True
+        return False
 
 
 def target(job: Job, event: Event) -> Target | None:

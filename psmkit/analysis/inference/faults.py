@@ -317,7 +317,7 @@ def place(event: Event) -> str | None:
     if event.where:
         return _BUILD.sub("", event.where)
     name, line = event.fields.get("file"), event.fields.get("line")
-    return f"{name}:{line}" if name is not None and line is not None else None
+    return f"{_BUILD.sub('', str(name))}:{line}" if name is not None and line is not None else None
 
 
 def follows(job: Job, event: Event) -> bool:

@@ -37,13 +37,14 @@ def find(job: Job) -> list[Finding]:
     """PSM402 for processes that ended without closing their record."""
     out: list[Finding] = []
     by_run: dict[int | None, dict[int, Event]] = {}
+    open_: set[int] = {e.proc for e in job.events("record.unclosed", "record.died")}
     for event in job.events("record.died"):
         if event.proc >= 0 and not told_by_lab(job, event):
             by_run.setdefault(job.run_of_event(event), {}).setdefault(event.proc, event)
     for run, died in by_run.items():
         records = {e.proc for e in job.events("record.process") if e.proc >= 0 and job.run_of(e.proc) == run}
-        unclosed = {e.proc for e in job.events("record.unclosed")}
-        survivors = sorted(records - set(died) - unclosed)
+        # what the lab says of one process may be all that is left of its output, so it excuses no other one
+        survivors = sorted(records - open_)
         said = [e for e in job.events(*_SAID) if e.proc in survivors]
         alone = [p for p in died if run is not None and survivors and _was_needed(job, p, bool(said))]
         if alone:

@@ -458,7 +458,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         code = known.finding
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
+    within = at is None and _within(job, run, after)
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
+    peer = peer and not within
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
     if isinstance(says, Phrase) and says.finding is not None:
         code = says.finding
@@ -474,7 +476,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         severity=Severity.ERROR,
         # what the process itself passed on has a cause in another line, if that is in the log
         confidence=0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
-        explanation=(
+        explanation=(_WITHIN if within else "")
+        + (
             f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
@@ -489,6 +492,22 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         stage="error",
         known_issue=issue_of(job, lead.first.event, said),
     )
+
+
+#: Where the peer is that the threads of one process blame.
+_WITHIN = "The process drives several devices, and the log shows no other process: the peer is probably one of its own threads. "
+
+
+def _within(job: Job, run: int, after: Sequence[Cascade]) -> bool:
+    """Whether only one process is in view, which drives several devices and blames no process outside."""
+    procs = job.runs[run].procs
+    if len(procs) != 1:
+        return False
+    (proc,) = procs
+    devices, nranks = job.numbering.devices.get(proc, frozenset()), job.runs[run].nranks
+    if len(devices) < 2 or (nranks is not None and nranks > len(devices)):
+        return False
+    return not blame.addressed(c.first.event for c in after) and all(c.first.report is None for c in after)
 
 
 #: What a rank did to the others, by the cause that libpsm reports.

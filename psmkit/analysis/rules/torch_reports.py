@@ -18,7 +18,7 @@ from psmkit.analysis.inference.process_groups import reporter
 from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import RAISED, plural
 
 __all__ = ["find"]
@@ -42,6 +42,7 @@ def find(job: Job) -> list[Finding]:
     out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job), *_undecided(job)]
     out.extend(_running(job))
     out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
+    out.extend(_store_lost(job))
     return out
 
 
@@ -460,3 +461,27 @@ def _store(job: Job, event: Event) -> Finding:
         procs=_procs(job, run, ranks),
         culprits=ranks,
     )
+
+
+def _store_lost(job: Job) -> Iterator[Finding]:
+    """Ranks whose connection to torch's store broke. They lose it at the end of a good job, too, so it is only a note."""
+    for run, events in outside.runs_of(job, "torch.store.send_failed").items():
+        hosts = {str(e.fields["remote"]) for e in events if "remote" in e.fields}
+        if len(hosts) != 1:
+            continue
+        (host,) = hosts
+        ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+        yield new_finding(
+            job,
+            "PSM403",
+            run=run,
+            severity=Severity.INFO,
+            title=f"{ranks_text(ranks) if ranks else 'a rank'} lost the connection to torch's store on {host}",
+            confidence=0.5,
+            explanation="Rank 0 or the launcher hosts the store. This is usual at the end of a job; before it, that process ended first or the network to it failed.",
+            next_step=f"Read the end of the output of {host}: rank 0 or the launcher there may have ended first.",
+            refs=[e.ref for e in events[:_SHOWN]],
+            ranks=ranks,
+            named=[Named(host=host)],
+            stage="lost",
+        )
