@@ -115,3 +115,47 @@ def test_a_program_says_that_its_test_of_nccl_is_successful(tmp_path: Path) -> N
     report = told(tmp_path, init + "vLLM NCCL is successful!\n" * 2)
     assert report.verdict == "inconclusive" and "the program says that its work is finished" in report.reason
     assert "program says" not in told(tmp_path, init).reason
+
+
+HOROVOD = (
+    "[1,0]<stderr>:[2019-04-13 13:53:31.851506: W horovod/common/operations.cc:588] One or more tensors were submitted to be reduced, gathered or "
+    "broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds. This may indicate a deadlock.\n"
+    "[1,0]<stderr>:Stalled ops:HorovodBroadcast_bias_0 [missing ranks: 1]\n"
+)
+
+
+def test_horovods_stall_check_names_the_ranks_that_are_missing(tmp_path: Path) -> None:
+    report = told(tmp_path, HOROVOD)
+    assert (report.verdict, who(report)) == ("hung", [(1, None, None)])
+    assert "for more than 60 s for a tensor that rank 1 did not submit" in report.reason
+    two = told(tmp_path, HOROVOD.replace("ranks: 1]", "ranks: 0, 2]"))
+    assert [c.rank for c in two.culprits] == [0, 2]
+
+
+def test_a_stall_that_ended_is_no_hang(tmp_path: Path) -> None:
+    assert told(tmp_path, HOROVOD + "Training completed\n").verdict != "hung"
+
+
+def test_paddles_launcher_names_the_rank_and_the_code(tmp_path: Path) -> None:
+    line = "Container rank {} status failed cmd ['/usr/bin/python3', '-u', 'train.py'] code {} log log/workerlog.0\n"
+    report = told(tmp_path, line.format(3, 1))
+    assert (report.verdict, who(report)) == ("failed", [(3, None, None)]) and "exited with code 1" in report.reason
+
+
+def test_a_caller_of_a_dead_actor_reports_a_death_of_an_unknown_process(tmp_path: Path) -> None:
+    line = "ray.exceptions.RayTaskError(ActorDiedError): ray::Actor.fit() (pid=6146, ip=10.0.0.7, actor_id=9c72, repr=<Actor object>)\n"
+    report = told(tmp_path, line)
+    assert report.verdict == "failed" and not report.culprits
+    assert "Ray reports it" in report.reason
+
+
+def test_nccl_1_reports_a_failed_cuda_call_without_a_prefix(tmp_path: Path) -> None:
+    head = "INFO NCCL debug level set to INFO\nNCCL version 1.3.4 compiled with CUDA 8.0\nINFO rank 0 using device 0 (0000:06:00.0)\n"
+    report = told(tmp_path, head + "WARN src/reduce.cu:126 Cuda failure 'invalid resource handle'\n")
+    assert report.verdict == "failed" and "invalid resource handle" in report.reason
+    assert told(tmp_path, head).verdict == "inconclusive"
+
+
+def test_torchs_report_that_cannot_be_written_is_a_timeout(tmp_path: Path) -> None:
+    line = "[E ProcessGroupNCCL.cpp:988] Failed to retrieve NCCL_DESYNC_DEBUG report.  Please file an issue. Error: traceMap INTERNAL ASSERT\n"
+    assert told(tmp_path, line).verdict == "hung"

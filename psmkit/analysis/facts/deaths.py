@@ -50,6 +50,7 @@ _BLOCK = (
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
 _ACTOR_END = "launch.ray.actor_died"
+_ACTOR_DEAD = "launch.ray.actor_dead"
 _ACTOR_LINES = 16
 
 
@@ -165,7 +166,7 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
     events = _told(job).get(run, [])
-    reports = [*_actors(events), *_launchers(events)]
+    reports = [*_actors(job, events), *_launchers(events)]
     for death in (*_blocks(job, events), *_singles(job, run, events), *(d for d in reports if d.pid is not None)):
         _place(job, run, death)
         found.add(death)
@@ -343,9 +344,10 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
     return [d for d in out if d.signal is not None or d.code]
 
 
-def _actors(events: Iterable[Event]) -> list[Death]:
+def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
     """The actors whose death Ray reports to their callers, each report once."""
     out: list[Death] = []
+    callers: list[Event] = []
     above: dict[tuple[int, str | None], dict[str, Event]] = defaultdict(dict)  # by stream and writer
     for event in events:
         block = above[event.stream, event.tag] if event.name in _ACTOR or event.name == _ACTOR_END else {}
@@ -354,13 +356,19 @@ def _actors(events: Iterable[Event]) -> list[Death]:
         elif event.name == _ACTOR_END:
             near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
             block.clear()
+            callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
             if "INTENDED" not in str(event.fields.get("exit", "")):
                 pid, host = (near[key].fields[key] if key in near else None for key in ("pid", "host"))
                 death = Death(events=[event, *near.values()], where=_ray_detail(event))
                 death.pid = pid if isinstance(pid, int) and pid > 0 else None
                 death.host = str(host) if host is not None else None
                 out.append(death)
-    return out
+        elif event.fields.get("type") == "ActorDiedError" or (
+            event.name == _ACTOR_DEAD and "ActorDied" in _line(job, event)
+        ):
+            callers.append(event)
+    # a caller says only that an actor died
+    return [*out, *(Death(events=[e], where="Ray reports it to a caller") for e in callers)]
 
 
 def _launchers(events: Iterable[Event]) -> list[Death]:
@@ -420,7 +428,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death if death.signal is not None or death.code else None
     if name == "launch.spawn.exited":
         return _spawn(job, run, event, death)
-    if name in ("launch.elastic.no_error_file", "launch.composer.exit"):
+    if name in ("launch.elastic.no_error_file", "launch.composer.exit", "launch.paddle.container"):
         rank = fields.get("rank")
         death.rank = rank if isinstance(rank, int) else None
         death.root = name == "launch.elastic.no_error_file"

@@ -19,6 +19,7 @@ __all__ = [
     "process_of_tags",
     "rank_in_line",
     "rank_of_tag",
+    "ranks_in",
     "slot_of_tag",
     "without_tag",
 ]
@@ -84,6 +85,12 @@ def rank_in_line(text: str) -> int | None:
     """The rank in a tag inside a line."""
     both = _ROLES.match(text)
     return max(int(both.group(1)), int(both.group(2))) if both is not None else _first(_IN_LINE, text)
+
+
+def ranks_in(text: Value | None) -> list[int]:
+    """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
+    parts = str(text or "").rpartition("[")[2].split(",")
+    return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
 
 
 def without_tag(text: str, tag: str | None) -> str:

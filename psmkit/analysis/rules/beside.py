@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, names_of, ranks_text
-from psmkit.analysis.facts.tags import rank_of_tag
+from psmkit.analysis.facts.tags import rank_of_tag, ranks_in
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
@@ -102,6 +102,9 @@ def _continued(job: Job, run: int | None, event: Event) -> bool:
 
 def _named(events: Sequence[Event]) -> list[Named]:
     """The processes that the lines name, or the peer if all of them name the same one."""
+    missing = sorted({rank for e in events for rank in ranks_in(e.fields.get("missing"))})
+    if missing:
+        return [Named(rank) for rank in missing]
     peers = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
     if peers:
         return [Named(host=next(iter(peers)))] if len(peers) == 1 else []
@@ -208,8 +211,27 @@ def _engine(job: Job, events: Sequence[Event]) -> str:
     return f"the inference engine reports that {which} failed{name}"
 
 
+def _horovod(job: Job, events: Sequence[Event]) -> str:
+    missing = [n.rank for n in _named(events) if n.rank is not None]
+    seconds = next((s for e in events if isinstance(s := e.fields.get("seconds"), int)), None)
+    after = f" for more than {seconds} s" if seconds is not None else ""
+    who = ranks_text(missing) if missing else "a rank"
+    return f"Horovod's other ranks wait{after} for a tensor that {who} did not submit"
+
+
+def _nccl_1(job: Job, events: Sequence[Event]) -> str:
+    return f"a CUDA call failed in NCCL 1: {_said(events[0])}"
+
+
+def _desync(job: Job, events: Sequence[Event]) -> str:
+    return "a collective timed out, and torch could not write its report about the ranks that lag"
+
+
 _KINDS = (
     _Kind("deepep.timeout", _deepep, 0.7),
+    _Kind("horovod.stalled", _horovod, 0.7),
+    _Kind("torch.desync.failed", _desync, 0.7),
+    _Kind("nccl1.cuda_failed", _nccl_1, 0.7),
     _Kind("xla.rendezvous.exits", _xla, 0.7),
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),

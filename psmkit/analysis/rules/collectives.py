@@ -385,13 +385,15 @@ _MOST_SEEING = 2
 
 
 def _reported(job: Job) -> list[Finding]:
-    """A library's own comparison of the ranks, which alone proves the difference or the lag. torch's has a rule that names the ranks."""
+    """A library's own comparison of the ranks, which alone proves the difference or the lag. Those of torch and Horovod have rules that name the ranks."""
     out = []
     for code, title in (
         ("PSM301", "the library found ranks that called different collectives"),
         ("PSM302", "the library names ranks that did not join a collective"),
     ):
-        for run, events in by_run(job, (e for e in sightings(job, code) if not e.name.startswith("torch."))).items():
+        for run, events in by_run(
+            job, (e for e in sightings(job, code) if not e.name.startswith(("torch.", "horovod.")))
+        ).items():
             ended = any(e.name == _ENDED for e in events)
             kernels = [e for e in events if e.name in (_ENDED, _SUPPOSED)]
             seen = sorted({rank for e in kernels if (rank := number(e.fields, "rank")) is not None})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.tags import ranks_in
 from psmkit.analysis.inference import afterwards
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import reporter
@@ -52,12 +53,6 @@ def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
     return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
 
 
-def _numbers(text: Value | None) -> list[int]:
-    """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
-    parts = str(text or "").rpartition("[")[2].split(",")
-    return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
-
-
 def _desync(job: Job) -> Iterator[Finding]:
     for run, events in outside.runs_of(job, "torch.desync.").items():
         behind: dict[int, Event] = {}
@@ -71,7 +66,7 @@ def _desync(job: Job) -> Iterator[Finding]:
             early = early and any(isinstance(at, int) and at > seq for at in waiting if isinstance(seq, int))
             if lags or early:
                 never = never or event.name == "torch.desync.lagging"
-                for rank in _numbers(event.fields.get("ranks")):
+                for rank in ranks_in(event.fields.get("ranks")):
                     behind.setdefault(rank, event)
         if not behind:
             continue
@@ -133,7 +128,7 @@ def _barriers(job: Job) -> Iterator[Finding]:
         lost: dict[int, Event] = {}
         for event in events:
             rank = event.fields.get("rank")
-            named = [rank] if isinstance(rank, int) else _numbers(event.fields.get("ranks"))
+            named = [rank] if isinstance(rank, int) else ranks_in(event.fields.get("ranks"))
             for rank in named:
                 (lost if event.name == "torch.barrier.reached" else late).setdefault(rank, event)
         ranks = sorted(late or lost)
@@ -306,7 +301,7 @@ class _Analysis:
 
     @property
     def expected(self) -> list[int]:
-        return _numbers(self.fields.get("expected"))
+        return ranks_in(self.fields.get("expected"))
 
     @property
     def size(self) -> int | None:
@@ -348,7 +343,7 @@ def _analyses(job: Job) -> list[Finding]:
 
 def _absent(job: Job, one: _Analysis) -> Finding:
     run = job.run_of_event(one.head)
-    ranks = sorted({*_numbers(one.fields.get("missing")), *_numbers(one.fields.get("ranks"))})
+    ranks = sorted({*ranks_in(one.fields.get("missing")), *ranks_in(one.fields.get("ranks"))})
     who = ranks_text(ranks) if ranks else "some ranks"
     most = one.size is not None and 2 * len(ranks) > one.size
     unclear = one.size is not None and alone(len(ranks), one.size)
@@ -372,7 +367,7 @@ def _absent(job: Job, one: _Analysis) -> Finding:
 def _undecided(job: Job) -> Iterator[Finding]:
     """Ranks whose dumps torch's analysis lacks."""
     for run, events in outside.runs_of(job, "torch.analysis.undecided").items():
-        ranks = sorted({r for e in events for r in _numbers(e.fields.get("ranks"))})
+        ranks = sorted({r for e in events for r in ranks_in(e.fields.get("ranks"))})
         yield new_finding(
             job,
             "PSM604",
