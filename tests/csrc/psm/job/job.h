@@ -27,7 +27,7 @@ void job_argument(char *argument);
 /* The value of an argument of this name; NULL: it has another. */
 const char *job_value(const char *argument, const char *name);
 
-/* Shared by the processes; a driver's own comes behind it. */
+/* Shared by the processes. A driver has it as first member of its own. */
 struct job_meeting {
     _Atomic int arrived, failed;
     struct end_place places[END_RANKS];
@@ -67,9 +67,9 @@ void job_say(const struct job_rank *r, const char *what, psm_status status);
 bool job_meet(void);
 /* Whether data goes from a rank to another. */
 bool job_pair(int from, int to);
-/* Whether this rank does so what it is told to do otherwise than the other. */
+/* Whether this rank must differ from the other in this: differ=RANK:WHAT. */
 bool job_differs(const struct job_rank *r, const char *what);
-/* What this rank tells the other is not what it does. */
+/* Falsifies what this rank sends to the other. */
 #define JOB_TELL_WRONG(r, info)                                                                                        \
     do {                                                                                                               \
         if (job_differs(r, "magic")) (info)->magic ^= 1;                                                               \
@@ -96,10 +96,10 @@ void job_prepare(struct job_rank *r);
 void job_close(struct job_rank *r);
 /* Launches operations on the stream, and waits for them. */
 psm_status job_group(struct job_rank *r, const struct psmGroupOp *ops, size_t n);
-/* The rank's job is over: meets the others if it went well. */
+/* The rank has no more operations. Waits for the others unless it has failed. */
 void job_over(psm_status status);
 
-/* Says which descriptors and mappings are left of what libpsm and the ends make. */
+/* Prints how many descriptors and mappings libpsm and the ends have left open. */
 void job_say_left(void);
 /* A process for each rank. Returns the exit status: the worst one. */
 int job_fork(int (*work)(int rank));

@@ -1,5 +1,5 @@
 /* Two ranks that send each other data by the net transport: two processes. What goes where is compared byte by byte.
- * See Job in jobs.py for what it is told, and what it says. */
+ * Arguments: job.h and main. Output: Job in jobs.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

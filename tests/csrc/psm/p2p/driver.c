@@ -1,5 +1,5 @@
 /* Ranks that send each other data by p2p: processes, or threads of one process. What goes where is compared byte by
- * byte. See Job in jobs.py for what it is told, and what it says. */
+ * byte. Arguments: job.h and main. Output: Job in jobs.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
