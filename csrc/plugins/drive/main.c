@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "drive.h"
+#include "psm_abi_versions.h"
 #include "rank.h"
 
 struct driver d;
@@ -193,7 +194,7 @@ static int tables(const char *path)
         printf("error %s\n", dlerror());
         return 0;
     }
-    for (d.version = 12; d.version >= 4; d.version--)
+    for (d.version = PSM_ABI_NET_LAST; d.version >= PSM_ABI_NET_FIRST; d.version--)
         if (table_find()) printf("table %d\n", d.version);
     printf("end\n");
     fflush(stdout);
