@@ -10,7 +10,7 @@ import pytest
 
 from psmkit.lab import nccl_library
 from psmkit.plugins import release
-from psmkit.plugins.abi import tables
+from psmkit.plugins.abi import spoken, tables
 from psmkit.plugins.lookup import names, opening
 from tests.cli.conftest import psmkit_cli  # noqa: F401 - a fixture
 from tests.plugins.build import HEAD, build, table
@@ -68,7 +68,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plugins")
     for name in FILES:
         source = f'#define WHO "{name}"\n'
-        for version in range(4, 13):
+        for version in spoken("net"):
             given, logger = parameters(version)
             source += BEGIN.format(n=version, parameters=given, logger=logger)
             source += table(f"ncclNetPlugin_v{version}").replace(".init = (void *)nothing", f".init = begin{version}")

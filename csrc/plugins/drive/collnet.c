@@ -5,22 +5,22 @@
 #include <stdio.h>
 
 #include "psm_abi/collnet.h"
+#include "psm_abi_versions.h"
 
 static const void *table;
 
-#define CASE(v, expression)                                                                                            \
+#define CASE(v, ...)                                                                                                   \
     case v: {                                                                                                          \
         const ncclCollNet_v##v##_t *t = table;                                                                         \
-        return watch_end(expression);                                                                                  \
+        return watch_end(__VA_ARGS__);                                                                                 \
     }
-#define V4_7(e)  CASE(4, e) CASE(5, e) CASE(6, e) CASE(7, e)
-#define V8_10(e) CASE(8, e) CASE(9, e) CASE(10, e)
-#define V11_(e)  CASE(11, e) CASE(12, e)
-#define VALL(e)  V4_7(e) V8_10(e) V11_(e)
-#define CALL(name, cases)                                                                                              \
+#define SINCE(slot, v, ...) PSM_ABI_COLLNET_##slot##_V##v(CASE, t->slot(__VA_ARGS__))
+#define CALL(name, ...)                                                                                                \
     watch_begin(name);                                                                                                 \
     switch (d.version) {                                                                                               \
-        cases default : return watch_end(ncclInternalError);                                                           \
+        __VA_ARGS__                                                                                                    \
+    default:                                                                                                           \
+        return watch_end(ncclInternalError);                                                                           \
     }
 
 bool coll_find(void)
@@ -37,50 +37,27 @@ const char *coll_name(void)
 
 #define NEED(slot)                                                                                                     \
     if (!t->slot) return #slot;
-#define NEED_ALL                                                                                                       \
-    NEED(name)                                                                                                         \
-    NEED(init)                                                                                                         \
-    NEED(devices)                                                                                                      \
-    NEED(getProperties)                                                                                                \
-    NEED(listen)                                                                                                       \
-    NEED(connect)                                                                                                      \
-    NEED(reduceSupport)                                                                                                \
-    NEED(regMr)                                                                                                        \
-    NEED(deregMr)                                                                                                      \
-    NEED(iallreduce)                                                                                                   \
-    NEED(iflush)                                                                                                       \
-    NEED(test)                                                                                                         \
-    NEED(closeColl)                                                                                                    \
-    NEED(closeListen)
-#define SLOTS(v, what)                                                                                                 \
+#define NEED_ALL(v)                                                                                                    \
     case v: {                                                                                                          \
         const ncclCollNet_v##v##_t *t = table;                                                                         \
-        what return NULL;                                                                                              \
+        PSM_ABI_COLLNET_REQUIRED_V##v(NEED) NEED(iflush) return NULL;                                                  \
     }
 
 /* iallgather and ireducescatter may be NULL: NCCL then uses other algorithms. */
 const char *coll_empty(void)
 {
     switch (d.version) {
-        SLOTS(4, NEED_ALL)
-        SLOTS(5, NEED_ALL)
-        SLOTS(6, NEED_ALL)
-        SLOTS(7, NEED_ALL)
-        SLOTS(8, NEED_ALL)
-        SLOTS(9, NEED_ALL)
-        SLOTS(10, NEED_ALL)
-        SLOTS(11, NEED_ALL NEED(finalize))
-        SLOTS(12, NEED_ALL NEED(finalize))
+        PSM_ABI_COLLNET_VERSIONS(NEED_ALL)
     }
     return "table";
 }
 
 ncclResult_t coll_init(void **context){
-    CALL("collnet init", V4_7(t -> init(logger)) V8_10(t->init(logger)) V11_(t->init(context, 0xc011, logger)))}
+    CALL("collnet init", SINCE(init, 4, logger) SINCE(init, 11, context, 0xc011, logger))}
 
-ncclResult_t coll_finalize(void *context){CALL("collnet finalize", V11_(t->finalize(context)))}
+ncclResult_t coll_finalize(void *context){CALL("collnet finalize", SINCE(finalize, 11, context))}
 
-ncclResult_t coll_devices(int *n){CALL("collnet devices", VALL(t->devices(n)))}
+ncclResult_t coll_devices(int *n){CALL("collnet devices", SINCE(devices, 4, n))}
 
 #define RECORD(v, net, bytes)                                                                                          \
     case v: {                                                                                                          \
@@ -110,33 +87,24 @@ ncclResult_t coll_properties(int dev, int *ptr_support, size_t *max_bytes)
 }
 
 ncclResult_t coll_listen(void *context, int dev, void *handle, void **listener){
-    CALL("collnet listen", V4_7(t -> listen(dev, handle, listener)) V8_10(t->listen(dev, handle, listener))
-                               V11_(t->listen(context, dev, handle, listener)))}
+    CALL("collnet listen", SINCE(listen, 4, dev, handle, listener) SINCE(listen, 11, context, dev, handle, listener))}
 
 ncclResult_t coll_connect(void **handles, void *listener, void **comm){
-    CALL("collnet connect", VALL(t->connect(handles, d.ranks, d.rank, listener, comm)))}
+    CALL("collnet connect", SINCE(connect, 4, handles, d.ranks, d.rank, listener, comm))}
 
 ncclResult_t coll_support(ncclDataType_t type, ncclRedOp_t op,
-                          int *supported){CALL("reduceSupport", VALL(t->reduceSupport(type, op, supported)))}
+                          int *supported){CALL("reduceSupport", SINCE(reduceSupport, 4, type, op, supported))}
 
 ncclResult_t coll_reg(void *comm, void *data, size_t size, void **mhandle){
-    CALL("collnet regMr", V4_7(t->regMr(comm, data, (int)size, NCCL_PTR_HOST, mhandle))
-                              V8_10(t->regMr(comm, data, size, NCCL_PTR_HOST, mhandle))
-                                  V11_(t->regMr(comm, data, size, NCCL_PTR_HOST, mhandle)))}
+    CALL("collnet regMr", SINCE(regMr, 4, comm, data, (int)size, NCCL_PTR_HOST, mhandle)
+                              SINCE(regMr, 8, comm, data, size, NCCL_PTR_HOST, mhandle))}
 
-ncclResult_t coll_dereg(void *comm, void *mhandle){CALL("collnet deregMr", VALL(t->deregMr(comm, mhandle)))}
+ncclResult_t coll_dereg(void *comm, void *mhandle){CALL("collnet deregMr", SINCE(deregMr, 4, comm, mhandle))}
 
 ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                            void *send_mr, void *recv_mr, void **request)
-{
-    int n = (int)count;
-    CALL("iallreduce",
-         V4_7(t->iallreduce(comm, send, recv, n, type, op, send_mr, recv_mr, request))
-             CASE(8, t->iallreduce(comm, send, recv, n, type, op, send_mr, recv_mr, request))
-                 CASE(9, t->iallreduce(comm, send, recv, count, type, op, send_mr, recv_mr, request))
-                     CASE(10, t->iallreduce(comm, send, recv, count, type, op, send_mr, recv_mr, request))
-                         V11_(t->iallreduce(comm, send, recv, count, type, op, send_mr, recv_mr, request)))
-}
+                            void *send_mr, void *recv_mr, void **request){
+    CALL("iallreduce", SINCE(iallreduce, 4, comm, send, recv, (int)count, type, op, send_mr, recv_mr, request)
+                           SINCE(iallreduce, 9, comm, send, recv, count, type, op, send_mr, recv_mr, request))}
 
 #define WITH_PART(v, call)                                                                                             \
     case v: {                                                                                                          \
@@ -146,7 +114,7 @@ ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, nc
         if (!t->call) return watch_end(ncclInProgress);                                                                \
         return watch_end(t->CALLED(call));                                                                             \
     }
-#define PARTS(call) WITH_PART(8, call) WITH_PART(9, call) WITH_PART(10, call) WITH_PART(11, call) WITH_PART(12, call)
+#define PARTS(slot) PSM_ABI_COLLNET_##slot##_V8(WITH_PART, slot) PSM_ABI_COLLNET_##slot##_V9(WITH_PART, slot)
 
 /* ncclInProgress: the slot is NULL. */
 ncclResult_t coll_allgather(void *comm, void *send, ncclNetSGE_v12_t part, size_t share, size_t offset, size_t bytes,
@@ -173,11 +141,11 @@ ncclResult_t coll_reducescatter(void *comm, ncclNetSGE_v12_t part, void *recv, s
     return watch_end(ncclInternalError);
 }
 
-ncclResult_t coll_test(void *request, int *done, int *size){CALL("collnet test", VALL(t -> test(request, done, size)))}
+ncclResult_t coll_test(void *request, int *done, int *size){CALL("collnet test", SINCE(test, 4, request, done, size))}
 
-ncclResult_t coll_close(void *comm){CALL("closeColl", VALL(t->closeColl(comm)))}
+ncclResult_t coll_close(void *comm){CALL("closeColl", SINCE(closeColl, 4, comm))}
 
 ncclResult_t coll_close_listen(void *listener)
 {
-    CALL("collnet closeListen", VALL(t->closeListen(listener)))
+    CALL("collnet closeListen", SINCE(closeListen, 4, listener))
 }

@@ -18,6 +18,7 @@
 
 #include "bootstrap.h"
 #include "drive.h"
+#include "psm_abi_versions.h"
 
 struct driver d;
 static char said[800]; /* of the check that runs: a note, or why it was skipped */
@@ -193,7 +194,7 @@ static int tables(const char *path)
         printf("error %s\n", dlerror());
         return 0;
     }
-    for (d.version = 12; d.version >= 4; d.version--)
+    for (d.version = PSM_ABI_NET_LAST; d.version >= PSM_ABI_NET_FIRST; d.version--)
         if (table_find()) printf("table %d\n", d.version);
     printf("end\n");
     fflush(stdout);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "drive.h"
+#include "psm_abi_versions.h"
 
 /* ---- the watcher ---- */
 
@@ -96,19 +97,19 @@ static ncclResult_t profiler(void **handle, int type, void *parent, int64_t plug
 
 /* ---- versions ---- */
 
-#define CASE(v, expression)                                                                                            \
+#define CASE(v, ...)                                                                                                   \
     case v: {                                                                                                          \
         const ncclNet_v##v##_t *t = d.table;                                                                           \
-        return end(expression);                                                                                        \
+        return end(__VA_ARGS__);                                                                                       \
     }
-#define V5_6(e)   CASE(5, e) CASE(6, e)
-#define V7_9(e)   CASE(7, e) CASE(8, e) CASE(9, e)
-#define V11_12(e) CASE(11, e) CASE(12, e)
-#define VALL(e)   CASE(4, e) V5_6(e) V7_9(e) CASE(10, e) V11_12(e)
-#define CALL(name, cases)                                                                                              \
+/* The calls of one signature: since the version that it came with. */
+#define SINCE(slot, v, ...) PSM_ABI_NET_##slot##_V##v(CASE, t->slot(__VA_ARGS__))
+#define CALL(name, ...)                                                                                                \
     begin(name);                                                                                                       \
     switch (d.version) {                                                                                               \
-        cases default : return end(ncclInternalError);                                                                 \
+        __VA_ARGS__                                                                                                    \
+    default:                                                                                                           \
+        return end(ncclInternalError);                                                                                 \
     }
 
 bool table_find(void)
@@ -125,44 +126,29 @@ const char *table_name(void)
 
 #define NEED(slot)                                                                                                     \
     if (!t->slot) return #slot;
-#define NEED_ALL                                                                                                       \
-    NEED(name)                                                                                                         \
-    NEED(init)                                                                                                         \
-    NEED(devices)                                                                                                      \
-    NEED(getProperties)                                                                                                \
-    NEED(listen)                                                                                                       \
-    NEED(connect)                                                                                                      \
-    NEED(accept)                                                                                                       \
-    NEED(regMr)                                                                                                        \
-    NEED(deregMr)                                                                                                      \
-    NEED(isend)                                                                                                        \
-    NEED(irecv)                                                                                                        \
-    NEED(test)                                                                                                         \
-    NEED(closeSend)                                                                                                    \
-    NEED(closeRecv)                                                                                                    \
-    NEED(closeListen)                                                                                                  \
-    if (cuda) NEED(iflush)
-#define NEED_V6 NEED_ALL if (dmabuf) NEED(regMrDmaBuf)
-#define SLOTS(v, what)                                                                                                 \
+#define NEED_ALL(v)                                                                                                    \
     case v: {                                                                                                          \
         const ncclNet_v##v##_t *t = d.table;                                                                           \
-        what return NULL;                                                                                              \
+        PSM_ABI_NET_REQUIRED_V##v(NEED) if (cuda) NEED(iflush) break;                                                  \
+    }
+#define NEED_DMABUF(v)                                                                                                 \
+    case v: {                                                                                                          \
+        const ncclNet_v##v##_t *t = d.table;                                                                           \
+        if (dmabuf) NEED(regMrDmaBuf)                                                                                  \
+        break;                                                                                                         \
     }
 
 const char *table_empty(bool cuda, bool dmabuf)
 {
     switch (d.version) {
-        SLOTS(4, NEED_ALL)
-        SLOTS(5, NEED_ALL)
-        SLOTS(6, NEED_V6)
-        SLOTS(7, NEED_V6)
-        SLOTS(8, NEED_V6)
-        SLOTS(9, NEED_V6)
-        SLOTS(10, NEED_V6)
-        SLOTS(11, NEED_V6 NEED(finalize))
-        SLOTS(12, NEED_V6 NEED(finalize))
+        PSM_ABI_NET_VERSIONS(NEED_ALL)
+    default:
+        return "table";
     }
-    return "table";
+    switch (d.version) {
+        PSM_ABI_NET_regMrDmaBuf_V6(NEED_DMABUF)
+    }
+    return NULL;
 }
 
 ncclResult_t t_init(int which, uint64_t comm_id)
@@ -170,14 +156,14 @@ ncclResult_t t_init(int which, uint64_t comm_id)
     ncclNetCommConfig_v11_t c11 = {NCCL_NET_TRAFFIC_CLASS_UNDEF};
     ncclNetCommConfig_v12_t c12 = {NCCL_NET_TRAFFIC_CLASS_UNDEF};
     void **context = &d.context[which];
-    CALL("init", CASE(4, t->init(logger)) V5_6(t->init(logger)) V7_9(t->init(logger))
-                     CASE(10, t->init(logger, profiler)) CASE(11, t->init(context, comm_id, &c11, logger, profiler))
+    CALL("init", SINCE(init, 4, logger) SINCE(init, 10, logger, profiler)
+                     CASE(11, t->init(context, comm_id, &c11, logger, profiler))
                          CASE(12, t->init(context, comm_id, &c12, logger, profiler)))
 }
 
-ncclResult_t t_finalize(int which){CALL("finalize", V11_12(t -> finalize(d.context[which])))}
+ncclResult_t t_finalize(int which){CALL("finalize", SINCE(finalize, 11, d.context[which]))}
 
-ncclResult_t t_devices(int *n){CALL("devices", VALL(t->devices(n)))}
+ncclResult_t t_devices(int *n){CALL("devices", SINCE(devices, 4, n))}
 
 /* Members that a plugin does not write hold stack garbage: NCCL passes a record that it has not cleared. */
 #define UNTOUCHED 0x5b
@@ -194,27 +180,19 @@ static bool untouched(const void *member, size_t n)
     } else {                                                                                                           \
         out->member = p.member;                                                                                        \
     }
-#define GET_V4 GET(name) GET(pciPath) GET(guid) GET(ptrSupport) GET(speed) GET(port) GET(maxComms)
-#define GET_V5 GET_V4 GET(latency) GET(maxRecvs)
-#define GET_V7 GET_V5 GET(netDeviceType) GET(netDeviceVersion)
-#define GET_V8 GET_V7 GET(regIsGlobal)
-#define GET_V9                                                                                                         \
-    GET_V8 GET(forceFlush) GET(maxP2pBytes) GET(maxCollBytes)                                                          \
-        GET(vProps.ndevs) for (int i = 0;                                                                              \
-                               i < p.vProps.ndevs && i < (int)(sizeof p.vProps.devs / sizeof p.vProps.devs[0]); i++)   \
-    {                                                                                                                  \
-        GET(vProps.devs[i])                                                                                            \
+#define GET_DEVICES(member)                                                                                            \
+    GET(member.ndevs)                                                                                                  \
+    for (int i = 0; i < p.member.ndevs && i < (int)(sizeof p.member.devs / sizeof p.member.devs[0]); i++) {            \
+        GET(member.devs[i])                                                                                            \
     }
-#define GET_V11 GET_V9 GET(maxMultiRequestSize)
-#define GET_V12 GET_V11 GET(railId) GET(planeId)
-#define RECORD(v, what)                                                                                                \
+#define RECORD(v)                                                                                                      \
     case v: {                                                                                                          \
         ncclNetProperties_v##v##_t p;                                                                                  \
         const ncclNet_v##v##_t *t = d.table;                                                                           \
         memset(&p, UNTOUCHED, sizeof p);                                                                               \
         ncclResult_t result = end(t->getProperties(dev, &p));                                                          \
         if (result == ncclSuccess) {                                                                                   \
-            what                                                                                                       \
+            PSM_ABI_NET_PROPERTIES_V##v(GET, GET_DEVICES)                                                              \
         }                                                                                                              \
         return result;                                                                                                 \
     }
@@ -226,101 +204,65 @@ ncclResult_t t_properties(int dev, ncclNetProperties_v12_t *out, const char **mi
     out->vProps.ndevs = d.version < 9;
     begin("getProperties");
     switch (d.version) {
-        RECORD(4, GET_V4)
-        RECORD(5, GET_V5)
-        RECORD(6, GET_V5)
-        RECORD(7, GET_V7)
-        RECORD(8, GET_V8)
-        RECORD(9, GET_V9)
-        RECORD(10, GET_V9)
-        RECORD(11, GET_V11)
-        RECORD(12, GET_V12)
+        PSM_ABI_NET_VERSIONS(RECORD)
     }
     return end(ncclInternalError);
 }
 
-ncclResult_t t_listen(int which, int dev, void *handle, void **comm)
-{
-    void *context = d.context[which];
-    CALL("listen",
-         CASE(4, t->listen(dev, handle, comm)) V5_6(t->listen(dev, handle, comm)) V7_9(t->listen(dev, handle, comm))
-             CASE(10, t->listen(dev, handle, comm)) V11_12(t->listen(context, dev, handle, comm)))
-}
+ncclResult_t t_listen(int which, int dev, void *handle, void **comm){
+    CALL("listen", SINCE(listen, 4, dev, handle, comm) SINCE(listen, 11, d.context[which], dev, handle, comm))}
 
 ncclResult_t t_connect(int which, int dev, void *handle, void **comm)
 {
-    void *context = d.context[which];
     ncclNetCommConfig_v10_t config = {NCCL_NET_TRAFFIC_CLASS_UNDEF};
     ncclNetDeviceHandle_v12_t *device = NULL;
-    CALL("connect",
-         CASE(4, t->connect(dev, handle, comm)) V5_6(t->connect(dev, handle, comm))
-             V7_9(t->connect(dev, handle, comm, &device)) CASE(10, t->connect(dev, &config, handle, comm, &device))
-                 V11_12(t->connect(context, dev, handle, comm, &device)))
+    CALL("connect", SINCE(connect, 4, dev, handle, comm) SINCE(connect, 7, dev, handle, comm, &device)
+                        SINCE(connect, 10, dev, &config, handle, comm, &device)
+                            SINCE(connect, 11, d.context[which], dev, handle, comm, &device))
 }
 
 ncclResult_t t_accept(void *listener, void **comm)
 {
     ncclNetDeviceHandle_v12_t *device = NULL;
-    CALL("accept",
-         CASE(4, t->accept(listener, comm)) V5_6(t->accept(listener, comm)) V7_9(t->accept(listener, comm, &device))
-             CASE(10, t->accept(listener, comm, &device)) V11_12(t->accept(listener, comm, &device)))
+    CALL("accept", SINCE(accept, 4, listener, comm) SINCE(accept, 7, listener, comm, &device))
 }
 
 ncclResult_t t_reg(void *comm, void *data, size_t size, int type,
-                   void **mhandle){CALL("regMr", VALL(t -> regMr(comm, data, size, type, mhandle)))}
+                   void **mhandle){CALL("regMr", SINCE(regMr, 4, comm, data, (int)size, type, mhandle)
+                                                     SINCE(regMr, 8, comm, data, size, type, mhandle))}
 
 ncclResult_t t_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **mhandle){
-    CALL("regMrDmaBuf", CASE(6, t->regMrDmaBuf(comm, data, size, type, offset, fd, mhandle))
-                            V7_9(t->regMrDmaBuf(comm, data, size, type, offset, fd, mhandle))
-                                CASE(10, t->regMrDmaBuf(comm, data, size, type, offset, fd, mhandle))
-                                    V11_12(t->regMrDmaBuf(comm, data, size, type, offset, fd, mhandle)))}
+    CALL("regMrDmaBuf", SINCE(regMrDmaBuf, 6, comm, data, size, type, offset, fd, mhandle))}
 
-ncclResult_t t_dereg(void *comm, void *mhandle){CALL("deregMr", VALL(t->deregMr(comm, mhandle)))}
+ncclResult_t t_dereg(void *comm, void *mhandle){CALL("deregMr", SINCE(deregMr, 4, comm, mhandle))}
 
 ncclResult_t t_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void **request){
-    CALL("isend", CASE(4, t->isend(comm, data, (int)size, mhandle, request))
-                      V5_6(t->isend(comm, data, (int)size, tag, mhandle, request))
-                          V7_9(t->isend(comm, data, size, tag, mhandle, request))
-                              CASE(10, t->isend(comm, data, size, tag, mhandle, event_parents[0], request))
-                                  V11_12(t->isend(comm, data, size, tag, mhandle, event_parents[0], request)))}
+    CALL("isend", SINCE(isend, 4, comm, data, (int)size, mhandle, request)
+                      SINCE(isend, 5, comm, data, (int)size, tag, mhandle, request)
+                          SINCE(isend, 9, comm, data, size, tag, mhandle, request)
+                              SINCE(isend, 10, comm, data, size, tag, mhandle, event_parents[0], request))}
 
 ncclResult_t t_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request)
 {
     int narrow[MAX_PIECES];
-    void **parents = event_parents;
     for (int i = 0; i < n; i++) narrow[i] = (int)sizes[i];
-    CALL("irecv", CASE(4, t->irecv(comm, data[0], narrow[0], mhandles[0], request))
-                      V5_6(t->irecv(comm, n, data, narrow, tags, mhandles, request))
-                          CASE(7, t->irecv(comm, n, data, narrow, tags, mhandles, request))
-                              CASE(8, t->irecv(comm, n, data, narrow, tags, mhandles, request))
-                                  CASE(9, t->irecv(comm, n, data, sizes, tags, mhandles, request))
-                                      CASE(10, t->irecv(comm, n, data, sizes, tags, mhandles, parents, request))
-                                          V11_12(t->irecv(comm, n, data, sizes, tags, mhandles, parents, request)))
+    CALL("irecv", SINCE(irecv, 4, comm, data[0], narrow[0], mhandles[0], request)
+                      SINCE(irecv, 5, comm, n, data, narrow, tags, mhandles, request)
+                          SINCE(irecv, 9, comm, n, data, sizes, tags, mhandles, request)
+                              SINCE(irecv, 10, comm, n, data, sizes, tags, mhandles, event_parents, request))
 }
 
-ncclResult_t t_iflush(void *comm, void *data, int size, void *mhandle, void **request){
-    CALL("iflush", CASE(4, t -> iflush(comm, data, size, mhandle, request))
-                       V5_6(t->iflush(comm, 1, &data, &size, &mhandle, request))
-                           V7_9(t->iflush(comm, 1, &data, &size, &mhandle, request))
-                               CASE(10, t->iflush(comm, 1, &data, &size, &mhandle, request))
-                                   V11_12(t->iflush(comm, 1, &data, &size, &mhandle, request)))}
+ncclResult_t t_iflush(void *comm, void *data, int size, void *mhandle,
+                      void **request){CALL("iflush", SINCE(iflush, 4, comm, data, size, mhandle, request)
+                                                         SINCE(iflush, 5, comm, 1, &data, &size, &mhandle, request))}
 
-ncclResult_t t_test(void *request, int *done, int *sizes){CALL("test", VALL(t->test(request, done, sizes)))}
+ncclResult_t t_test(void *request, int *done, int *sizes){CALL("test", SINCE(test, 4, request, done, sizes))}
 
-ncclResult_t t_close_send(void *comm){CALL("closeSend", VALL(t->closeSend(comm)))}
+ncclResult_t t_close_send(void *comm){CALL("closeSend", SINCE(closeSend, 4, comm))}
 
-ncclResult_t t_close_recv(void *comm){CALL("closeRecv", VALL(t->closeRecv(comm)))}
+ncclResult_t t_close_recv(void *comm){CALL("closeRecv", SINCE(closeRecv, 4, comm))}
 
-ncclResult_t t_close_listen(void *comm)
-{
-    CALL("closeListen", VALL(t->closeListen(comm)))
-}
-
-bool t_has_net_attr(void)
-{
-    return (d.version == 11 && ((const ncclNet_v11_t *)d.table)->setNetAttr) ||
-           (d.version == 12 && ((const ncclNet_v12_t *)d.table)->setNetAttr);
-}
+ncclResult_t t_close_listen(void *comm){CALL("closeListen", SINCE(closeListen, 4, comm))}
 
 ncclResult_t t_set_net_attr(void)
 {
@@ -333,45 +275,26 @@ ncclResult_t t_set_net_attr(void)
 #define HAS(v, slot)                                                                                                   \
     case v:                                                                                                            \
         return ((const ncclNet_v##v##_t *)d.table)->slot != NULL;
-#define HAS_V9(slot) HAS(9, slot) HAS(10, slot) HAS(11, slot) HAS(12, slot)
-
-bool t_has_consumed(void)
-{
-    switch (d.version) {
-        HAS(7, irecvConsumed)
-        HAS(8, irecvConsumed)
-        HAS_V9(irecvConsumed)
+#define HAS_SLOT(function, cases)                                                                                      \
+    bool function(void)                                                                                                \
+    {                                                                                                                  \
+        switch (d.version) {                                                                                           \
+            cases                                                                                                      \
+        }                                                                                                              \
+        return false;                                                                                                  \
     }
-    return false;
-}
+HAS_SLOT(t_has_net_attr, PSM_ABI_NET_setNetAttr_V11(HAS, setNetAttr))
+HAS_SLOT(t_has_consumed, PSM_ABI_NET_irecvConsumed_V7(HAS, irecvConsumed))
+HAS_SLOT(t_has_device_memory, PSM_ABI_NET_getDeviceMr_V7(HAS, getDeviceMr))
+HAS_SLOT(t_has_make_device, PSM_ABI_NET_makeVDevice_V9(HAS, makeVDevice) PSM_ABI_NET_makeVDevice_V12(HAS, makeVDevice))
 
-bool t_has_device_memory(void)
-{
-    switch (d.version) {
-        HAS(7, getDeviceMr)
-        HAS(8, getDeviceMr)
-        HAS_V9(getDeviceMr)
-    }
-    return false;
-}
-
-bool t_has_make_device(void)
-{
-    switch (d.version) {
-        HAS_V9(makeVDevice)
-    }
-    return false;
-}
-
-ncclResult_t t_consumed(void *comm, int n, void *request){
-    CALL("irecvConsumed", V7_9(t -> irecvConsumed(comm, n, request)) CASE(10, t->irecvConsumed(comm, n, request))
-                              V11_12(t->irecvConsumed(comm, n, request)))}
+ncclResult_t t_consumed(void *comm, int n,
+                        void *request){CALL("irecvConsumed", SINCE(irecvConsumed, 7, comm, n, request))}
 
 ncclResult_t t_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
     /* As in NCCL 2.30: its own record, which is longer than that of older tables. */
     ncclNetVDeviceProps_v12_t own = *props;
     void *any = &own;
-    CALL("makeVDevice", CASE(9, t->makeVDevice(dev, any)) CASE(10, t->makeVDevice(dev, any))
-                            CASE(11, t->makeVDevice(dev, any)) CASE(12, t->makeVDevice(dev, any)))
+    CALL("makeVDevice", SINCE(makeVDevice, 9, dev, any) SINCE(makeVDevice, 12, dev, any))
 }

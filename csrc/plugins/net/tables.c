@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "front.h"
+#include "properties.h"
 #include "say.h"
 
 #define NAME "PSM"
@@ -184,188 +185,59 @@ static ncclResult_t iflush_v4(void *comm, void *data, int size, void *mhandle, v
 
 /* ---- properties ---- */
 
-/* Members of all records; each version adds its own. */
-#define COMMON_V4                                                                                                      \
-    props->name = p.name;                                                                                              \
-    props->pciPath = p.pciPath;                                                                                        \
-    props->guid = p.guid;                                                                                              \
-    props->ptrSupport = p.ptrSupport;                                                                                  \
-    props->speed = p.speed;                                                                                            \
-    props->port = p.port;                                                                                              \
-    props->maxComms = p.maxComms;
-#define COMMON_V6                                                                                                      \
-    COMMON_V4                                                                                                          \
-    props->latency = p.latency;                                                                                        \
-    props->maxRecvs = p.maxRecvs;
-#define COMMON_V7                                                                                                      \
-    COMMON_V6                                                                                                          \
-    props->netDeviceType = p.netDeviceType;                                                                            \
-    props->netDeviceVersion = p.netDeviceVersion;
-#define COMMON_V8                                                                                                      \
-    COMMON_V7                                                                                                          \
-    props->regIsGlobal = p.regIsGlobal;
-/* A virtual device has at most as many as fit: those of this table are created through it. */
-#define COMMON_V9                                                                                                      \
-    COMMON_V8                                                                                                          \
-    props->forceFlush = p.forceFlush;                                                                                  \
-    props->vProps.ndevs = p.vProps.ndevs;                                                                              \
-    memcpy(props->vProps.devs, p.vProps.devs, sizeof props->vProps.devs);                                              \
-    props->maxP2pBytes = p.maxP2pBytes;                                                                                \
-    props->maxCollBytes = p.maxCollBytes;
-#define COMMON_V11                                                                                                     \
-    COMMON_V9                                                                                                          \
-    props->maxMultiRequestSize = p.maxMultiRequestSize;
-
-#define PROPERTIES(version, members)                                                                                   \
-    static ncclResult_t properties_v##version(int dev, ncclNetProperties_v##version##_t *props)                        \
-    {                                                                                                                  \
-        ncclNetProperties_v12_t p;                                                                                     \
-        ncclResult_t result = net_properties(dev, &p);                                                                 \
-        if (result == ncclSuccess) {                                                                                   \
-            members                                                                                                    \
-        }                                                                                                              \
-        return result;                                                                                                 \
-    }
-PROPERTIES(11, COMMON_V11)
-PROPERTIES(10, COMMON_V9)
-PROPERTIES(9, COMMON_V9)
-PROPERTIES(8, COMMON_V8)
-PROPERTIES(7, COMMON_V7)
-PROPERTIES(6, COMMON_V6)
-PROPERTIES(4, COMMON_V4)
+NET_PROPERTIES(11, net_properties)
+NET_PROPERTIES(10, net_properties)
+NET_PROPERTIES(9, net_properties)
+NET_PROPERTIES(8, net_properties)
+NET_PROPERTIES(7, net_properties)
+NET_PROPERTIES(6, net_properties)
+NET_PROPERTIES(4, net_properties)
 
 /* ---- tables ---- */
 
-#define CLOSES   .closeSend = net_close_send, .closeRecv = net_close_recv, .closeListen = net_close_listen
-#define SINCE_V5 .deregMr = net_dereg, .iflush = net_iflush, .test = net_test, .devices = net_devices, CLOSES
-#define SINCE_V6 SINCE_V5, .regMrDmaBuf = net_reg_dmabuf
-#define SINCE_V7 SINCE_V6, .getDeviceMr = net_device_memory, .irecvConsumed = net_consumed
+/* A slot's function has the name of the slot and the version that its type, or its meaning, came with. */
+#define init_v10          net_init_process
+#define init_v4           init_v9
+#define devices_v4        net_devices
+#define getProperties_v12 net_properties
+#define getProperties_v11 properties_v11
+#define getProperties_v10 properties_v10
+#define getProperties_v9  properties_v9
+#define getProperties_v8  properties_v8
+#define getProperties_v7  properties_v7
+#define getProperties_v5  properties_v6
+#define getProperties_v4  properties_v4
+#define listen_v11        net_listen
+#define listen_v4         listen_v10
+#define connect_v11       connect_v12
+#define connect_v5        connect_v6
+#define connect_v7        connect_v9
+#define accept_v5         accept_v6
+#define accept_v7         accept_v12
+#define regMr_v8          net_reg
+#define regMr_v4          reg_v7
+#define regMrDmaBuf_v6    net_reg_dmabuf
+#define deregMr_v4        net_dereg
+#define isend_v10         net_isend
+#define isend_v5          isend_v8
+#define irecv_v10         net_irecv
+#define irecv_v5          irecv_v8
+#define iflush_v5         net_iflush
+#define test_v4           net_test
+#define closeSend_v4      net_close_send
+#define closeRecv_v4      net_close_recv
+#define closeListen_v4    net_close_listen
+#define getDeviceMr_v7    net_device_memory
+#define irecvConsumed_v7  net_consumed
+#define makeVDevice_v12   make_v12
+#define makeVDevice_v11   make_v11
+#define makeVDevice_v10   make_v10
+#define makeVDevice_v9    make_v9
+#define finalize_v11      net_finalize
+#define setNetAttr_v12    attributes_v12
+#define setNetAttr_v11    attributes_v11
 
-const ncclNet_v12_t ncclNetPlugin_v12 = {
-    .name = NAME,
-    .init = init_v12,
-    .getProperties = net_properties,
-    .listen = net_listen,
-    .connect = connect_v12,
-    .accept = accept_v12,
-    .regMr = net_reg,
-    .isend = net_isend,
-    .irecv = net_irecv,
-    .finalize = net_finalize,
-    .setNetAttr = attributes_v12,
-    .makeVDevice = make_v12,
-    SINCE_V7,
-};
-
-const ncclNet_v11_t ncclNetPlugin_v11 = {
-    .name = NAME,
-    .init = init_v11,
-    .getProperties = properties_v11,
-    .listen = net_listen,
-    .connect = connect_v12,
-    .accept = accept_v12,
-    .regMr = net_reg,
-    .isend = net_isend,
-    .irecv = net_irecv,
-    .finalize = net_finalize,
-    .setNetAttr = attributes_v11,
-    .makeVDevice = make_v11,
-    SINCE_V7,
-};
-
-const ncclNet_v10_t ncclNetPlugin_v10 = {
-    .name = NAME,
-    .init = net_init_process,
-    .getProperties = properties_v10,
-    .listen = listen_v10,
-    .connect = connect_v10,
-    .accept = accept_v12,
-    .regMr = net_reg,
-    .isend = net_isend,
-    .irecv = net_irecv,
-    .makeVDevice = make_v10,
-    SINCE_V7,
-};
-
-const ncclNet_v9_t ncclNetPlugin_v9 = {
-    .name = NAME,
-    .init = init_v9,
-    .getProperties = properties_v9,
-    .listen = listen_v10,
-    .connect = connect_v9,
-    .accept = accept_v12,
-    .regMr = net_reg,
-    .isend = isend_v9,
-    .irecv = irecv_v9,
-    .makeVDevice = make_v9,
-    SINCE_V7,
-};
-
-const ncclNet_v8_t ncclNetPlugin_v8 = {
-    .name = NAME,
-    .init = init_v9,
-    .getProperties = properties_v8,
-    .listen = listen_v10,
-    .connect = connect_v9,
-    .accept = accept_v12,
-    .regMr = net_reg,
-    .isend = isend_v8,
-    .irecv = irecv_v8,
-    SINCE_V7,
-};
-
-const ncclNet_v7_t ncclNetPlugin_v7 = {
-    .name = NAME,
-    .init = init_v9,
-    .getProperties = properties_v7,
-    .listen = listen_v10,
-    .connect = connect_v9,
-    .accept = accept_v12,
-    .regMr = reg_v7,
-    .isend = isend_v8,
-    .irecv = irecv_v8,
-    SINCE_V7,
-};
-
-const ncclNet_v6_t ncclNetPlugin_v6 = {
-    .name = NAME,
-    .init = init_v9,
-    .getProperties = properties_v6,
-    .listen = listen_v10,
-    .connect = connect_v6,
-    .accept = accept_v6,
-    .regMr = reg_v7,
-    .isend = isend_v8,
-    .irecv = irecv_v8,
-    SINCE_V6,
-};
-
-const ncclNet_v5_t ncclNetPlugin_v5 = {
-    .name = NAME,
-    .init = init_v9,
-    .getProperties = properties_v6,
-    .listen = listen_v10,
-    .connect = connect_v6,
-    .accept = accept_v6,
-    .regMr = reg_v7,
-    .isend = isend_v8,
-    .irecv = irecv_v8,
-    SINCE_V5,
-};
-
-const ncclNet_v4_t ncclNetPlugin_v4 = {
-    .name = NAME,
-    .init = init_v9,
-    .devices = net_devices,
-    .getProperties = properties_v4,
-    .listen = listen_v10,
-    .connect = connect_v4,
-    .accept = accept_v4,
-    .regMr = reg_v7,
-    .deregMr = net_dereg,
-    .isend = isend_v4,
-    .irecv = irecv_v4,
-    .iflush = iflush_v4,
-    .test = net_test,
-    CLOSES,
-};
+#define SLOT(slot, own, signature) .slot = slot##_v##own,
+#define TABLE(version)                                                                                                 \
+    const ncclNet_v##version##_t ncclNetPlugin_v##version = {.name = NAME, PSM_ABI_NET_SLOTS_V##version(SLOT)};
+PSM_ABI_NET_VERSIONS(TABLE)

@@ -58,7 +58,7 @@ static void fini(void)
 static int devices(void)
 {
     int n = 0;
-    ncclResult_t result = chain.devices(&n);
+    ncclResult_t result = chain.devices_v4(&n);
     if (result != ncclSuccess) chain_failed("devices", result);
     return result == ncclSuccess ? n : 0;
 }
@@ -93,7 +93,7 @@ static ncclResult_t enter(struct net_context *context, ncclDebugLogger_t logger,
 
 static ncclResult_t leave(struct net_context *context)
 {
-    ncclResult_t result = chain.finalize ? chain.finalize(context->inner) : ncclSuccess;
+    ncclResult_t result = chain.finalize_v11 ? chain.finalize_v11(context->inner) : ncclSuccess;
     return result == ncclSuccess ? result : chain_failed("finalize", result);
 }
 
@@ -108,15 +108,15 @@ static void properties(int dev, ncclNetProperties_v12_t *props)
 static ncclResult_t make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
     ncclResult_t result;
-    if (chain.make_device_v12) {
+    if (chain.makeVDevice_v12) {
         ncclNetVDeviceProps_v12_t wide = *props;
-        result = chain.make_device_v12(dev, &wide);
-    } else if (chain.make_device_v9) {
+        result = chain.makeVDevice_v12(dev, &wide);
+    } else if (chain.makeVDevice_v9) {
         ncclNetVDeviceProps_v9_t narrow = {.ndevs = props->ndevs};
         if (props->ndevs > NCCL_NET_MAX_DEVS_PER_NIC_V9)
             return refused("makeVDevice", "the chained plugin merges four devices at most");
         memcpy(narrow.devs, props->devs, sizeof narrow.devs);
-        result = chain.make_device_v9(dev, &narrow);
+        result = chain.makeVDevice_v9(dev, &narrow);
     } else {
         return ncclInProgress; /* it has none: use ours */
     }
@@ -126,9 +126,9 @@ static ncclResult_t make_device(int *dev, const ncclNetVDeviceProps_v12_t *props
 static ncclResult_t attributes(struct net_context *context, const ncclNetAttr_v12_t *given)
 {
     ncclNetAttr_v11_t copy;
-    if (!chain.attributes) return ncclSuccess;
+    if (!chain.setNetAttr_v11) return ncclSuccess;
     memcpy(&copy, given, sizeof copy);
-    ncclResult_t result = chain.attributes(context->inner, &copy);
+    ncclResult_t result = chain.setNetAttr_v11(context->inner, &copy);
     return result == ncclSuccess ? result : chain_failed("setNetAttr", result);
 }
 
@@ -202,14 +202,14 @@ static ncclResult_t listen_chain(const struct net_context *context, int dev, voi
 static void close_listen(struct net_listener *listener)
 {
     struct chain_listener *l = (struct chain_listener *)listener;
-    ncclResult_t result = chain.close_listen(l->inner);
+    ncclResult_t result = chain.closeListen_v4(l->inner);
     if (result != ncclSuccess) chain_failed("closeListen", result);
     free(l);
 }
 
 static ncclResult_t close_inner(bool sends, void *inner)
 {
-    ncclResult_t result = sends ? chain.close_send(inner) : chain.close_recv(inner);
+    ncclResult_t result = sends ? chain.closeSend_v4(inner) : chain.closeRecv_v4(inner);
     return result == ncclSuccess ? result : chain_failed(sends ? "closeSend" : "closeRecv", result);
 }
 
@@ -292,29 +292,29 @@ static ncclResult_t reg(struct net_comm *comm, struct net_registration *g, const
     ncclResult_t result;
     if (!inner) return comm->failed;
     if (dmabuf) {
-        if (!chain.reg_dmabuf) return refused("regMrDmaBuf", "the chained plugin has none");
-        result = chain.reg_dmabuf(inner, g->data, g->size, g->type, dmabuf->offset, dmabuf->fd, &g->inner);
+        if (!chain.regMrDmaBuf_v6) return refused("regMrDmaBuf", "the chained plugin has none");
+        result = chain.regMrDmaBuf_v6(inner, g->data, g->size, g->type, dmabuf->offset, dmabuf->fd, &g->inner);
         return result == ncclSuccess ? result : chain_failed("regMrDmaBuf", result);
     }
-    if (chain.reg_v4 && g->size > INT_MAX)
+    if (chain.regMr_v4 && g->size > INT_MAX)
         return refused("regMr", "the chained plugin has a table before v8, which registers less than 2 GiB");
-    result = chain.reg_v4 ? chain.reg_v4(inner, g->data, (int)g->size, g->type, &g->inner)
-                          : chain.reg_v8(inner, g->data, g->size, g->type, &g->inner);
+    result = chain.regMr_v4 ? chain.regMr_v4(inner, g->data, (int)g->size, g->type, &g->inner)
+                            : chain.regMr_v8(inner, g->data, g->size, g->type, &g->inner);
     return result == ncclSuccess ? result : chain_failed("regMr", result);
 }
 
 static ncclResult_t dereg(struct net_comm *comm, struct net_registration *g)
 {
     void *inner = ((struct chain_comm *)comm)->inner;
-    ncclResult_t result = inner ? chain.dereg(inner, g->inner) : ncclSuccess;
+    ncclResult_t result = inner ? chain.deregMr_v4(inner, g->inner) : ncclSuccess;
     return result == ncclSuccess ? result : chain_failed("deregMr", result);
 }
 
 static ncclResult_t device_memory(struct net_comm *comm, struct net_registration *g, void **out)
 {
     void *inner = ((struct chain_comm *)comm)->inner;
-    if (!chain.device_memory || !inner) return refused("getDeviceMr", "the chained plugin has none");
-    ncclResult_t result = chain.device_memory(inner, g ? g->inner : NULL, out);
+    if (!chain.getDeviceMr_v7 || !inner) return refused("getDeviceMr", "the chained plugin has none");
+    ncclResult_t result = chain.getDeviceMr_v7(inner, g ? g->inner : NULL, out);
     return result == ncclSuccess ? result : chain_failed("getDeviceMr", result);
 }
 
@@ -368,7 +368,7 @@ static ncclResult_t progress(struct net_comm *comm, struct net_request *r)
     int sizes[NET_RECVS], done = 0;
     if (!r->inner) return ncclSuccess; /* dropped by a fault */
     for (int i = 0; i < r->n; i++) sizes[i] = (int)r->part[i].room;
-    ncclResult_t result = chain.test(r->inner, &done, sizes);
+    ncclResult_t result = chain.test_v4(r->inner, &done, sizes);
     if (result != ncclSuccess) return chain_failed("test", result);
     if (!done) return ncclSuccess;
     r->left = 0;
@@ -399,8 +399,8 @@ static ncclResult_t flush(struct net_comm *comm, struct net_request *r, int n, v
 static ncclResult_t consumed(struct net_comm *comm, int n, struct net_request *r)
 {
     struct chain_comm *c = (struct chain_comm *)comm;
-    if (!chain.consumed || !c->inner) return ncclSuccess;
-    ncclResult_t result = chain.consumed(c->inner, n, r->inner);
+    if (!chain.irecvConsumed_v7 || !c->inner) return ncclSuccess;
+    ncclResult_t result = chain.irecvConsumed_v7(c->inner, n, r->inner);
     return result == ncclSuccess ? result : chain_failed("irecvConsumed", result);
 }
 

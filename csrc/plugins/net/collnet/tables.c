@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "collnet/collnet.h"
+#include "properties.h"
 #include "psm_abi/collnet.h"
 #include "say.h"
 
@@ -79,52 +80,13 @@ static ncclResult_t reg_v7(void *comm, void *data, int size, int type, void **mh
 
 /* ---- properties ---- */
 
-#define COMMON_V4                                                                                                      \
-    props->name = p.name;                                                                                              \
-    props->pciPath = p.pciPath;                                                                                        \
-    props->guid = p.guid;                                                                                              \
-    props->ptrSupport = p.ptrSupport;                                                                                  \
-    props->speed = p.speed;                                                                                            \
-    props->port = p.port;                                                                                              \
-    props->maxComms = p.maxComms;
-#define COMMON_V6                                                                                                      \
-    COMMON_V4                                                                                                          \
-    props->latency = p.latency;                                                                                        \
-    props->maxRecvs = p.maxRecvs;
-#define COMMON_V7                                                                                                      \
-    COMMON_V6                                                                                                          \
-    props->netDeviceType = p.netDeviceType;                                                                            \
-    props->netDeviceVersion = p.netDeviceVersion;
-#define COMMON_V8                                                                                                      \
-    COMMON_V7                                                                                                          \
-    props->regIsGlobal = p.regIsGlobal;
-#define COMMON_V9                                                                                                      \
-    COMMON_V8                                                                                                          \
-    props->forceFlush = p.forceFlush;                                                                                  \
-    props->vProps.ndevs = p.vProps.ndevs;                                                                              \
-    memcpy(props->vProps.devs, p.vProps.devs, sizeof props->vProps.devs);                                              \
-    props->maxP2pBytes = p.maxP2pBytes;                                                                                \
-    props->maxCollBytes = p.maxCollBytes;
-#define COMMON_V11                                                                                                     \
-    COMMON_V9                                                                                                          \
-    props->maxMultiRequestSize = p.maxMultiRequestSize;
-#define PROPERTIES(version, members)                                                                                   \
-    static ncclResult_t properties_v##version(int dev, ncclNetProperties_v##version##_t *props)                        \
-    {                                                                                                                  \
-        ncclNetProperties_v12_t p;                                                                                     \
-        ncclResult_t result = coll_properties(dev, &p);                                                                \
-        if (result == ncclSuccess) {                                                                                   \
-            members                                                                                                    \
-        }                                                                                                              \
-        return result;                                                                                                 \
-    }
-PROPERTIES(11, COMMON_V11)
-PROPERTIES(10, COMMON_V9)
-PROPERTIES(9, COMMON_V9)
-PROPERTIES(8, COMMON_V8)
-PROPERTIES(7, COMMON_V7)
-PROPERTIES(6, COMMON_V6)
-PROPERTIES(4, COMMON_V4)
+NET_PROPERTIES(11, coll_properties)
+NET_PROPERTIES(10, coll_properties)
+NET_PROPERTIES(9, coll_properties)
+NET_PROPERTIES(8, coll_properties)
+NET_PROPERTIES(7, coll_properties)
+NET_PROPERTIES(6, coll_properties)
+NET_PROPERTIES(4, coll_properties)
 
 /* ---- tables: regMrDmaBuf is NULL, since ptrSupport is host; makeVDevice too, since a ring uses one device ---- */
 

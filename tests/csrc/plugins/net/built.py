@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from psmkit.plugins.abi import spoken
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
 
@@ -15,7 +16,7 @@ ROOT = compiled.ROOT
 NET = ROOT / "csrc" / "plugins" / "net"
 PSM = ROOT / "csrc" / "psm"
 HERE = Path(__file__).parent
-VERSIONS = range(4, 13)
+VERSIONS = sorted(spoken("net"))
 
 
 @dataclass(frozen=True)
