@@ -37,7 +37,7 @@ def load(path: Path) -> Any:
     return module
 
 
-apidef = load(ROOT / "psmkit" / "lab" / "apidef.py")
+apidef = load(ROOT / "psmkit" / "cudaapi" / "apidef.py")
 gen_san = load(HERE / "gen_san.py") if (HERE / "gen_san.py").exists() else None
 
 _DEFINITION = re.compile(r"^[a-zA-Z_][\w \t*]*?\bhc_(_*(?:cuda|cu|nvml)[A-Z]\w*)\(", re.MULTILINE)
