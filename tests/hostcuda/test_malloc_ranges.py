@@ -26,7 +26,9 @@ PAGEABLE, PINNED, DEVICE, MANAGED = range(4)
 
 def declared() -> str:
     """What hc.h declares of these, as it stands there: a copy would go stale."""
-    text = re.sub(r"/\*.*?\*/", "", (Path(__file__).parents[2] / "csrc/hostcuda/core/hc.h").read_text(), flags=re.DOTALL)
+    text = re.sub(
+        r"/\*.*?\*/", "", (Path(__file__).parents[2] / "csrc/hostcuda/core/hc.h").read_text(), flags=re.DOTALL
+    )
     wanted = (
         r"struct hc_place \{.*?\};",
         r"struct hc_piece \{.*?\};",
