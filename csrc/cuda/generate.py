@@ -37,7 +37,7 @@ def load(path: Path) -> Any:
     return module
 
 
-apidef = load(ROOT / "psmkit" / "lab" / "apidef.py")
+apidef = load(ROOT / "psmkit" / "cudaapi" / "apidef.py")
 gen_san = load(HERE / "gen_san.py") if (HERE / "gen_san.py").exists() else None
 
 _DEFINITION = re.compile(r"^[a-zA-Z_][\w \t*]*?\bhc_(_*(?:cuda|cu|nvml)[A-Z]\w*)\(", re.MULTILINE)
@@ -57,6 +57,13 @@ def definitions() -> dict[str, str]:
     return found
 
 
+def _converted(parameter: Any, kind: str) -> str:
+    """The parameter as the function that takes the call has it."""
+    if parameter.type == "CUdeviceptr" and kind.endswith("*"):
+        return f"({kind})(uintptr_t){parameter.name}"
+    return str(parameter.name)
+
+
 class Api:
     """The list of functions and their definitions."""
 
@@ -67,13 +74,35 @@ class Api:
         for f in self.functions:
             names[f.library, f.name] = names.get((f.library, f.name), 0) + 1
         self.twice = {key for key, n in names.items() if n > 1}
+        self.named = {f.name: f for f in self.functions}
+        for f in self.functions:
+            if f.forward:
+                self.check_forward(f)
+
+    def check_forward(self, f: Any) -> None:
+        """A forward names a function that is defined, takes as many arguments, and is not defined itself."""
+        target, where = self.named.get(f.forward), f"api.def:{f.line}: {f.name} is forwarded to {f.forward}"
+        if target is None or f.forward not in self.defined:
+            raise SystemExit(f"{where}, which csrc/hostcuda does not define")
+        if self.symbol(f) in self.defined:
+            raise SystemExit(f"{where}, and defined in {self.defined[self.symbol(f)]}.c")
+        if len(target.parameters) != len(f.parameters) or not f.returns_error:
+            raise SystemExit(f"{where}, which has other parameters")
 
     def symbol(self, f: Any) -> str:
         """NAME of the hc_NAME that serves a function."""
         return f"{f.name}__{f.versions[0]}" if (f.library, f.name) in self.twice else f.name
 
     def has(self, f: Any) -> bool:
-        return f.result is not None and self.symbol(f) in self.defined
+        return f.result is not None and (f.forward is not None or self.symbol(f) in self.defined)
+
+    def call(self, f: Any) -> str:
+        """The expression that serves a call of the function by its parameters."""
+        if not f.forward:
+            return f"hc_{self.symbol(f)}({', '.join(p.name for p in f.parameters)})"
+        pairs = zip(f.parameters, self.named[f.forward].parameters, strict=True)
+        arguments = ", ".join(_converted(p, q.type) for p, q in pairs)
+        return f"hc_{f.forward}({arguments})"
 
     def of(self, library: str) -> list[Any]:
         kind, soname = SONAMES[library]
@@ -91,21 +120,22 @@ def wrapper(api: Api, f: Any, library: str, per_thread: bool) -> str:
             return f"HC_EXPORT int {name}(void)\n{{\n    return hc_unsupported(HC_FN_{symbol}, {where}, {UNSUPPORTED[kind]});\n}}\n"
         return f"HC_EXPORT void *{name}(void)\n{{\n    hc_unsupported(HC_FN_{symbol}, {where}, 0);\n    return 0;\n}}\n"
     head = f.prototype.replace(f" {f.name}(", f" {name}(").replace(f"*{f.name}(", f"*{name}(")
-    arguments = ", ".join(p.name for p in f.parameters)
-    call = f"hc_{symbol}({arguments})"
+    call = api.call(f)
     if not f.returns_error:
         back = "" if f.result == "void" else "return "
         return f"HC_EXPORT {head}\n{{\n    hc_count(HC_FN_{symbol});\n    {back}{call};\n}}\n"
     before, after = gen_san.checks(f) if gen_san else ([], [])
+    serve = ["if (rc == 0) rc = hc_context_require();"] if f.needs_context else []
+    serve += [f"if (rc == 0) rc = (int){call};"]
     body = [f"struct hc_call call = {{HC_FN_{symbol}, {where}, {int(per_thread)}}};", "int rc = hc_enter(&call);"]
     if before or after:
         body += ["if (rc == 0) {"]
         body += [f"    {line}" for line in before]
-        body += [f"    if (rc == 0) rc = (int){call};"]
+        body += [f"    {line}" for line in serve]
         body += [f"    {line}" for line in after]
         body += ["}"]
     else:
-        body += [f"if (rc == 0) rc = (int){call};"]
+        body += serve
     body += [f"return ({f.result})hc_leave(&call, rc);"]
     return f"HC_EXPORT {head}\n{{\n" + "".join(f"    {line}\n" for line in body) + "}\n"
 
@@ -128,7 +158,7 @@ def version_map(api: Api, library: str) -> str:
 def impl(api: Api) -> str:
     parts = ["/* Generated from api.def: what csrc/hostcuda defines. */\n#ifndef HC_IMPL_H\n#define HC_IMPL_H\n"]
     for f in api.functions:
-        if api.has(f):
+        if api.has(f) and not f.forward:
             symbol = api.symbol(f)
             head = f.prototype.replace(f" {f.name}(", f" hc_{symbol}(").replace(f"*{f.name}(", f"*hc_{symbol}(")
             parts.append(f"{head};\n")
@@ -149,7 +179,9 @@ def table(api: Api) -> tuple[str, str]:
         variant = f'"{f.default_stream}"' if f.default_stream else "0"
         rows.append(f'    {{"{f.name}", "{f.base}", {variant}, {mark}, {bits}, {since}, {int(api.has(f))}}},\n')
     header.append("    HC_FN_COUNT\n};\n#endif\n")
-    code = '/* Generated from api.def. */\n#include "core/hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
+    code = (
+        '/* Generated from api.def. */\n#include "core/hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
+    )
     return "".join(header), code + "".join(rows) + "};\n"
 
 
@@ -220,6 +252,7 @@ def mark(api: Api) -> None:
         at = f.line - 1
         kind, versions, default, _, rest = re.split(r"\s+", lines[at], maxsplit=4)
         provider = api.defined.get(api.symbol(f), "-") if f.result is not None else "-"
+        provider = f.provider if f.forward else provider
         lines[at] = f"{kind:<4} {versions:<5} {default:<4} {provider} {rest}"
     API.write_text("\n".join(lines) + "\n")
 

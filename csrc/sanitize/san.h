@@ -91,8 +91,6 @@ struct psm_san_hooks {
 
 /* Once, before any other call. where: "hostcuda" or "shim". */
 void psm_san_start(enum psm_san_mode mode, const char *where, const struct psm_san_hooks *hooks);
-/* Address range of a library of ours that calls this one: its frames are omitted from stacks. */
-void psm_san_own(const void *address);
 
 extern PSM_SAN_API _Atomic int psm_san_mode_now;
 extern PSM_SAN_API _Thread_local int psm_san_depth __attribute__((tls_model("initial-exec")));

@@ -230,12 +230,28 @@ void psm_san_capture(struct psm_san_call *call, bool begins)
     while (!atomic_compare_exchange_weak(&captures, &now, begins ? now + 1 : now > 0 ? now - 1 : 0)) continue;
 }
 
+/* An address that is nobody's here: reported if it is one of another process. */
+static void check_foreign(struct psm_san_call *call, uint64_t address)
+{
+    uint64_t base = 0, size = 0;
+    struct san_foreign found;
+    if (san_hooks.place && san_hooks.place(address, &base, &size)) return;
+    if (san_foreign_address(address, &found))
+        wrong(call, &(struct san_report){.finding = SAN_FOREIGN,
+                                         .call = call->name,
+                                         .kind = found.kind,
+                                         .value = address,
+                                         .address = address,
+                                         .owner = found.owner,
+                                         .tid = found.tid,
+                                         .foreign_stack = found.stack});
+}
+
 /* An address that is freed and is not the start of anything known. */
 static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, uint64_t address)
 {
     struct san_span span;
-    struct san_foreign found;
-    uint64_t end, base = 0, size = 0;
+    uint64_t end;
     enum san_hit hit = san_span_find(address, &span, &end);
     if (hit == SAN_HIT_LIVE) {
         struct san_copy copy = {0};
@@ -255,16 +271,7 @@ static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, u
         return;
     }
     if (kind == PSM_SAN_HOST || kind == PSM_SAN_REGISTERED || kind == PSM_SAN_RANGE) return;
-    if (san_hooks.place && san_hooks.place(address, &base, &size)) return;
-    if (san_foreign_address(address, &found))
-        wrong(call, &(struct san_report){.finding = SAN_FOREIGN,
-                                         .call = call->name,
-                                         .kind = found.kind,
-                                         .value = address,
-                                         .address = address,
-                                         .owner = found.owner,
-                                         .tid = found.tid,
-                                         .foreign_stack = found.stack});
+    check_foreign(call, address);
 }
 
 void psm_san_end(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value)
@@ -320,19 +327,8 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
     if (hit == SAN_HIT_LIVE && n <= end - address && !span.look) return;
     if (hit == SAN_HIT_FREED && (side == PSM_SAN_HOST_SIDE || (side == PSM_SAN_ANY && readable(address)))) return;
     if (hit == SAN_HIT_NONE) {
-        uint64_t base = 0, size = 0;
-        struct san_foreign found;
         if (side == PSM_SAN_HOST_SIDE || (side == PSM_SAN_ANY && readable(address))) return;
-        if (san_hooks.place && san_hooks.place(address, &base, &size)) return;
-        if (san_foreign_address(address, &found))
-            wrong(call, &(struct san_report){.finding = SAN_FOREIGN,
-                                             .call = call->name,
-                                             .kind = found.kind,
-                                             .value = address,
-                                             .address = address,
-                                             .owner = found.owner,
-                                             .tid = found.tid,
-                                             .foreign_stack = found.stack});
+        check_foreign(call, address);
         return;
     }
     struct san_shard *shard;

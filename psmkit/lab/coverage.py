@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from psmkit.cudaapi.apidef import Function
 from psmkit.lab import elf
-from psmkit.lab.apidef import Function
 from psmkit.lab.cuda import functions
 
 __all__ = ["Area", "Need", "areas", "needs"]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import apidef
+from psmkit.cudaapi import apidef
 from psmkit.model.errors import PsmkitError
 
 __all__ = ["LIBRARIES", "CudaError", "Face", "LabError", "declarations", "environment", "folder", "functions"]

@@ -13,7 +13,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from pycparser import c_ast, c_parser
 
-from psmkit.lab import apidef
+from psmkit.cudaapi import apidef
 
 from . import headers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -27,9 +28,35 @@ def test_provider_column_names_the_file_that_defines_the_function(generate: Modu
     wrong = {
         f.name: (f.provider, api.defined.get(api.symbol(f)))
         for f in api.functions
-        if f.provider != (api.defined.get(api.symbol(f)) if f.result is not None else None)
+        if not f.forward and f.provider != (api.defined.get(api.symbol(f)) if f.result is not None else None)
     }
     assert not wrong, "run python csrc/cuda/generate.py mark"
+
+
+@pytest.mark.parametrize(
+    ("provider", "complaint"),
+    [
+        ("=cudaNoSuchThing", "does not define"),
+        ("=cudaArrayGetInfo", "does not define"),
+        ("=cudaMallocPitch", "has other parameters"),
+        ("ctx=cudaMemPrefetchAsync", "does not define"),
+    ],
+)
+def test_a_forward_to_what_cannot_take_the_call_is_refused(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, complaint: str
+) -> None:
+    broken = tmp_path / "api.def"
+    broken.write_text(re.sub(r"=cudaGraphDestroy (?=.*\bcuGraphDestroy\()", f"{provider} ", generate.API.read_text()))
+    monkeypatch.setattr(generate, "API", broken)
+    with pytest.raises(SystemExit, match=rf"cuGraphDestroy is forwarded to .*{complaint}"):
+        generate.Api()
+
+
+def test_a_forward_is_not_defined_as_well(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {**generate.definitions(), "cuGraphDestroy": "graph"}
+    monkeypatch.setattr(generate, "definitions", lambda: both)
+    with pytest.raises(SystemExit, match=r"cuGraphDestroy is forwarded .* and defined in graph\.c"):
+        generate.Api()
 
 
 def test_nothing_is_defined_that_the_list_does_not_know(generate: ModuleType) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from psmkit.lab import apidef
+from psmkit.cudaapi import apidef
 from psmkit.lab.cuda import functions
 
 _HANDLES = {

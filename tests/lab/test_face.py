@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from psmkit.lab import apidef, cuda
+from psmkit.cudaapi import apidef
+from psmkit.lab import cuda
 
 
 @pytest.fixture(params=list(cuda.LIBRARIES))

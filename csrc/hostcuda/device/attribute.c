@@ -38,171 +38,173 @@ unsigned hc_gpu_pci_id(const struct hc_gpu *gpu)
     return model_of(gpu)->pci;
 }
 
+/* The same on every GPU: what CUDA documents for these generations, and what hostcuda itself can do. */
+static const struct {
+    short attribute;
+    int value;
+} fixed[] = {
+    {cudaDevAttrMaxThreadsPerBlock, 1024},
+    {cudaDevAttrMaxBlockDimX, 1024},
+    {cudaDevAttrMaxBlockDimY, 1024},
+    {cudaDevAttrMaxBlockDimZ, 64},
+    {cudaDevAttrMaxGridDimX, 0x7fffffff},
+    {cudaDevAttrMaxPitch, 0x7fffffff},
+    {cudaDevAttrMaxGridDimY, 65535},
+    {cudaDevAttrMaxGridDimZ, 65535},
+    {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+    {cudaDevAttrTotalConstantMemory, 65536},
+    {cudaDevAttrMaxRegistersPerBlock, 65536},
+    {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
+    {cudaDevAttrWarpSize, 32},
+    {cudaDevAttrTexturePitchAlignment, 32},
+    {cudaDevAttrTextureAlignment, 512},
+    {cudaDevAttrSurfaceAlignment, 512},
+    {cudaDevAttrAsyncEngineCount, 3},
+    {cudaDevAttrGpuPciSubsystemId, HC_PCI_SUBSYSTEM},
+    {cudaDevAttrNumaId, -1},
+    {cudaDevAttrLocalityDomainCount, 1},
+    {cudaDevAttrMemoryPoolSupportedHandleTypes, 1}, /* POSIX file descriptors */
+    {cudaDevAttrGpuOverlap, 1},
+    {cudaDevAttrCanMapHostMemory, 1},
+    {cudaDevAttrConcurrentKernels, 1},
+    {cudaDevAttrEccEnabled, 1},
+    {cudaDevAttrUnifiedAddressing, 1},
+    {cudaDevAttrStreamPrioritiesSupported, 1},
+    {cudaDevAttrGlobalL1CacheSupported, 1},
+    {cudaDevAttrLocalL1CacheSupported, 1},
+    {cudaDevAttrManagedMemory, 1},
+    {cudaDevAttrConcurrentManagedAccess, 1},
+    {cudaDevAttrComputePreemptionSupported, 1},
+    {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
+    {cudaDevAttrCooperativeLaunch, 1},
+    {cudaDevAttrHostRegisterSupported, 1},
+    {cudaDevAttrHostRegisterReadOnlySupported, 1},
+    {cudaDevAttrMemoryPoolsSupported, 1},
+    {cudaDevAttrIpcEventSupport, 1},
+    {cudaDevAttrCanFlushRemoteWrites, 1},
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER, 1},
+    {122, 1}, /* 64-bit stream memory operations */
+    {123, 1}, /* stream waits by NOR */
+    {cudaDevAttrMaxTexture1DWidth, 131072},
+    {cudaDevAttrMaxTexture2DWidth, 131072},
+    {cudaDevAttrMaxTexture2DLinearWidth, 131072},
+    {cudaDevAttrMaxSurface2DWidth, 131072},
+    {cudaDevAttrMaxTexture2DHeight, 65536},
+    {cudaDevAttrMaxTexture2DLinearHeight, 65536},
+    {cudaDevAttrMaxSurface2DHeight, 65536},
+    {cudaDevAttrMaxTexture2DLinearPitch, 2097120},
+    {cudaDevAttrMaxTexture1DLinearWidth, 1 << 28},
+    {cudaDevAttrMaxTexture3DWidth, 16384},
+    {cudaDevAttrMaxTexture3DHeight, 16384},
+    {cudaDevAttrMaxTexture3DDepth, 16384},
+    {cudaDevAttrMaxSurface3DWidth, 16384},
+    {cudaDevAttrMaxSurface3DHeight, 16384},
+    {cudaDevAttrMaxSurface3DDepth, 16384},
+    {cudaDevAttrMaxTexture3DWidthAlt, 8192},
+    {cudaDevAttrMaxTexture3DHeightAlt, 8192},
+    {cudaDevAttrMaxTexture1DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture2DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture2DLayeredHeight, 32768},
+    {cudaDevAttrMaxTexture2DGatherWidth, 32768},
+    {cudaDevAttrMaxTexture2DGatherHeight, 32768},
+    {cudaDevAttrMaxTexture3DDepthAlt, 32768},
+    {cudaDevAttrMaxTextureCubemapWidth, 32768},
+    {cudaDevAttrMaxTextureCubemapLayeredWidth, 32768},
+    {cudaDevAttrMaxSurface1DWidth, 32768},
+    {cudaDevAttrMaxSurface1DLayeredWidth, 32768},
+    {cudaDevAttrMaxSurface2DLayeredWidth, 32768},
+    {cudaDevAttrMaxSurface2DLayeredHeight, 32768},
+    {cudaDevAttrMaxSurfaceCubemapWidth, 32768},
+    {cudaDevAttrMaxSurfaceCubemapLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture2DMipmappedWidth, 32768},
+    {cudaDevAttrMaxTexture2DMipmappedHeight, 32768},
+    {cudaDevAttrMaxTexture1DMipmappedWidth, 32768},
+    {cudaDevAttrMaxTexture1DLayeredLayers, 2048},
+    {cudaDevAttrMaxTexture2DLayeredLayers, 2048},
+    {cudaDevAttrMaxSurface1DLayeredLayers, 2048},
+    {cudaDevAttrMaxSurface2DLayeredLayers, 2048},
+    {cudaDevAttrMaxTextureCubemapLayeredLayers, 2046},
+    {cudaDevAttrMaxSurfaceCubemapLayeredLayers, 2046},
+};
+
+/* As the model has it. */
+static const struct {
+    short attribute;
+    size_t member;
+} of_model[] = {
+    {cudaDevAttrClockRate, offsetof(struct model, clock)},
+    {cudaDevAttrMemoryClockRate, offsetof(struct model, memory_clock)},
+    {cudaDevAttrGlobalMemoryBusWidth, offsetof(struct model, bus)},
+    {cudaDevAttrMultiProcessorCount, offsetof(struct model, processors)},
+    {cudaDevAttrL2CacheSize, offsetof(struct model, l2)},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, offsetof(struct model, threads)},
+    {cudaDevAttrMaxBlocksPerMultiprocessor, offsetof(struct model, blocks)},
+    {cudaDevAttrMaxSharedMemoryPerMultiprocessor, offsetof(struct model, shared)},
+    {cudaDevAttrMaxSharedMemoryPerBlockOptin, offsetof(struct model, shared_block)},
+    {cudaDevAttrOversizedSharedMemoryPerBlock, offsetof(struct model, shared_block)},
+    {cudaDevAttrSingleToDoublePrecisionPerfRatio, offsetof(struct model, ratio)},
+    {cudaDevAttrLocalityDomainMultiprocessorCount, offsetof(struct model, processors)},
+};
+
+/* What depends on the compute capability, or is the GPU's own. False: neither. */
+static bool of_gpu(const struct hc_gpu *gpu, const struct model *m, int attribute, int *value)
+{
+    const bool ampere = gpu->major >= 8, hopper = gpu->major >= 9;
+    switch (attribute) {
+    case cudaDevAttrMaxPersistingL2CacheSize:
+        *value = ampere ? m->l2 / 8 * 5 : 0;
+        return true;
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+        *value = ampere ? 128 << 20 : 0;
+        return true;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+        *value = ampere ? 1024 : 0;
+        return true;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = gpu->major;
+        return true;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = gpu->minor;
+        return true;
+    case cudaDevAttrPciBusId:
+        *value = (int)gpu->bus;
+        return true;
+    case cudaDevAttrPciDeviceId:
+        *value = (int)gpu->slot;
+        return true;
+    case cudaDevAttrPciDomainId:
+        *value = (int)gpu->domain;
+        return true;
+    case cudaDevAttrGpuPciDeviceId:
+        *value = (int)m->pci;
+        return true;
+    case cudaDevAttrHostNumaId:
+        *value = gpu->numa;
+        return true;
+    case cudaDevAttrMemSyncDomainCount:
+        *value = hopper ? 4 : 1;
+        return true;
+    case cudaDevAttrClusterLaunch:
+    case 127: /* tensor maps */
+        *value = hopper;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Known attributes that neither a GPU of this kind nor hostcuda supports are 0. */
 int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
 {
     const struct model *m = model_of(gpu);
-    bool hopper = gpu->major >= 9;
-    switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-    case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY:
-        return *value = 1024, 0;
-    case cudaDevAttrMaxBlockDimZ:
-        return *value = 64, 0;
-    case cudaDevAttrMaxGridDimX:
-    case cudaDevAttrMaxPitch:
-        return *value = 0x7fffffff, 0;
-    case cudaDevAttrMaxGridDimY:
-    case cudaDevAttrMaxGridDimZ:
-        return *value = 65535, 0;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-        return *value = 49152, 0;
-    case cudaDevAttrTotalConstantMemory:
-    case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-        return *value = 65536, 0;
-    case cudaDevAttrWarpSize:
-    case cudaDevAttrTexturePitchAlignment:
-        return *value = 32, 0;
-    case cudaDevAttrClockRate:
-        return *value = m->clock, 0;
-    case cudaDevAttrMemoryClockRate:
-        return *value = m->memory_clock, 0;
-    case cudaDevAttrGlobalMemoryBusWidth:
-        return *value = m->bus, 0;
-    case cudaDevAttrTextureAlignment:
-    case cudaDevAttrSurfaceAlignment:
-        return *value = 512, 0;
-    case cudaDevAttrMultiProcessorCount:
-        return *value = m->processors, 0;
-    case cudaDevAttrL2CacheSize:
-        return *value = m->l2, 0;
-    case cudaDevAttrMaxPersistingL2CacheSize:
-        return *value = gpu->major >= 8 ? m->l2 / 8 * 5 : 0, 0;
-    case cudaDevAttrMaxAccessPolicyWindowSize:
-        return *value = gpu->major >= 8 ? 128 << 20 : 0, 0;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-        return *value = m->threads, 0;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-        return *value = m->blocks, 0;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        return *value = m->shared, 0;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-    case cudaDevAttrOversizedSharedMemoryPerBlock:
-        return *value = m->shared_block, 0;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-        return *value = gpu->major >= 8 ? 1024 : 0, 0;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
-        return *value = m->ratio, 0;
-    case cudaDevAttrAsyncEngineCount:
-        return *value = 3, 0;
-    case cudaDevAttrComputeCapabilityMajor:
-        return *value = gpu->major, 0;
-    case cudaDevAttrComputeCapabilityMinor:
-        return *value = gpu->minor, 0;
-    case cudaDevAttrPciBusId:
-        return *value = (int)gpu->bus, 0;
-    case cudaDevAttrPciDeviceId:
-        return *value = (int)gpu->slot, 0;
-    case cudaDevAttrPciDomainId:
-        return *value = (int)gpu->domain, 0;
-    case cudaDevAttrGpuPciDeviceId:
-        return *value = (int)m->pci, 0;
-    case cudaDevAttrGpuPciSubsystemId:
-        return *value = HC_PCI_SUBSYSTEM, 0;
-    case cudaDevAttrHostNumaId:
-        return *value = gpu->numa, 0;
-    case cudaDevAttrNumaId:
-        return *value = -1, 0;
-    case cudaDevAttrMemSyncDomainCount:
-        return *value = hopper ? 4 : 1, 0;
-    case cudaDevAttrLocalityDomainCount:
-        return *value = 1, 0;
-    case cudaDevAttrLocalityDomainMultiprocessorCount:
-        return *value = m->processors, 0;
-    case cudaDevAttrClusterLaunch:
-    case 127: /* tensor maps */
-        return *value = hopper, 0;
-    case cudaDevAttrMemoryPoolSupportedHandleTypes:
-        return *value = 1, 0; /* POSIX file descriptors */
-    /* Properties of hostcuda itself. */
-    case cudaDevAttrGpuOverlap:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrConcurrentKernels:
-    case cudaDevAttrEccEnabled:
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrStreamPrioritiesSupported:
-    case cudaDevAttrGlobalL1CacheSupported:
-    case cudaDevAttrLocalL1CacheSupported:
-    case cudaDevAttrManagedMemory:
-    case cudaDevAttrConcurrentManagedAccess:
-    case cudaDevAttrComputePreemptionSupported:
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-    case cudaDevAttrCooperativeLaunch:
-    case cudaDevAttrHostRegisterSupported:
-    case cudaDevAttrHostRegisterReadOnlySupported:
-    case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrIpcEventSupport:
-    case cudaDevAttrCanFlushRemoteWrites:
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER:
-    case 122: /* 64-bit stream memory operations */
-    case 123: /* stream waits by NOR */
-        return *value = 1, 0;
-    case cudaDevAttrMaxTexture1DWidth:
-    case cudaDevAttrMaxTexture2DWidth:
-    case cudaDevAttrMaxTexture2DLinearWidth:
-    case cudaDevAttrMaxSurface2DWidth:
-        return *value = 131072, 0;
-    case cudaDevAttrMaxTexture2DHeight:
-    case cudaDevAttrMaxTexture2DLinearHeight:
-    case cudaDevAttrMaxSurface2DHeight:
-        return *value = 65536, 0;
-    case cudaDevAttrMaxTexture2DLinearPitch:
-        return *value = 2097120, 0;
-    case cudaDevAttrMaxTexture1DLinearWidth:
-        return *value = 1 << 28, 0;
-    case cudaDevAttrMaxTexture3DWidth:
-    case cudaDevAttrMaxTexture3DHeight:
-    case cudaDevAttrMaxTexture3DDepth:
-    case cudaDevAttrMaxSurface3DWidth:
-    case cudaDevAttrMaxSurface3DHeight:
-    case cudaDevAttrMaxSurface3DDepth:
-        return *value = 16384, 0;
-    case cudaDevAttrMaxTexture3DWidthAlt:
-    case cudaDevAttrMaxTexture3DHeightAlt:
-        return *value = 8192, 0;
-    case cudaDevAttrMaxTexture1DLayeredWidth:
-    case cudaDevAttrMaxTexture2DLayeredWidth:
-    case cudaDevAttrMaxTexture2DLayeredHeight:
-    case cudaDevAttrMaxTexture2DGatherWidth:
-    case cudaDevAttrMaxTexture2DGatherHeight:
-    case cudaDevAttrMaxTexture3DDepthAlt:
-    case cudaDevAttrMaxTextureCubemapWidth:
-    case cudaDevAttrMaxTextureCubemapLayeredWidth:
-    case cudaDevAttrMaxSurface1DWidth:
-    case cudaDevAttrMaxSurface1DLayeredWidth:
-    case cudaDevAttrMaxSurface2DLayeredWidth:
-    case cudaDevAttrMaxSurface2DLayeredHeight:
-    case cudaDevAttrMaxSurfaceCubemapWidth:
-    case cudaDevAttrMaxSurfaceCubemapLayeredWidth:
-    case cudaDevAttrMaxTexture2DMipmappedWidth:
-    case cudaDevAttrMaxTexture2DMipmappedHeight:
-    case cudaDevAttrMaxTexture1DMipmappedWidth:
-        return *value = 32768, 0;
-    case cudaDevAttrMaxTexture1DLayeredLayers:
-    case cudaDevAttrMaxTexture2DLayeredLayers:
-    case cudaDevAttrMaxSurface1DLayeredLayers:
-    case cudaDevAttrMaxSurface2DLayeredLayers:
-        return *value = 2048, 0;
-    case cudaDevAttrMaxTextureCubemapLayeredLayers:
-    case cudaDevAttrMaxSurfaceCubemapLayeredLayers:
-        return *value = 2046, 0;
-    default:
-        break;
-    }
-    /* Known attributes that neither a GPU of this kind nor hostcuda supports. */
     if (attribute < 1 || attribute > HC_ATTRIBUTE_LAST) return PSM_CUDA_INVALID_VALUE;
-    return *value = 0, 0;
+    *value = 0;
+    if (of_gpu(gpu, m, attribute, value)) return 0;
+    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
+        if (of_model[i].attribute == attribute) *value = *(const int *)((const char *)m + of_model[i].member);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (fixed[i].attribute == attribute) *value = fixed[i].value;
+    return 0;
 }

@@ -13,11 +13,6 @@ CUresult hc_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
     return hc_context_create(pctx, flags, dev);
 }
 
-CUresult hc_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    return hc_context_create(pctx, flags, dev);
-}
-
 /* Affinity and CIG parameters need hardware that is not emulated. */
 CUresult hc_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                            CUdevice dev)
@@ -49,11 +44,6 @@ CUresult hc_cuCtxDestroy(CUcontext ctx)
     return destroy(ctx);
 }
 
-CUresult hc_cuCtxDestroy_v2(CUcontext ctx)
-{
-    return destroy(ctx);
-}
-
 CUresult hc_cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
     struct hc_context *context = hc_context_get(NULL);
@@ -76,17 +66,7 @@ CUresult hc_cuCtxPushCurrent(CUcontext ctx)
     return hc_context_push(ctx);
 }
 
-CUresult hc_cuCtxPushCurrent_v2(CUcontext ctx)
-{
-    return hc_context_push(ctx);
-}
-
 CUresult hc_cuCtxPopCurrent(CUcontext *pctx)
-{
-    return hc_context_pop(pctx);
-}
-
-CUresult hc_cuCtxPopCurrent_v2(CUcontext *pctx)
 {
     return hc_context_pop(pctx);
 }
@@ -295,11 +275,6 @@ CUresult hc_cuDevicePrimaryCtxRelease(CUdevice dev)
     return release(dev);
 }
 
-CUresult hc_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    return release(dev);
-}
-
 static int reset(int device)
 {
     if (!hc_device_valid(device)) return PSM_CUDA_INVALID_DEVICE;
@@ -308,11 +283,6 @@ static int reset(int device)
 }
 
 CUresult hc_cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    return reset(dev);
-}
-
-CUresult hc_cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     return reset(dev);
 }
@@ -326,11 +296,6 @@ static int set_flags(int device, unsigned flags)
 }
 
 CUresult hc_cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
-{
-    return set_flags(dev, flags);
-}
-
-CUresult hc_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
     return set_flags(dev, flags);
 }

@@ -54,12 +54,6 @@ CUresult hc_cuDeviceGetUuid(CUuuid *out, CUdevice dev)
     return uuid(out, dev);
 }
 
-/* They differ only for MIG devices, which do not exist here. */
-CUresult hc_cuDeviceGetUuid_v2(CUuuid *out, CUdevice dev)
-{
-    return uuid(out, dev);
-}
-
 CUresult hc_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
     if (!bytes) return PSM_CUDA_INVALID_VALUE;

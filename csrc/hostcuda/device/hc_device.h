@@ -53,7 +53,6 @@ static inline const struct hc_link *hc_link_of(int from, int to)
 
 /* topology_read.c. Fills *t from a file (NULL: defaults); error says what is wrong, with file and line. */
 bool hc_topology_read(struct hc_topology *t, const char *path, int node, char *error, size_t size);
-bool hc_parse_uuid(const char *text, unsigned char uuid[16]);
 bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *slot);
 
 /* attribute.c. INVALID_VALUE: unknown attribute. */

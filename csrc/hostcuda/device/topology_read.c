@@ -121,7 +121,7 @@ bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *s
     return !text[n] && !function && *bus < 256 && *slot < 32;
 }
 
-bool hc_parse_uuid(const char *text, unsigned char uuid[16])
+static bool parse_uuid(const char *text, unsigned char uuid[16])
 {
     static const char form[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     int digits = 0;
@@ -259,7 +259,7 @@ static bool finish_gpu(struct reader *r)
     if (has(v, K_MEMORY)) gpu->memory = v->number[K_MEMORY];
     if (has(v, K_PCI)) (void)hc_parse_pci(v->text[K_PCI], &gpu->domain, &gpu->bus, &gpu->slot);
     if (has(v, K_NUMA)) gpu->numa = (int)v->number[K_NUMA];
-    if (has(v, K_UUID)) (void)hc_parse_uuid(v->text[K_UUID], gpu->uuid);
+    if (has(v, K_UUID)) (void)parse_uuid(v->text[K_UUID], gpu->uuid);
     return true;
 }
 
@@ -312,7 +312,7 @@ static bool check_text(struct reader *r, enum key key, const char *text)
         return hc_parse_pci(text, &a, &b, &c) ||
                wrong(r, r->line, "expected a PCI id such as \"0000:1b:00.0\", found \"%s\"", text);
     case K_UUID:
-        return hc_parse_uuid(text, uuid) ||
+        return parse_uuid(text, uuid) ||
                wrong(r, r->line, "expected GPU- and 32 hexadecimal digits in five groups, found \"%s\"", text);
     case K_NAME:
     case K_DRIVER:

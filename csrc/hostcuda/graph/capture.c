@@ -517,8 +517,3 @@ cudaError_t hc_cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m
     *mode = (enum cudaStreamCaptureMode)old;
     return 0;
 }
-
-CUresult hc_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    return hc_cudaThreadExchangeStreamCaptureMode(mode);
-}

@@ -92,11 +92,6 @@ cudaError_t hc_cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *pGraph)
     return rc;
 }
 
-CUresult hc_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
-{
-    return hc_cudaStreamEndCapture(hStream, phGraph);
-}
-
 /* ---- asking ---- */
 
 struct answer {
@@ -270,11 +265,4 @@ CUresult hc_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dep
                                               unsigned int flags)
 {
     return hc_cudaStreamUpdateCaptureDependencies_v2(hStream, dependencies, NULL, numDependencies, flags);
-}
-
-CUresult hc_cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
-                                                 const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                                 unsigned int flags)
-{
-    return hc_cudaStreamUpdateCaptureDependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags);
 }

@@ -120,7 +120,7 @@ struct hc_node *hc_graph_find_origin(struct hc_graph *clone, uint64_t origin, bo
 
 /* ---- edges ---- */
 
-struct hc_edge *hc_edge_find(struct hc_edges *edges, const struct hc_node *node)
+static struct hc_edge *find_edge(struct hc_edges *edges, const struct hc_node *node)
 {
     for (size_t i = 0; i < edges->n; i++)
         if (edges->at[i].node == node) return &edges->at[i];
@@ -158,7 +158,7 @@ static bool reserve(struct hc_edges *edges)
 
 int hc_edge_add(struct hc_node *from, struct hc_node *to, CUgraphEdgeData data)
 {
-    if (from == to || from->graph != to->graph || hc_edge_find(&to->in, from)) return PSM_CUDA_INVALID_VALUE;
+    if (from == to || from->graph != to->graph || find_edge(&to->in, from)) return PSM_CUDA_INVALID_VALUE;
     int rc = hc_edge_check(from, to->type, data);
     if (rc) return rc;
     if (!reserve(&from->out) || !reserve(&to->in)) return PSM_CUDA_OUT_OF_MEMORY;
@@ -175,10 +175,10 @@ static void take_out(struct hc_edges *edges, struct hc_edge *edge)
 
 int hc_edge_remove(struct hc_node *from, struct hc_node *to, CUgraphEdgeData data)
 {
-    struct hc_edge *in = hc_edge_find(&to->in, from);
+    struct hc_edge *in = find_edge(&to->in, from);
     if (!in || memcmp(&in->data, &data, sizeof data)) return PSM_CUDA_INVALID_VALUE;
     take_out(&to->in, in);
-    take_out(&from->out, hc_edge_find(&from->out, to));
+    take_out(&from->out, find_edge(&from->out, to));
     return 0;
 }
 
@@ -229,9 +229,9 @@ void hc_node_free(struct hc_node *node)
 {
     struct hc_graph *graph = node->graph;
     for (size_t i = 0; i < node->in.n; i++)
-        take_out(&node->in.at[i].node->out, hc_edge_find(&node->in.at[i].node->out, node));
+        take_out(&node->in.at[i].node->out, find_edge(&node->in.at[i].node->out, node));
     for (size_t i = 0; i < node->out.n; i++)
-        take_out(&node->out.at[i].node->in, hc_edge_find(&node->out.at[i].node->in, node));
+        take_out(&node->out.at[i].node->in, find_edge(&node->out.at[i].node->in, node));
     if (node->handle) hc_handle_end(HC_NODE, node->handle);
     *(node->previous ? &node->previous->next : &graph->first) = node->next;
     *(node->next ? &node->next->previous : &graph->last) = node->previous;

@@ -77,8 +77,3 @@ cudaError_t hc_cudaGraphDebugDotPrint(cudaGraph_t handle, const char *path, unsi
     free(text);
     return rc;
 }
-
-CUresult hc_cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
-{
-    return hc_cudaGraphDebugDotPrint(hGraph, path, flags);
-}

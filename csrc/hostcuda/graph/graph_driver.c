@@ -1,88 +1,9 @@
-/* Graphs of the driver API: the same as of the runtime API except for the parameters of copies, fills and kernels. */
+/* Graphs of the driver API, where they differ from the runtime API: the parameters of copies, fills and kernels. */
 #include "graph/hc_graph.h"
 
 #include <string.h>
 
-CUresult hc_cuGraphCreate(CUgraph *phGraph, unsigned int flags)
-{
-    return hc_cudaGraphCreate(phGraph, flags);
-}
-
-CUresult hc_cuGraphDestroy(CUgraph hGraph)
-{
-    return hc_cudaGraphDestroy(hGraph);
-}
-
-CUresult hc_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
-{
-    return hc_cudaGraphClone(phGraphClone, originalGraph);
-}
-
-CUresult hc_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
-{
-    return hc_cudaGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
-}
-
-CUresult hc_cuGraphDestroyNode(CUgraphNode hNode)
-{
-    return hc_cudaGraphDestroyNode(hNode);
-}
-
-CUresult hc_cuGraphGetId(CUgraph hGraph, unsigned int *graphId)
-{
-    return hc_cudaGraphGetId(hGraph, graphId);
-}
-
-CUresult hc_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
-{
-    return hc_cudaGraphNodeGetType(hNode, type);
-}
-
-CUresult hc_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
-{
-    return hc_cudaGraphChildGraphNodeGetGraph(hNode, phGraph);
-}
-
-CUresult hc_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph)
-{
-    return hc_cudaGraphNodeGetContainingGraph(hNode, phGraph);
-}
-
-CUresult hc_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
-{
-    return hc_cudaGraphNodeGetLocalId(hNode, nodeId);
-}
-
-CUresult hc_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId)
-{
-    return hc_cudaGraphNodeGetToolsId(hNode, toolsNodeId);
-}
-
 /* ---- adding ---- */
-
-CUresult hc_cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                size_t numDependencies)
-{
-    return hc_cudaGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
-}
-
-CUresult hc_cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                      size_t numDependencies, CUevent event)
-{
-    return hc_cudaGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-}
-
-CUresult hc_cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                    size_t numDependencies, CUevent event)
-{
-    return hc_cudaGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-}
-
-CUresult hc_cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, CUgraph childGraph)
-{
-    return hc_cudaGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
-}
 
 static int recipe_host(struct hc_recipe *recipe, const CUDA_HOST_NODE_PARAMS *p)
 {
@@ -220,14 +141,6 @@ CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
     return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
-/* The form of CUDA 13.4, which has more types of nodes: they are not supported here. */
-CUresult hc_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                              const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                              CUgraphNodeParams *nodeParams)
-{
-    return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
-}
-
 CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
@@ -236,15 +149,10 @@ CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParam
     return hc_recipe_set(error, &recipe, hNode);
 }
 
-CUresult hc_cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-    return hc_cuGraphNodeSetParams(hNode, nodeParams);
-}
-
 CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     CUgraphNodeType type;
-    int rc = nodeParams ? hc_cuGraphNodeGetType(hNode, &type) : PSM_CUDA_INVALID_VALUE;
+    int rc = nodeParams ? hc_cudaGraphNodeGetType(hNode, &type) : PSM_CUDA_INVALID_VALUE;
     if (rc) return rc;
     memset(nodeParams, 0, sizeof *nodeParams);
     nodeParams->type = type;
@@ -258,11 +166,11 @@ CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParam
     case cudaGraphNodeTypeHost:
         return hc_cuGraphHostNodeGetParams(hNode, (CUDA_HOST_NODE_PARAMS *)(void *)&nodeParams->host);
     case cudaGraphNodeTypeGraph:
-        return hc_cuGraphChildGraphNodeGetGraph(hNode, &nodeParams->graph.graph);
+        return hc_cudaGraphChildGraphNodeGetGraph(hNode, &nodeParams->graph.graph);
     case cudaGraphNodeTypeWaitEvent:
-        return hc_cuGraphEventWaitNodeGetEvent(hNode, &nodeParams->eventWait.event);
+        return hc_cudaGraphEventWaitNodeGetEvent(hNode, &nodeParams->eventWait.event);
     case cudaGraphNodeTypeEventRecord:
-        return hc_cuGraphEventRecordNodeGetEvent(hNode, &nodeParams->eventRecord.event);
+        return hc_cudaGraphEventRecordNodeGetEvent(hNode, &nodeParams->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return hc_cuGraphBatchMemOpNodeGetParams(hNode, &nodeParams->memOp);
     case cudaGraphNodeTypeMemAlloc:
@@ -363,36 +271,6 @@ CUresult hc_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNo
     return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
 }
 
-CUresult hc_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
-{
-    return hc_cudaGraphEventRecordNodeSetEvent(hNode, event);
-}
-
-CUresult hc_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
-{
-    return hc_cudaGraphEventWaitNodeSetEvent(hNode, event);
-}
-
-CUresult hc_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
-{
-    return hc_cudaGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
-}
-
-CUresult hc_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
-{
-    return hc_cudaGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
-}
-
-CUresult hc_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
-{
-    return hc_cudaGraphEventRecordNodeGetEvent(hNode, event_out);
-}
-
-CUresult hc_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
-{
-    return hc_cudaGraphEventWaitNodeGetEvent(hNode, event_out);
-}
-
 CUresult hc_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
     return hc_node_parameters(hNode, cudaGraphNodeTypeMemcpy, nodeParams, sizeof *nodeParams);
@@ -446,17 +324,6 @@ CUresult hc_cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraph
     return instantiate_logged(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
-CUresult hc_cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
-                                  size_t bufferSize)
-{
-    return instantiate_logged(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-}
-
-CUresult hc_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
-{
-    return hc_cudaGraphInstantiate(phGraphExec, hGraph, flags);
-}
-
 CUresult hc_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
                                          CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
@@ -468,29 +335,4 @@ CUresult hc_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGrap
     instantiateParams->hErrNode_out = params.errNode_out;
     instantiateParams->result_out = params.result_out;
     return rc;
-}
-
-CUresult hc_cuGraphExecDestroy(CUgraphExec hGraphExec)
-{
-    return hc_cudaGraphExecDestroy(hGraphExec);
-}
-
-CUresult hc_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
-{
-    return hc_cudaGraphExecGetFlags(hGraphExec, flags);
-}
-
-CUresult hc_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
-{
-    return hc_cudaGraphExecGetId(hGraphExec, graphId);
-}
-
-CUresult hc_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
-{
-    return hc_cudaGraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
-}
-
-CUresult hc_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
-{
-    return hc_cudaGraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
 }

@@ -194,12 +194,6 @@ CUresult hc_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, 
     return list_edges(hGraph, from, to, NULL, numEdges);
 }
 
-CUresult hc_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
-                               size_t *numEdges)
-{
-    return list_edges(hGraph, from, to, edgeData, numEdges);
-}
-
 cudaError_t hc_cudaGraphNodeGetDependencies_v2(cudaGraphNode_t node, cudaGraphNode_t *pDependencies,
                                                cudaGraphEdgeData *edgeData, size_t *pNumDependencies)
 {

@@ -69,11 +69,6 @@ cudaError_t hc_cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t gra
     return instantiate_flags(pGraphExec, graph, flags, false, &error, &result);
 }
 
-cudaError_t hc_cudaGraphInstantiateWithFlags(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
-{
-    return hc_cudaGraphInstantiate(pGraphExec, graph, flags);
-}
-
 cudaError_t hc_cudaGraphInstantiateWithParams(cudaGraphExec_t *pGraphExec, cudaGraph_t graph,
                                               cudaGraphInstantiateParams *instantiateParams)
 {

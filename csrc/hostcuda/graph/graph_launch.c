@@ -158,26 +158,6 @@ static int launch_on(struct hc_exec *exec, struct hc_stream *stream)
     return rc;
 }
 
-cudaError_t hc_cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t handle)
-{
-    struct hc_stream *stream;
-    struct hc_exec *exec;
-    int rc = hc_exec_get(graphExec, &exec);
-    if (rc) return rc;
-    rc = hc_stream_get(handle, &stream);
-    if (!rc) {
-        rc = launch_on(exec, stream);
-        hc_stream_put(stream);
-    }
-    hc_exec_put(exec);
-    return rc;
-}
-
-CUresult hc_cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
-{
-    return hc_cudaGraphLaunch(hGraphExec, hStream);
-}
-
 /* There is nothing to upload, but the call has a visible place in the order. */
 static int upload_on(struct hc_exec *exec, struct hc_stream *stream)
 {
@@ -191,22 +171,27 @@ static int upload_on(struct hc_exec *exec, struct hc_stream *stream)
     return rc;
 }
 
-cudaError_t hc_cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t handle)
+static int with_stream(cudaGraphExec_t graph, cudaStream_t handle, int (*act)(struct hc_exec *, struct hc_stream *))
 {
     struct hc_stream *stream;
     struct hc_exec *exec;
-    int rc = hc_exec_get(graphExec, &exec);
+    int rc = hc_exec_get(graph, &exec);
     if (rc) return rc;
     rc = hc_stream_get(handle, &stream);
     if (!rc) {
-        rc = upload_on(exec, stream);
+        rc = act(exec, stream);
         hc_stream_put(stream);
     }
     hc_exec_put(exec);
     return rc;
 }
 
-CUresult hc_cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+cudaError_t hc_cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t handle)
 {
-    return hc_cudaGraphUpload(hGraphExec, hStream);
+    return with_stream(graphExec, handle, launch_on);
+}
+
+cudaError_t hc_cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t handle)
+{
+    return with_stream(graphExec, handle, upload_on);
 }

@@ -133,11 +133,6 @@ cudaError_t hc_cudaGraphExecUpdate(cudaGraphExec_t exec_handle, cudaGraph_t grap
     return rc;
 }
 
-CUresult hc_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
-{
-    return hc_cudaGraphExecUpdate(hGraphExec, hGraph, resultInfo);
-}
-
 /* ---- one child graph ---- */
 
 struct child_change {
@@ -175,9 +170,4 @@ cudaError_t hc_cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t hGraphExec, 
     rc = hc_exec_change(exec, change_child, &what);
     hc_exec_put(exec);
     return rc;
-}
-
-CUresult hc_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
-{
-    return hc_cudaGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
 }

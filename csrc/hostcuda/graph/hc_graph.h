@@ -91,7 +91,6 @@ int hc_node_new(struct hc_graph *graph, int type, const cudaGraphNode_t *depende
 void hc_node_free(struct hc_node *node); /* and its edges */
 int hc_edge_add(struct hc_node *from, struct hc_node *to, CUgraphEdgeData data);
 int hc_edge_remove(struct hc_node *from, struct hc_node *to, CUgraphEdgeData data);
-struct hc_edge *hc_edge_find(struct hc_edges *edges, const struct hc_node *node);
 bool hc_edge_plain(CUgraphEdgeData data);
 /* 0 if `data` is valid on an edge between nodes of these types. */
 int hc_edge_check(const struct hc_node *from, int to_type, CUgraphEdgeData data);

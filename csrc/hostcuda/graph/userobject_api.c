@@ -101,29 +101,3 @@ cudaError_t hc_cudaGraphReleaseUserObject(cudaGraph_t graph_handle, cudaUserObje
     hc_graph_unlock();
     return rc;
 }
-
-CUresult hc_cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
-                               unsigned int flags)
-{
-    return hc_cudaUserObjectCreate(object_out, ptr, destroy, initialRefcount, flags);
-}
-
-CUresult hc_cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-    return hc_cudaUserObjectRetain(object, count);
-}
-
-CUresult hc_cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-    return hc_cudaUserObjectRelease(object, count);
-}
-
-CUresult hc_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
-{
-    return hc_cudaGraphRetainUserObject(graph, object, count, flags);
-}
-
-CUresult hc_cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
-{
-    return hc_cudaGraphReleaseUserObject(graph, object, count);
-}

@@ -27,7 +27,7 @@ static int get(struct hc_function *f, int attribute, int *value)
     return 0;
 }
 
-int hc_function_attribute(struct hc_function *f, int attribute, int value)
+static int set_attribute(struct hc_function *f, int attribute, int value)
 {
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
@@ -82,7 +82,7 @@ cudaError_t hc_cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void
 cudaError_t hc_cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr, int value)
 {
     struct hc_function *f = find(func);
-    return f ? hc_function_attribute(f, (int)attr, value) : INVALID_FUNCTION;
+    return f ? set_attribute(f, (int)attr, value) : INVALID_FUNCTION;
 }
 
 cudaError_t hc_cudaFuncGetName(const char **name, const void *func)
@@ -119,7 +119,7 @@ CUresult hc_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction 
 CUresult hc_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     struct hc_function *f = hc_function_get(hfunc);
-    return f ? hc_function_attribute(f, (int)attrib, value) : PSM_CUDA_INVALID_HANDLE;
+    return f ? set_attribute(f, (int)attrib, value) : PSM_CUDA_INVALID_HANDLE;
 }
 
 CUresult hc_cuFuncGetName(const char **name, CUfunction hfunc)

@@ -21,9 +21,8 @@ struct hc_function {
 };
 
 /* module.c */
-struct hc_function *hc_function_of(const void *host);                       /* NULL: not registered */
-struct hc_function *hc_function_get(const void *handle);                    /* CUfunction or CUkernel */
-int hc_function_attribute(struct hc_function *f, int attribute, int value); /* set */
+struct hc_function *hc_function_of(const void *host);    /* NULL: not registered */
+struct hc_function *hc_function_get(const void *handle); /* CUfunction or CUkernel */
 
 int hc_module_registered(CUmodule *module, const void *descriptor); /* of a static runtime */
 

@@ -220,11 +220,6 @@ cudaError_t hc_cudaGetKernel(cudaKernel_t *kernelPtr, const void *entryFuncAddr)
     return function_handle(kernelPtr, entryFuncAddr);
 }
 
-cudaError_t hc___cudaGetKernel(cudaKernel_t *kernel, const void *entry)
-{
-    return function_handle(kernel, entry);
-}
-
 /* ---- variables ---- */
 
 /* Zeroed: the initial value is in the device code. */
@@ -369,11 +364,6 @@ CUresult hc_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int
 {
     if (numOptions && (!options || !optionValues)) return PSM_CUDA_INVALID_VALUE;
     return load_data(module, image);
-}
-
-CUresult hc_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-    return load_data(module, fatCubin);
 }
 
 int hc_module_registered(CUmodule *module, const void *descriptor)

@@ -117,12 +117,6 @@ cudaError_t hc_cudaHostRegister(void *ptr, size_t size, unsigned int flags)
     return added ? PSM_CUDA_SUCCESS : overlaps ? PSM_CUDA_HOST_MEMORY_ALREADY_REGISTERED : PSM_CUDA_OUT_OF_MEMORY;
 }
 
-CUresult hc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
-{
-    int rc = hc_context_require();
-    return rc ? rc : hc_cudaHostRegister(p, bytesize, Flags);
-}
-
 cudaError_t hc_cudaHostUnregister(void *ptr)
 {
     int rc = hc_capture_forbids(false);
@@ -135,12 +129,6 @@ cudaError_t hc_cudaHostUnregister(void *ptr)
     pthread_rwlock_unlock(&hc_ranges_lock);
     free(range);
     return range ? PSM_CUDA_SUCCESS : PSM_CUDA_HOST_MEMORY_NOT_REGISTERED;
-}
-
-CUresult hc_cuMemHostUnregister(void *p)
-{
-    int rc = hc_context_require();
-    return rc ? rc : hc_cudaHostUnregister(p);
 }
 
 /* ---- queries */
@@ -171,10 +159,4 @@ cudaError_t hc_cudaHostGetFlags(unsigned int *pFlags, void *pHost)
         return PSM_CUDA_INVALID_VALUE;
     *pFlags = place.flags;
     return PSM_CUDA_SUCCESS;
-}
-
-CUresult hc_cuMemHostGetFlags(unsigned int *pFlags, void *p)
-{
-    int rc = hc_context_require();
-    return rc ? rc : hc_cudaHostGetFlags(pFlags, p);
 }

@@ -134,12 +134,6 @@ cudaError_t hc_cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *devPtr)
     return handle ? get_handle((uintptr_t)devPtr, (struct hc_ipc_name *)(void *)handle) : PSM_CUDA_INVALID_VALUE;
 }
 
-CUresult hc_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-    int rc = hc_context_require();
-    return rc ? rc : hc_cudaIpcGetMemHandle(pHandle, (void *)(uintptr_t)dptr);
-}
-
 cudaError_t hc_cudaIpcOpenMemHandle(void **devPtr, cudaIpcMemHandle_t handle, unsigned int flags)
 {
     struct hc_ipc_name name;
@@ -160,19 +154,7 @@ CUresult hc_cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, uns
     return rc;
 }
 
-/* The form from before CUDA 11; a static runtime of 11.0 still calls it. */
-CUresult hc_cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-    return hc_cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-}
-
 cudaError_t hc_cudaIpcCloseMemHandle(void *devPtr)
 {
     return close_handle((uintptr_t)devPtr);
-}
-
-CUresult hc_cuIpcCloseMemHandle(CUdeviceptr dptr)
-{
-    int rc = hc_context_require();
-    return rc ? rc : close_handle((uintptr_t)dptr);
 }

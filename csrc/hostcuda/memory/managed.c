@@ -268,15 +268,6 @@ cudaError_t hc_cudaMemDiscardBatchAsync(void **dptrs, size_t *sizes, size_t coun
     return batch(dptrs, sizes, count, NULL, NULL, 0, flags, stream);
 }
 
-cudaError_t hc_cudaMemDiscardAndPrefetchBatchAsync(void **dptrs, size_t *sizes, size_t count,
-                                                   struct cudaMemLocation *prefetchLocs, size_t *prefetchLocIdxs,
-                                                   size_t numPrefetchLocs, unsigned long long flags,
-                                                   cudaStream_t stream)
-{
-    return hc_cudaMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
-                                        stream);
-}
-
 CUresult hc_cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
                                     size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
                                     CUstream hStream)
@@ -291,14 +282,6 @@ CUresult hc_cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t cou
     return batch((void *const *)(const void *)dptrs, sizes, count, NULL, NULL, 0, flags, hStream);
 }
 
-CUresult hc_cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
-                                              CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
-                                              size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
-{
-    return hc_cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
-                                      hStream);
-}
-
 cudaError_t hc_cudaStreamAttachMemAsync(cudaStream_t stream, void *devPtr, size_t length, unsigned int flags)
 {
     if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost && flags != cudaMemAttachSingle)
@@ -311,11 +294,6 @@ cudaError_t hc_cudaStreamAttachMemAsync(cudaStream_t stream, void *devPtr, size_
     if (whole) range->advice->attached = flags;
     pthread_rwlock_unlock(&hc_ranges_lock);
     return whole ? submit(stream) : PSM_CUDA_INVALID_VALUE;
-}
-
-CUresult hc_cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
-{
-    return hc_cudaStreamAttachMemAsync(hStream, (void *)(uintptr_t)dptr, length, flags);
 }
 
 /* ---- attributes of a span */
@@ -389,17 +367,4 @@ cudaError_t hc_cudaMemRangeGetAttributes(void **data, size_t *dataSizes, enum cu
     for (size_t i = 0; rc == 0 && i < numAttributes; i++)
         rc = hc_cudaMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count);
     return rc;
-}
-
-CUresult hc_cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
-                                   size_t count)
-{
-    return hc_cudaMemRangeGetAttribute(data, dataSize, attribute, (const void *)(uintptr_t)devPtr, count);
-}
-
-CUresult hc_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
-                                    size_t numAttributes, CUdeviceptr devPtr, size_t count)
-{
-    return hc_cudaMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, (const void *)(uintptr_t)devPtr,
-                                        count);
 }

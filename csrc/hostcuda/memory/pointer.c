@@ -228,11 +228,32 @@ static size_t size_of(CUpointer_attribute attribute)
     }
 }
 
-/* The value for known memory. Errors: the results of cuPointerGetAttribute. */
+/* What is known of a reservation without memory, too. False: the attribute is another one. */
+static bool value_of_range(const struct facts *f, CUpointer_attribute attribute, union value *value)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        value->wide = f->range;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        value->wide = f->range_size;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        value->number = f->known;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Errors: the results of cuPointerGetAttribute. */
 static int value_of(const struct facts *f, uintptr_t address, CUpointer_attribute attribute, union value *value)
 {
     const struct hc_place *place = &f->place;
     bool host = place->space == HC_PINNED;
+    if (!f->known && !f->range_size) return PSM_CUDA_INVALID_VALUE;
+    if (value_of_range(f, attribute, value)) return 0;
+    if (!f->known) return PSM_CUDA_INVALID_VALUE;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: /* mappings and pools belong to no context */
         value->pointer =
@@ -264,15 +285,6 @@ static int value_of(const struct facts *f, uintptr_t address, CUpointer_attribut
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         value->number = place->origin == HC_FROM_MALLOC && place->space == HC_DEVICE;
         return 0;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        value->wide = f->range;
-        return 0;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        value->wide = f->range_size;
-        return 0;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        value->number = 1;
-        return 0;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         value->wide = f->exports;
         return 0;
@@ -303,24 +315,6 @@ static int value_of(const struct facts *f, uintptr_t address, CUpointer_attribut
     }
 }
 
-/* For a reservation without memory only the addresses are known, and that it has no memory. */
-static int value_of_reserved(const struct facts *f, CUpointer_attribute attribute, union value *value)
-{
-    switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        value->wide = f->range;
-        return 0;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        value->wide = f->range_size;
-        return 0;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        value->number = 0;
-        return 0;
-    default:
-        return PSM_CUDA_INVALID_VALUE;
-    }
-}
-
 CUresult hc_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct facts f;
@@ -328,8 +322,7 @@ CUresult hc_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUd
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return PSM_CUDA_NOT_SUPPORTED; /* no nv-p2p here */
     if (!data || !size_of(attribute)) return PSM_CUDA_INVALID_VALUE;
     look(ptr, &f);
-    if (!f.known && !f.range_size) return PSM_CUDA_INVALID_VALUE;
-    int rc = f.known ? value_of(&f, ptr, attribute, &value) : value_of_reserved(&f, attribute, &value);
+    int rc = value_of(&f, ptr, attribute, &value);
     if (!rc) memcpy(data, &value, size_of(attribute));
     return rc;
 }
@@ -344,9 +337,7 @@ CUresult hc_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribu
     look(ptr, &f);
     for (unsigned i = 0; i < numAttributes; i++) { /* an attribute without a value is 0 here, not an error */
         union value value = {.wide = 0};
-        int rc = f.known        ? value_of(&f, ptr, attributes[i], &value)
-                 : f.range_size ? value_of_reserved(&f, attributes[i], &value)
-                                : PSM_CUDA_INVALID_VALUE;
+        int rc = value_of(&f, ptr, attributes[i], &value);
         if (rc) value.wide = 0;
         if (rc && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) value.number = (uint32_t)NO_DEVICE;
         if (rc && attributes[i] == CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL) value.number = (uint32_t)-1;

@@ -16,8 +16,6 @@ enum {
 /* Versioned structs carry their size and a number. */
 #define HC_NVML_VERSION(type, number) ((unsigned)(sizeof(type) | (number) << 24))
 
-int hc_nvml_ready(void);
-int hc_nvml_index(nvmlDevice_t device); /* of the GPU on its node; -1 */
 /* Checks before any query of a device: 0, UNINITIALIZED, or INVALID_ARGUMENT if it is not a device or out is NULL. */
 int hc_nvml_check(nvmlDevice_t device, const void *out, int *index);
 int hc_nvml_text(char *out, unsigned size, const char *text);

@@ -8,7 +8,7 @@
 
 static atomic_int begun; /* nvmlInit calls without their nvmlShutdown */
 
-int hc_nvml_ready(void)
+static int ready(void)
 {
     return atomic_load_explicit(&begun, memory_order_relaxed) > 0 ? 0 : HC_NVML_UNINITIALIZED;
 }
@@ -19,7 +19,7 @@ static nvmlDevice_t handle_of(int index)
     return (nvmlDevice_t)(uintptr_t)((uint64_t)hc_process_tag() << 31 | 0x6d6cull << 12 | (uint64_t)(index + 1) << 4);
 }
 
-int hc_nvml_index(nvmlDevice_t device)
+static int index_of(nvmlDevice_t device)
 {
     for (int i = 0; device && i < hc_topology.gpus; i++)
         if (device == handle_of(i)) return i;
@@ -28,9 +28,9 @@ int hc_nvml_index(nvmlDevice_t device)
 
 int hc_nvml_check(nvmlDevice_t device, const void *out, int *index)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
-    *index = hc_nvml_index(device);
+    *index = index_of(device);
     return *index < 0 || !out ? HC_NVML_INVALID_ARGUMENT : 0;
 }
 
@@ -118,7 +118,7 @@ int hc_nvml_text(char *out, unsigned size, const char *text)
 
 nvmlReturn_t hc_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     return version ? hc_nvml_text(version, length, hc_topology.driver) : HC_NVML_INVALID_ARGUMENT;
 }
@@ -152,7 +152,7 @@ nvmlReturn_t hc_nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
 /* Confidential computing is off. */
 nvmlReturn_t hc_nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *state)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!state) return HC_NVML_INVALID_ARGUMENT;
     *state = (nvmlConfComputeSystemState_t){0};
@@ -161,7 +161,7 @@ nvmlReturn_t hc_nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *stat
 
 nvmlReturn_t hc_nvmlSystemGetConfComputeCapabilities(nvmlConfComputeSystemCaps_t *capabilities)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!capabilities) return HC_NVML_INVALID_ARGUMENT;
     *capabilities = (nvmlConfComputeSystemCaps_t){0};
@@ -170,7 +170,7 @@ nvmlReturn_t hc_nvmlSystemGetConfComputeCapabilities(nvmlConfComputeSystemCaps_t
 
 nvmlReturn_t hc_nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_t *settings)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!settings) return HC_NVML_INVALID_ARGUMENT;
     if (settings->version != HC_NVML_VERSION(nvmlSystemConfComputeSettings_v1_t, 1)) return HC_NVML_VERSION_MISMATCH;
@@ -182,7 +182,7 @@ nvmlReturn_t hc_nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_t
 
 static int count(unsigned *out)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!out) return HC_NVML_INVALID_ARGUMENT;
     *out = (unsigned)hc_topology.gpus;
@@ -201,7 +201,7 @@ nvmlReturn_t hc_nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 
 static int by_index(unsigned index, nvmlDevice_t *device)
 {
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!device || index >= (unsigned)hc_topology.gpus) return HC_NVML_INVALID_ARGUMENT;
     *device = handle_of((int)index);
@@ -221,7 +221,7 @@ nvmlReturn_t hc_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *
 static int by_pci(const char *text, nvmlDevice_t *device)
 {
     unsigned domain, bus, slot;
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!text || !device || !hc_parse_pci(text, &domain, &bus, &slot)) return HC_NVML_INVALID_ARGUMENT;
     for (int i = 0; i < hc_topology.gpus; i++) {
@@ -247,7 +247,7 @@ nvmlReturn_t hc_nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevic
 nvmlReturn_t hc_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     char text[48];
-    int rc = hc_nvml_ready();
+    int rc = ready();
     if (rc) return rc;
     if (!uuid || !device) return HC_NVML_INVALID_ARGUMENT;
     for (int i = 0; i < hc_topology.gpus; i++) {

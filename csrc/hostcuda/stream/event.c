@@ -479,19 +479,9 @@ cudaError_t hc_cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
     return create(event, flags);
 }
 
-CUresult hc_cuEventCreate(CUevent *phEvent, unsigned int Flags)
-{
-    return create(phEvent, Flags);
-}
-
 cudaError_t hc_cudaEventDestroy(cudaEvent_t event)
 {
     return destroy(event);
-}
-
-CUresult hc_cuEventDestroy_v2(CUevent hEvent)
-{
-    return destroy(hEvent);
 }
 
 cudaError_t hc_cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -504,24 +494,9 @@ cudaError_t hc_cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, 
     return record(event, stream, flags);
 }
 
-CUresult hc_cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-    return record(hEvent, hStream, 0);
-}
-
-CUresult hc_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-    return record(hEvent, hStream, flags);
-}
-
 cudaError_t hc_cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
     return stream_wait(stream, event, flags);
-}
-
-CUresult hc_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    return stream_wait(hStream, hEvent, Flags);
 }
 
 cudaError_t hc_cudaEventQuery(cudaEvent_t event)
@@ -529,19 +504,9 @@ cudaError_t hc_cudaEventQuery(cudaEvent_t event)
     return query(event, false);
 }
 
-CUresult hc_cuEventQuery(CUevent hEvent)
-{
-    return query(hEvent, false);
-}
-
 cudaError_t hc_cudaEventSynchronize(cudaEvent_t event)
 {
     return query(event, true);
-}
-
-CUresult hc_cuEventSynchronize(CUevent hEvent)
-{
-    return query(hEvent, true);
 }
 
 cudaError_t hc_cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -549,37 +514,12 @@ cudaError_t hc_cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t en
     return elapsed(ms, start, end);
 }
 
-cudaError_t hc_cudaEventElapsedTime_v2(float *ms, cudaEvent_t start, cudaEvent_t end)
-{
-    return elapsed(ms, start, end);
-}
-
-CUresult hc_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    return elapsed(pMilliseconds, hStart, hEnd);
-}
-
-CUresult hc_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    return elapsed(pMilliseconds, hStart, hEnd);
-}
-
 cudaError_t hc_cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event)
 {
     return export_event(event, handle);
 }
 
-CUresult hc_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
-{
-    return export_event(event, pHandle);
-}
-
 cudaError_t hc_cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t handle)
 {
     return import_event(event, &handle);
-}
-
-CUresult hc_cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
-{
-    return import_event(phEvent, &handle);
 }

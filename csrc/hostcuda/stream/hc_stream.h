@@ -17,11 +17,7 @@ int hc_stream_internal(int device, struct hc_stream **stream);
 /* As hc_submit, but the work also waits for `deps`, and a capture of the stream is ignored. `deps` is copied. */
 int hc_submit_after(struct hc_stream *stream, const struct hc_work *work, const struct hc_ticket *deps, size_t n,
                     struct hc_ticket *ticket);
-/* Everything submitted to the stream so far is done when these tickets are (the last position of the stream itself, and
- * what the rules of the legacy stream add). Returns how many there are; writes at most `room`. */
-size_t hc_stream_frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room);
-bool hc_stream_idle(struct hc_stream *stream);                 /* cudaStreamQuery */
-cudaStream_t hc_stream_handle(const struct hc_stream *stream); /* the application's handle: 0 for defaults */
+bool hc_stream_idle(struct hc_stream *stream); /* cudaStreamQuery */
 bool hc_stream_is_legacy(const struct hc_stream *stream);
 bool hc_stream_is_blocking(const struct hc_stream *stream);
 /* Access the slot of hc_stream_capture with __atomic_load_n and __atomic_store_n. */
@@ -44,13 +40,6 @@ int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const
 void hc_say_ended(enum hc_kind kind, uint64_t value);
 /* The context of a new object of the device. */
 CUcontext hc_context_now(int device);
-
-/* ---- stream memory operations ---- */
-
-/* Checks a batch and makes work of it; `argument` has room for HC_ARGUMENT bytes. `heap`: the operations are on the
- * heap (work->end frees them), so that the work may outlive the argument. For batch nodes. */
-int hc_batch_work(const CUstreamBatchMemOpParams *operations, unsigned count, int device, bool heap,
-                  struct hc_work *work, void *argument);
 
 /* ---- inside queue.c, submit.c, worker.c, stall.c, stream.c ---- */
 

@@ -41,11 +41,6 @@ cudaError_t hc_cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *us
     return launch(stream, fn, userData);
 }
 
-CUresult hc_cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
-{
-    return launch(hStream, fn, userData);
-}
-
 /* syncMode says how a thread waits for tasks (blocking or spinning), which has no visible effect. */
 cudaError_t hc_cudaLaunchHostFunc_v2(cudaStream_t stream, cudaHostFn_t fn, void *userData, unsigned int syncMode)
 {
@@ -98,9 +93,4 @@ cudaError_t hc_cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t c
                                      unsigned int flags)
 {
     return add_callback(stream, callback, userData, flags);
-}
-
-CUresult hc_cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
-{
-    return add_callback(hStream, callback, userData, flags);
 }

@@ -217,8 +217,10 @@ static int check(const operation *op, int device)
     return hc_span_check(address, (size_t)width, device, !is_wait(op)) ? PSM_CUDA_INVALID_VALUE : 0;
 }
 
-int hc_batch_work(const CUstreamBatchMemOpParams *operations, unsigned count, int device, bool heap,
-                  struct hc_work *work, void *argument)
+/* Checks a batch and makes work of it; `argument` has room for HC_ARGUMENT bytes. `heap`: the operations are on the
+ * heap (work->end frees them), so that the work may outlive the argument. */
+static int batch_work(const CUstreamBatchMemOpParams *operations, unsigned count, int device, bool heap,
+                      struct hc_work *work, void *argument)
 {
     if (!operations || !count || count > MOST) return PSM_CUDA_INVALID_VALUE;
     bool waits = false;
@@ -251,7 +253,7 @@ static int submit(CUstream handle, unsigned count, const operation *operations)
     bool captured = __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE);
     struct hc_work work;
     struct batch batch;
-    rc = hc_batch_work(operations, count, hc_stream_device(stream), captured, &work, &batch);
+    rc = batch_work(operations, count, hc_stream_device(stream), captured, &work, &batch);
     if (!rc) {
         struct node_parameters parameters = {hc_primary_context(hc_stream_device(stream)), count, batch.heap, 0};
         if (captured) {

@@ -189,7 +189,7 @@ int hc_stream_device(const struct hc_stream *stream)
     return stream->device;
 }
 
-cudaStream_t hc_stream_handle(const struct hc_stream *stream)
+static cudaStream_t handle_of(const struct hc_stream *stream)
 {
     return (cudaStream_t)(uintptr_t)atomic_load(&stream->handle); // NOLINT: a number, never followed
 }
@@ -312,7 +312,7 @@ static int create(cudaStream_t *out, unsigned flags, int priority)
         hc_stream_put(stream);
         return PSM_CUDA_OUT_OF_MEMORY;
     }
-    *out = hc_stream_handle(stream);
+    *out = handle_of(stream);
     return 0;
 }
 
@@ -331,16 +331,6 @@ cudaError_t hc_cudaStreamCreateWithPriority(cudaStream_t *pStream, unsigned int 
     return create(pStream, flags, priority);
 }
 
-CUresult hc_cuStreamCreate(CUstream *phStream, unsigned int Flags)
-{
-    return create(phStream, Flags, 0);
-}
-
-CUresult hc_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
-{
-    return create(phStream, flags, priority);
-}
-
 /* The handle ends at once, the stream when its work is done. Default streams have no handle and cannot be destroyed. */
 static int destroy(cudaStream_t handle)
 {
@@ -355,11 +345,6 @@ static int destroy(cudaStream_t handle)
 cudaError_t hc_cudaStreamDestroy(cudaStream_t stream)
 {
     return destroy(stream);
-}
-
-CUresult hc_cuStreamDestroy_v2(CUstream hStream)
-{
-    return destroy(hStream);
 }
 
 /* ---- wait and ask ---- */
@@ -387,11 +372,6 @@ cudaError_t hc_cudaStreamSynchronize(cudaStream_t stream)
     return synchronize(stream);
 }
 
-CUresult hc_cuStreamSynchronize(CUstream hStream)
-{
-    return synchronize(hStream);
-}
-
 static int query(cudaStream_t handle)
 {
     struct hc_stream *stream;
@@ -407,11 +387,6 @@ static int query(cudaStream_t handle)
 cudaError_t hc_cudaStreamQuery(cudaStream_t stream)
 {
     return query(stream);
-}
-
-CUresult hc_cuStreamQuery(CUstream hStream)
-{
-    return query(hStream);
 }
 
 enum question { FLAGS, PRIORITY, ID, DEVICE, CONTEXT };
@@ -450,17 +425,7 @@ cudaError_t hc_cudaStreamGetFlags(cudaStream_t hStream, unsigned int *flags)
     return ask(hStream, FLAGS, flags);
 }
 
-CUresult hc_cuStreamGetFlags(CUstream hStream, unsigned int *flags)
-{
-    return ask(hStream, FLAGS, flags);
-}
-
 cudaError_t hc_cudaStreamGetPriority(cudaStream_t hStream, int *priority)
-{
-    return ask(hStream, PRIORITY, priority);
-}
-
-CUresult hc_cuStreamGetPriority(CUstream hStream, int *priority)
 {
     return ask(hStream, PRIORITY, priority);
 }
@@ -470,17 +435,7 @@ cudaError_t hc_cudaStreamGetId(cudaStream_t hStream, unsigned long long *streamI
     return ask(hStream, ID, streamId);
 }
 
-CUresult hc_cuStreamGetId(CUstream hStream, unsigned long long *streamId)
-{
-    return ask(hStream, ID, streamId);
-}
-
 cudaError_t hc_cudaStreamGetDevice(cudaStream_t hStream, int *device)
-{
-    return ask(hStream, DEVICE, device);
-}
-
-CUresult hc_cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
     return ask(hStream, DEVICE, device);
 }

@@ -103,8 +103,3 @@ cudaError_t hc_cudaStreamCopyAttributes(cudaStream_t dst, cudaStream_t src)
 {
     return copy_attributes(dst, src);
 }
-
-CUresult hc_cuStreamCopyAttributes(CUstream dst, CUstream src)
-{
-    return copy_attributes(dst, src);
-}

@@ -10,7 +10,9 @@
 
 /* ---- submission ---- */
 
-size_t hc_stream_frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
+/* Everything submitted to the stream so far is done when these tickets are (the last position of the stream itself, and
+ * what the rules of the legacy stream add). Returns how many there are; writes at most `room`. */
+static size_t frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
 {
     pthread_mutex_lock(&hc_queue_lock);
     size_t n = hc_queue_ticket(tickets, 0, room, stream);
@@ -141,7 +143,7 @@ int hc_stream_drain(struct hc_stream *stream)
     if (hc_stream_idle(stream)) return hc_device_sticky(stream->device);
     struct hc_ticket few[8], *tickets = few;
     size_t room = sizeof few / sizeof *few, n;
-    while ((n = hc_stream_frontier(stream, tickets, room)) > room) {
+    while ((n = frontier(stream, tickets, room)) > room) {
         if (tickets != few) free(tickets);
         room = n + 8;
         tickets = malloc(room * sizeof *tickets);

@@ -35,7 +35,8 @@ class Function:
     """A line of api.def.
 
     ``versions``: sonames (``12``, ``13``) for the runtime, the version as a number (11030) for the driver, empty for NVML.
-    ``result`` is None where only the name is known. ``provider``: a file of csrc/hostcuda, or None.
+    ``result`` is None where only the name is known. ``provider``: a file of csrc/hostcuda, ``=NAME`` or ``ctx=NAME`` of the function
+    that takes the call, or None.
     """
 
     library: str
@@ -51,6 +52,16 @@ class Function:
     def returns_error(self) -> bool:
         """Whether the function answers with its library's error code."""
         return self.result is None or self.result in _ERROR_TYPES
+
+    @property
+    def forward(self) -> str | None:
+        """The function that takes its calls, with the same arguments."""
+        return self.provider.partition("=")[2] or None if self.provider else None
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether a forwarded call first checks that a context is current."""
+        return bool(self.provider and self.provider.startswith("ctx="))
 
     @property
     def base(self) -> str:
