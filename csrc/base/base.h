@@ -45,7 +45,6 @@ uint64_t psm_wall_ns(void);  /* CLOCK_REALTIME */
 
 /* The flag that ends the waits of psm_base, such as a fault's hang. Async-signal-safe. fork does not clear it. */
 void psm_abort(void);
-void psm_abort_clear(void);
 bool psm_aborted(void);
 
 #endif

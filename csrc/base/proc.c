@@ -195,11 +195,6 @@ void psm_abort(void)
     atomic_store(&abort_flag, true);
 }
 
-void psm_abort_clear(void)
-{
-    atomic_store(&abort_flag, false);
-}
-
 bool psm_aborted(void)
 {
     return atomic_load_explicit(&abort_flag, memory_order_acquire);
