@@ -18,7 +18,7 @@ def describe(log: Log, report: Report) -> str:
     return "\n".join(lines)
 
 
-def check(log: Log, report: Report, lenient: bool = False) -> None:
+def expect_truth(log: Log, report: Report, lenient: bool = False) -> None:
     truth, shown = log.truth, describe(log, report)
     best = truth.verdicts[0]
     allowed = {*truth.verdicts, "inconclusive"} if lenient and best != "healthy" else set(truth.verdicts)
@@ -39,7 +39,7 @@ def test_merged_log_gets_its_verdict(name: str, dialect: str, tmp_path: Path) ->
     log = generate(name, dialect)
     path = tmp_path / "job.log"
     path.write_text(log.merged())
-    check(log, psmkit.analyze([str(path)]))
+    expect_truth(log, psmkit.analyze([str(path)]))
 
 
 @pytest.mark.parametrize(("name", "dialect"), scenario_names())
@@ -48,7 +48,7 @@ def test_one_file_a_rank_gets_its_verdict(name: str, dialect: str, tmp_path: Pat
     for file, text in log.files().items():
         (tmp_path / file).write_text(text)
     # Files have no common clock: what one log proves by its order, many may leave open.
-    check(log, psmkit.analyze([str(tmp_path)]), lenient=True)
+    expect_truth(log, psmkit.analyze([str(tmp_path)]), lenient=True)
 
 
 @pytest.mark.parametrize("dialect", ["2.18", "2.21", "2.27", "2.30", "passsm"])

@@ -15,8 +15,6 @@
 
 /* The rules of the installed set that apply to one site, with the calls counted for each. */
 struct psm_fault_hooks {
-    uint64_t generation;
-    struct psm_fault_hooks *older; /* never freed: other threads may still read them */
     size_t n;
     struct hook {
         const struct psm_rule *rule;
@@ -30,7 +28,6 @@ _Atomic uint32_t psm_fault_state = STATE_UNREAD;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct psm_fault_set *) installed;
-static uint64_t generations;
 static bool (*resolver)(const char *site, const char *name, int64_t *value);
 
 static void after_fork(void)
@@ -59,23 +56,6 @@ void psm_fault_set_resolver(bool (*resolve)(const char *site, const char *name, 
     pthread_mutex_unlock(&mutex);
 }
 
-static void install(struct psm_fault_set *set)
-{
-    if (set) {
-        set->generation = ++generations;
-        set->older = atomic_load(&installed);
-        atomic_store(&installed, set);
-    }
-    atomic_store(&psm_fault_state, set && set->n ? STATE_ON : STATE_OFF);
-}
-
-void psm_fault_install(struct psm_fault_set *set)
-{
-    pthread_mutex_lock(&mutex);
-    install(set);
-    pthread_mutex_unlock(&mutex);
-}
-
 void psm_fault_load(void)
 {
     struct psm_fault_error error;
@@ -85,7 +65,8 @@ void psm_fault_load(void)
         const char *text = getenv("PSM_FAULTS");
         struct psm_fault_set *set = text ? psm_fault_parse(text, &error) : NULL;
         wrong = text && !set;
-        install(set);
+        if (set) atomic_store(&installed, set);
+        atomic_store(&psm_fault_state, set && set->n ? STATE_ON : STATE_OFF);
     }
     pthread_mutex_unlock(&mutex);
     if (wrong) psm_msg_fault_text_wrong(error.position, error.text);
@@ -122,15 +103,12 @@ static struct psm_fault_hooks *hooks_of(struct psm_site *site)
 {
     struct psm_fault_set *set = atomic_load_explicit(&installed, memory_order_acquire);
     struct psm_fault_hooks *hooks = atomic_load_explicit(&site->hooks, memory_order_acquire);
-    if (!set || (hooks && hooks->generation == set->generation)) return set ? hooks : NULL;
+    if (!set || hooks) return hooks;
     pthread_mutex_lock(&mutex);
-    set = atomic_load(&installed);
     hooks = atomic_load(&site->hooks);
-    if (!hooks || hooks->generation != set->generation) {
+    if (!hooks) {
         struct psm_fault_hooks *fresh = calloc(1, sizeof *fresh + set->n * sizeof *fresh->hook);
         if (fresh) {
-            fresh->generation = set->generation;
-            fresh->older = hooks;
             for (size_t i = 0; i < set->n; i++) {
                 struct hook *hook = &fresh->hook[fresh->n];
                 if (concerns(&set->rules[i], site->name) && usable(site, &set->rules[i], &hook->value)) {

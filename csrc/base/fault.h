@@ -155,8 +155,6 @@ void psm_fault_load(void);
 /* The sites that the installed faults name, without the star. For callers that know all sites of a kind and report
  * unknown ones. */
 void psm_fault_each(void (*visit)(const char *site, bool prefix, void *context), void *context);
-/* Replace the current faults with these; all counts restart. psm_base owns the set from then on. NULL: no faults. */
-void psm_fault_install(struct psm_fault_set *set);
 /* Resolver for error=NAME: returns true and sets *value if it knows that error at the site. Set it before the first
  * hit. */
 void psm_fault_set_resolver(bool (*resolve)(const char *site, const char *name, int64_t *value));

@@ -22,8 +22,6 @@ struct psm_rule {
 };
 
 struct psm_fault_set {
-    uint64_t generation; /* generation of psm_fault_install; 0: never installed */
-    struct psm_fault_set *older;
     size_t n;
     struct psm_rule rules[];
 };

@@ -41,7 +41,6 @@ void psm_text_int(struct psm_text *t, int64_t value);
 void psm_text_uint(struct psm_text *t, uint64_t value);
 void psm_text_hex(struct psm_text *t, uint64_t value); /* without 0x */
 void psm_text_ptr(struct psm_text *t, uint64_t value); /* with 0x */
-void psm_text_float(struct psm_text *t, double value);
 /* Untrusted text. Control bytes, and text that would read as the start of another record or the end of this field,
  * become
  * \xNN; NULL becomes "(null)". A word has no blanks and is never empty. stop is the literal that follows the field, ""

@@ -29,7 +29,6 @@ _TYPES = {
     "uint": ("uint64_t", "uint"),
     "hex": ("uint64_t", "hex"),
     "ptr": ("uint64_t", "ptr"),
-    "float": ("double", "float"),
     "word": ("const char *", "word"),
     "str": ("const char *", "str"),
     "rest": ("const char *", "str"),

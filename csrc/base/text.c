@@ -49,17 +49,6 @@ void psm_text_ptr(struct psm_text *t, uint64_t value)
     psm_text_hex(t, value);
 }
 
-void psm_text_float(struct psm_text *t, double value)
-{
-    /* Plain decimals: the catalogue's float has no exponent. */
-    char text[400];
-    if (!(value > -1e300 && value < 1e300)) value = 0; /* not finite: no number to write */
-    int n = snprintf(text, sizeof text, "%.6f", value);
-    for (char *p = text; *p; p++)
-        if (*p == ',') *p = '.'; /* the decimal point of a locale */
-    if (n > 0) put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
-}
-
 static void put_escaped(struct psm_text *t, unsigned char c)
 {
     char text[4] = {'\\', 'x', "0123456789abcdef"[c >> 4], "0123456789abcdef"[c & 15]};

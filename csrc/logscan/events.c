@@ -181,6 +181,20 @@ static bool failed(const struct ls_match *m)
     return res != 0 && res != 7;
 }
 
+static void track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    int role = m->message->role;
+    if (role <= LS_RPC_CONNECTED)
+        ls_rpc_record(scan, rec, m);
+    else if (role <= LS_FD_RETURNED)
+        ls_fds_record(scan, rec, m);
+    else if (role <= LS_SEQ_OP)
+        ls_comms_record(scan, rec, m);
+    else if (role <= LS_LEDGER_CLOSE)
+        ls_book_record(scan, rec, m);
+    if (role < LS_DATA_PROGRESS) scan->states.at[rec->proc].worked = true;
+}
+
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m)
 {
     const struct ls_message *msg = m->message;
@@ -192,7 +206,7 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     ls_count *c = count_of(scan, rec, m->index);
     c->count += rec->repeated;
     c->last = rec->ref;
-    if (msg->role != LS_NO_ROLE && rec->proc >= 0) ls_track(scan, rec, m);
+    if (msg->role != LS_NO_ROLE && rec->proc >= 0) track(scan, rec, m);
     if (scan->emit_all) {
         keep_event(scan, rec, m, c, 0);
         return;
@@ -212,20 +226,6 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     default:
         break;
     }
-}
-
-void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
-{
-    int role = m->message->role;
-    if (role <= LS_RPC_CONNECTED)
-        ls_rpc_record(scan, rec, m);
-    else if (role <= LS_FD_RETURNED)
-        ls_fds_record(scan, rec, m);
-    else if (role <= LS_SEQ_OP)
-        ls_comms_record(scan, rec, m);
-    else if (role <= LS_LEDGER_CLOSE)
-        ls_book_record(scan, rec, m);
-    if (role < LS_DATA_PROGRESS) scan->states.at[rec->proc].worked = true;
 }
 
 /* The shape of a text: numbers and addresses replaced, so that lines of one kind count together. */

@@ -141,6 +141,82 @@ static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t l
     return k < colon ? k : h;
 }
 
+/* A launcher's tag in brackets at i: [1,12]<stdout>:   [rank2]:   [2]:   [pod/name/container]. Returns the place behind
+ * it, or i if there is none. */
+static uint32_t bracket_tag(const char *s, uint32_t i, uint32_t high, struct ls_prefix *out)
+{
+    uint32_t k = i + 1;
+    while (k < high && k - i < 200 && s[k] != ']' && s[k] != ' ') k++;
+    if (k >= high || s[k] != ']' || k <= i + 1) return i;
+    bool mpi = k + 4 < high && s[k + 1] == '<' && memcmp(s + k + 2, "std", 3) == 0 && digit(s[i + 1]);
+    bool role = k + 1 < high && s[k + 1] == ':' && digit(s[k - 1]);
+    for (uint32_t q = i + 1; q < k; q++) {
+        if (!digit(s[q]) && s[q] != ',') mpi = false;
+        if (!isalnum((unsigned char)s[q]) && s[q] != '_') role = false;
+    }
+    if (!mpi && !role && !(k - i > 5 && memcmp(s + i, "[pod/", 5) == 0)) return i;
+    out->tag = i;
+    out->tag_len = k + 1 - i;
+    i = k + 1;
+    while (mpi && i < high && s[i] != ' ' && s[i] != ':') i++;
+    if (i < high && s[i] == ':') i++;
+    return i;
+}
+
+/* The same for (Worker pid=12, ip=10.0.0.1). */
+static uint32_t worker_tag(const char *s, uint32_t i, uint32_t high, struct ls_prefix *out)
+{
+    const char *close = memchr(s + i, ')', high - i);
+    if (!close || !memmem(s + i, (size_t)(close - s) - i, "pid=", 4)) return i;
+    out->tag = i;
+    out->tag_len = (uint32_t)(close - s) + 1 - i;
+    return i + out->tag_len;
+}
+
+/* Whether the word is a time or a date. */
+static bool is_time(const char *word, const char *end)
+{
+    uint32_t colons = 0, dashes = 0, digits = 0;
+    if (*word == '[' || *word == '(') word++;
+    for (const char *q = word; q < end; q++) {
+        if (digit(*q))
+            digits++;
+        else if (*q == ':')
+            colons++;
+        else if (*q == '-' || *q == '/')
+            dashes++;
+        else if (!strchr("TZ.,+])", *q))
+            return false;
+    }
+    return digits >= 4 && digit(*word) && (colons >= 2 || dashes == 2);
+}
+
+/* Times are taken whole, from the date to the zone. */
+static void add_time(struct ls_prefix *out, uint32_t begin, uint32_t end)
+{
+    if (!out->time_len || begin - (out->time + out->time_len) > 1) out->time = begin;
+    out->time_len = end - out->time;
+}
+
+/* A tag that is a word: "12: " of srun, and "worker-0:", "worker-0 |", "worker-0 " of kubectl and compose. */
+static bool word_tag(const char *s, uint32_t begin, uint32_t end, struct ls_prefix *out)
+{
+    uint32_t k = begin, name = 0;
+    while (k < end && (isalnum((unsigned char)s[k]) || s[k] == '-' || s[k] == '_' || s[k] == '.' || s[k] == '/')) {
+        if (!digit(s[k])) name++;
+        k++;
+    }
+    bool colon = k + 1 == end && s[k] == ':';
+    bool task = !name && colon && k - begin <= 6;
+    uint32_t q = k;
+    while (q > begin && digit(s[q - 1])) q--;
+    bool pod = name && q < k && q > begin && s[q - 1] == '-' && (colon || k == end) && isalpha((unsigned char)s[begin]);
+    if (out->tag_len || !(task || pod)) return false;
+    out->tag = begin;
+    out->tag_len = k - begin;
+    return true;
+}
+
 /* Text before the host: a launcher's tag, a time, or anything. */
 void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out)
 {
@@ -153,81 +229,14 @@ void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix
             i++;
             continue;
         }
-        /* [1,12]<stdout>:   [rank2]:   [2]:   [pod/name/container] */
-        if (s[i] == '[' && !out->tag_len) {
-            uint32_t k = i + 1;
-            while (k < high && k - i < 200 && s[k] != ']' && s[k] != ' ') k++;
-            if (k < high && s[k] == ']' && k > i + 1) {
-                bool mpi = k + 4 < high && s[k + 1] == '<' && memcmp(s + k + 2, "std", 3) == 0 && digit(s[i + 1]);
-                bool role = k + 1 < high && s[k + 1] == ':' && digit(s[k - 1]);
-                for (uint32_t q = i + 1; q < k; q++) {
-                    if (!digit(s[q]) && s[q] != ',') mpi = false;
-                    if (!isalnum((unsigned char)s[q]) && s[q] != '_') role = false;
-                }
-                if (mpi || role || (k - i > 5 && memcmp(s + i, "[pod/", 5) == 0)) {
-                    out->tag = i;
-                    out->tag_len = k + 1 - i;
-                    i = k + 1;
-                    while (mpi && i < high && s[i] != ' ' && s[i] != ':') i++;
-                    if (i < high && s[i] == ':') i++;
-                    continue;
-                }
-            }
-        }
-        /* (Worker pid=12, ip=10.0.0.1) */
-        if (s[i] == '(' && !out->tag_len) {
-            const char *close = memchr(s + i, ')', high - i);
-            if (close && memmem(s + i, (size_t)(close - s) - i, "pid=", 4)) {
-                out->tag = i;
-                out->tag_len = (uint32_t)(close - s) + 1 - i;
-                i += out->tag_len;
-                continue;
-            }
-        }
+        if (s[i] == '[' && !out->tag_len && (i = bracket_tag(s, i, high, out)) > b) continue;
+        if (s[i] == '(' && !out->tag_len && (i = worker_tag(s, i, high, out)) > b) continue;
         while (i < high && s[i] != ' ' && s[i] != '\t') i++;
-        uint32_t n = i - b;
-        /* A time or a date: times are taken whole, from the date to the zone. */
-        const char *first = s + b;
-        if (*first == '[' || *first == '(') first++;
-        uint32_t colons = 0, dashes = 0, digits = 0, other = 0;
-        for (const char *q = first; q < s + i; q++) {
-            if (digit(*q))
-                digits++;
-            else if (*q == ':')
-                colons++;
-            else if (*q == '-' || *q == '/')
-                dashes++;
-            else if (!strchr("TZ.,+])", *q))
-                other++;
-        }
-        if (digits >= 4 && !other && digit(*first) && (colons >= 2 || dashes == 2)) {
-            if (out->time_len && b - (out->time + out->time_len) <= 1)
-                out->time_len = i - out->time; /* date, then time */
-            else {
-                out->time = b;
-                out->time_len = n;
-            }
+        if (is_time(s + b, s + i)) {
+            add_time(out, b, i);
             continue;
         }
-        if (b == low || (i < high && !letters)) {
-            /* "12: " of srun, and "worker-0:", "worker-0 |", "worker-0 " of kubectl and compose */
-            uint32_t k = b, name = 0;
-            while (k < i &&
-                   (isalnum((unsigned char)s[k]) || s[k] == '-' || s[k] == '_' || s[k] == '.' || s[k] == '/')) {
-                if (!digit(s[k])) name++;
-                k++;
-            }
-            bool colon = k + 1 == i && s[k] == ':';
-            bool task = !name && colon && k - b <= 6;
-            uint32_t q = k;
-            while (q > b && digit(s[q - 1])) q--;
-            bool pod = name && q < k && q > b && s[q - 1] == '-' && (colon || k == i) && isalpha((unsigned char)s[b]);
-            if (!out->tag_len && (task || pod)) {
-                out->tag = b;
-                out->tag_len = k - b;
-                continue;
-            }
-        }
+        if ((b == low || (i < high && !letters)) && word_tag(s, b, i, out)) continue;
         for (const char *q = s + b; q < s + i; q++) letters += isalpha((unsigned char)*q) != 0;
         if (letters >= 3) out->dirty = true;
     }

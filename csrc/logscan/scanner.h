@@ -193,7 +193,6 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
 void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n);
 
 /* trackers: each gets the records of its roles, and has its own start and end */
-void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 struct ls_rpc *ls_rpc_new(void);
 void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);

@@ -270,6 +270,37 @@ static void reclaim(struct plan_rules *rules, struct state *s, const struct psmP
     take_out(rules, s);
 }
 
+/* An event of a plan that is not there: it was freed, or is from before the start of the trace. */
+static void of_no_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
+{
+    if (!is_freed(rules, e->plan)) return;
+    if (e->what == PSM_PLAN_RECLAIM || e->what == PSM_PLAN_RECLAIMER)
+        broken(rules, RECLAIM_TWICE, e, "plan %" PRIu64 " %s, and it was freed before", e->plan,
+               e->what == PSM_PLAN_RECLAIM ? "is freed" : "gets its reclaimer enqueued");
+    else if (e->what == PSM_PLAN_TOUCHED)
+        broken(rules, FREED_TOUCHED, e, "%s uses plan %" PRIu64 ", which was freed", toucher(e->a), e->plan);
+    else
+        broken(rules, FREED_TOUCHED, e, "%s, and plan %" PRIu64 " was freed", what_name(e->what), e->plan);
+}
+
+static void armed(struct plan_rules *rules, const struct psmPlanEvent *e)
+{
+    if (e->a != e->b)
+        broken(rules, COUNT_MISMATCH, e,
+               "the sync condition of plan %" PRIu64 " is armed with %" PRId64 ", and %" PRId64 " ops count it off: %s",
+               e->plan, e->a, e->b, e->a > e->b ? "it never gets to 0" : "it gets to 0 too early");
+}
+
+static void callback_over(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
+{
+    s->callbacks--;
+    s->syncFreed = e->c != 0;
+    if (e->a == 0 && e->b != 0)
+        broken(rules, COUNT_LEFT, e,
+               "the host function of plan %" PRIu64 " comes back with a count of %" PRId64 ", and nobody has aborted",
+               e->plan, e->b);
+}
+
 static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
 {
     if (e->what == PSM_PLAN_MADE) {
@@ -278,14 +309,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
     }
     struct state *s = find(rules, e->plan);
     if (!s) {
-        if (!is_freed(rules, e->plan)) return; /* from before the start of the trace */
-        if (e->what == PSM_PLAN_RECLAIM || e->what == PSM_PLAN_RECLAIMER)
-            broken(rules, RECLAIM_TWICE, e, "plan %" PRIu64 " %s, and it was freed before", e->plan,
-                   e->what == PSM_PLAN_RECLAIM ? "is freed" : "gets its reclaimer enqueued");
-        else if (e->what == PSM_PLAN_TOUCHED)
-            broken(rules, FREED_TOUCHED, e, "%s uses plan %" PRIu64 ", which was freed", toucher(e->a), e->plan);
-        else
-            broken(rules, FREED_TOUCHED, e, "%s, and plan %" PRIu64 " was freed", what_name(e->what), e->plan);
+        of_no_plan(rules, e);
         return;
     }
     if (s->syncFreed && (e->what == PSM_PLAN_ARMED || e->what == PSM_PLAN_CALLBACK || e->what == PSM_PLAN_TOUCHED ||
@@ -295,11 +319,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
                e->what == PSM_PLAN_TOUCHED ? toucher(e->a) : what_name(e->what), e->plan);
     switch (e->what) {
     case PSM_PLAN_ARMED:
-        if (e->a != e->b)
-            broken(rules, COUNT_MISMATCH, e,
-                   "the sync condition of plan %" PRIu64 " is armed with %" PRId64 ", and %" PRId64
-                   " ops count it off: %s",
-                   e->plan, e->a, e->b, e->a > e->b ? "it never gets to 0" : "it gets to 0 too early");
+        armed(rules, e);
         break;
     case PSM_PLAN_LAUNCHED:
         s->launched = (uint8_t)e->a;
@@ -327,13 +347,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         s->callbacks++;
         break;
     case PSM_PLAN_CALLBACK_OVER:
-        s->callbacks--;
-        s->syncFreed = e->c != 0;
-        if (e->a == 0 && e->b != 0)
-            broken(rules, COUNT_LEFT, e,
-                   "the host function of plan %" PRIu64 " comes back with a count of %" PRId64
-                   ", and nobody has aborted",
-                   e->plan, e->b);
+        callback_over(rules, s, e);
         break;
     case PSM_PLAN_RECLAIMER:
         reclaimer(rules, s, e);

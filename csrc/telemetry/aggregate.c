@@ -126,10 +126,10 @@ static void count_transfer(struct psm_tel *tel, struct tel_comm *c, struct tel_b
     tel_stat_add(&sink.op->transfer_time, time);
 }
 
-void tel_count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, uint32_t i, uint64_t start_ns,
-                   int32_t tid, const struct psm_prof_event *e, bool again)
+/* Counts a row that has ended, except for operations; batch NULL: it was held. */
+static void count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, uint64_t start_ns, int32_t tid,
+                      const struct psm_prof_event *e, bool again)
 {
-    (void)i;
     switch (e->type) {
     case PSM_PROF_PROXY_STEP:
         count_transfer(tel, c, b, e, again);
@@ -290,7 +290,7 @@ static void count_one(struct psm_tel *tel, struct tel_batch *b, uint32_t i)
         return;
     }
     if (!again) note_counted(b, i);
-    tel_count_row(tel, b->c, b, i, b->rows[i].start_ns, b->rows[i].tid, e, again);
+    count_row(tel, b->c, b, b->rows[i].start_ns, b->rows[i].tid, e, again);
 }
 
 /* ---- events that were open, and have ended now ---- */
@@ -392,7 +392,7 @@ static void end_late(struct psm_tel *tel, struct tel_comm *c, const struct psm_p
     if (!tells_nothing(late)) h->event.u = late->u;
     struct tel_held ended = *h;
     tel_held_drop(tel, c, h);
-    tel_count_row(tel, c, NULL, 0, ended.start_ns, ended.tid, &ended.event, false);
+    count_row(tel, c, NULL, ended.start_ns, ended.tid, &ended.event, false);
     if (is_child(&ended.event)) join_child(tel, c, &ended.event, true, now);
 }
 

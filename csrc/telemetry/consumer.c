@@ -154,7 +154,7 @@ int psm_tel_poll(struct psm_tel *tel, int final)
     return tel->failed ? -1 : taken;
 }
 
-struct tel_comm *tel_comm_of(const struct psm_tel *tel, uint32_t id)
+static struct tel_comm *comm_of(const struct psm_tel *tel, uint32_t id)
 {
     for (uint32_t i = 0; i < tel->ncomms; i++)
         if (tel->comms[i]->seen.id == id) return tel->comms[i];
@@ -181,7 +181,7 @@ void psm_tel_losses(const struct psm_tel *tel, struct psm_tel_losses *out)
 
 int psm_tel_set_mask(struct psm_tel *tel, uint32_t comm, uint32_t mask)
 {
-    struct tel_comm *c = tel_comm_of(tel, comm);
+    struct tel_comm *c = comm_of(tel, comm);
     struct stat st;
     if (!c || c->done || fstat(c->fd, &st) != 0 || (uint64_t)st.st_size < c->need) return -1;
     uint64_t at = c->comm_at + offsetof(struct psm_prof_comm, mask_wanted);

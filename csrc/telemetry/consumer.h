@@ -119,7 +119,6 @@ bool tel_file_windows(struct tel_comm *c, struct psm_prof_window *copy);
 uint32_t tel_file_rows(struct tel_comm *c, uint32_t w, uint32_t next, struct tel_slot *rows);
 void tel_file_remove(struct psm_tel *tel, struct tel_comm *c);
 void tel_file_close(struct tel_comm *c);
-bool tel_read_at(int fd, void *to, size_t n, uint64_t offset);
 
 /* ---- what is held across windows (held.c) ---- */
 
@@ -177,9 +176,6 @@ struct tel_batch {
     uint64_t now;
 };
 void tel_aggregate(struct psm_tel *tel, struct tel_batch *b);
-/* Counts a row that has ended, except for operations; batch NULL: it was held. */
-void tel_count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, uint32_t i, uint64_t start_ns,
-                   int32_t tid, const struct psm_prof_event *e, bool again);
 bool tel_op_key(const struct tel_comm *c, const struct psm_prof_event *e, struct tel_key *key);
 struct psm_tel_op *tel_op_of_key(struct psm_tel *tel, const struct tel_comm *c, const struct psm_prof_event *e,
                                  uint32_t *place);
@@ -294,7 +290,6 @@ struct psm_tel {
 
 uint64_t tel_now(void);
 bool tel_rows_room(struct psm_tel *tel, uint32_t n);
-struct tel_comm *tel_comm_of(const struct psm_tel *tel, uint32_t id);
 int tel_poll_comm(struct psm_tel *tel, struct tel_comm *c, bool final);
 
 #endif

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import faults, nccl_ras, programs, runner, transfer, words
+from psmkit.lab import faults, nccl_ras, programs, runner, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -118,30 +118,17 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
     Raises:
         LabError: no rank, a key that no case has, a value that it cannot have.
     """
-    out: dict[int, dict[str, str]] = {}
-    for text in texts:
-        rank: int | None = None
-        changes: dict[str, str] = {}
-        for part in text.split(","):
-            key, equal, value = (word.strip() for word in part.partition("="))
-            if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
-            if key == "rank" and value.isdecimal():
-                rank = int(value)
-            elif _VARIABLE.match(key):
-                changes[key] = value
-            elif key in KEYS and (choices := KEYS[key]) is None:
-                changes[key] = str(transfer.size(value))
-            elif key in KEYS and choices and value in choices:
-                changes[key] = value
-            else:
-                raise LabError(
-                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and an environment variable or one of {', '.join(KEYS)}"
-                )
-        if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,skip=recv")
-        out.setdefault(rank, {}).update(changes)
-    return out
+    return transfer.differing(
+        texts, _setting, f"an environment variable or one of {', '.join(KEYS)}", "rank=1,skip=recv"
+    )
+
+
+def _setting(key: str, value: str) -> str | None:
+    if _VARIABLE.match(key):
+        return value
+    if key in KEYS and KEYS[key] is None:
+        return str(transfer.size(value))
+    return value if value in (KEYS.get(key) or ()) else None
 
 
 def program() -> Path:
@@ -192,12 +179,7 @@ def start(
         LabError: the run could not start.
     """
     changes = dict(differs or {})
-    if ranks < 1 or not cases or ranks % nodes:
-        raise LabError(
-            f"{counted(ranks, 'rank')} on {counted(nodes, 'node')} with {counted(len(cases), 'case')}: a run needs a case, and every node the same number of ranks"
-        )
-    if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
+    transfer.check_size(len(cases), ranks, nodes, changes)
     each = ranks // nodes
     host = machine or Machine(gpus or each, nodes)
     if each > host.gpus:
@@ -208,8 +190,6 @@ def start(
     chosen = dict(environment or {})
     asked = _asked(chosen, changes, emulation, library, ranks)
     transfer.fresh(folder)
-    for name in ("cases", "logs"):
-        (folder / name).mkdir()
     (folder / "topology.toml").write_text(host.toml())
     (folder / "topology.xml").write_text(host.xml())
     lab = replace(
@@ -219,22 +199,13 @@ def start(
     )
     for rank in range(ranks):
         mine = [_of_rank(case, rank % each, changes.get(rank, {})) for case in cases]
-        (folder / "cases" / f"rank-{rank}.txt").write_text("".join(line + "\n" for line in mine))
+        transfer.write_cases(folder, rank, mine)
     port = nccl_ras.free_port()
-    common = {
-        # The emulated GPUs, and none of the hardware of this machine.
-        "NCCL_TOPO_FILE": str((folder / "topology.xml").absolute()),
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_NVLS_ENABLE": "0",
-        "NCCL_MNNVL_ENABLE": "0",
-        "NCCL_RAS_ADDR": f"localhost:{port}",
-        "NCCL_DEBUG_SUBSYS": "ALL",
-    }
     given = {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
+    common = _machine_variables(folder, port) | given
 
     def of_rank(rank: int) -> dict[str, str]:
-        env = replace(lab, node=rank // each).environment(rank) | common | given
+        env = replace(lab, node=rank // each).environment(rank) | common
         if nodes > 1:
             env["NCCL_HOSTID"] = f"psm-node-{rank // each}"
         env |= {"NCCL_DEBUG": debug} | chosen
@@ -257,7 +228,7 @@ def start(
         lambda rank: of_rank(rank) | {"PSM_SHM_DIR": str(shared)},
         folder,
         deadline,
-        input=lambda rank: folder / "cases" / f"rank-{rank}.txt",
+        input=lambda rank: transfer.cases_file(folder, rank),
         stacks=stacks,
         shared_memory=shared,
         reports=len(cases),
@@ -271,8 +242,6 @@ def start(
     if all(rank.state == "good" for rank in outcome.ranks):
         outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
     _crashes(folder, outcome, library)
-    # Beside the logs: an analysis of these reads it.
-    (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings: dict[str, Any] = {
         "kind": "nccl",
         "library": str(library.path),
@@ -289,9 +258,20 @@ def start(
         "idle": faults.idle(asked, folder),
         "unknown": unknown if debug == "WARN" else [],  # from INFO on logs name all that is the run's
     }
-    done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
-    done.write()
-    return done
+    return transfer.finish(transfer.LabRun(folder, [case.line() for case in cases], outcome, settings))
+
+
+def _machine_variables(folder: Path, port: int) -> dict[str, str]:
+    """The emulated GPUs, and none of the hardware of this machine."""
+    return {
+        "NCCL_TOPO_FILE": str((folder / "topology.xml").absolute()),
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_RAS_ADDR": f"localhost:{port}",
+        "NCCL_DEBUG_SUBSYS": "ALL",
+    }
 
 
 def _asked(

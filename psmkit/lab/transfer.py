@@ -138,6 +138,31 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
     Raises:
         LabError: no rank, a key that no case has, a value that it cannot have.
     """
+    known = f"one of {', '.join(sorted(_NUMBERS | set(_CHOICES) | {'variant'}))}"
+    return differing(texts, _setting, known, "rank=1,steps=4")
+
+
+def _setting(key: str, value: str) -> object:
+    if key in _NUMBERS and key != "rank":
+        return size(value)
+    allowed = value in _CHOICES.get(key, ()) or (key == "variant" and re.fullmatch(r"(net/)?[\w-]{1,60}", value))
+    return value if allowed else None
+
+
+def differing(
+    texts: Iterable[str], setting: Callable[[str, str], object], known: str, example: str
+) -> dict[int, dict[str, Any]]:
+    """The settings of single ranks, from texts of ``--differ``.
+
+    Args:
+        texts: each with a rank and settings.
+        setting: the value that a key gets, or None if there is no such key, or it cannot have this value.
+        known: the settings in words, for errors.
+        example: a text, for errors.
+
+    Raises:
+        LabError: a text is wrong.
+    """
     out: dict[int, dict[str, Any]] = {}
     for text in texts:
         rank: int | None = None
@@ -148,19 +173,12 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
                 raise LabError(f"--differ {text!r}: bad {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
-            elif key in _NUMBERS and key != "rank":
-                changes[key] = size(value)
-            elif (key in _CHOICES and value in _CHOICES[key]) or (
-                key == "variant" and re.fullmatch(r"(net/)?[\w-]{1,60}", value)
-            ):
-                changes[key] = value
+            elif (found := setting(key, value)) is not None:
+                changes[key] = found
             else:
-                known = sorted(_NUMBERS | set(_CHOICES) | {"variant"})
-                raise LabError(
-                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and one of {', '.join(known)}"
-                )
+                raise LabError(f"--differ {text!r}: unknown setting {part!r}, expected rank=N and {known}")
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,steps=4")
+            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as {example}")
         out.setdefault(rank, {}).update(changes)
     return out
 
@@ -280,7 +298,7 @@ def read(folder: Path) -> LabRun:
 
 
 def fresh(folder: Path) -> None:
-    """Create a folder for a run, or take an empty one.
+    """Create a folder for a run with its first subfolders, or take an empty one.
 
     Raises:
         LabError: it is not empty, or cannot be created.
@@ -289,8 +307,39 @@ def fresh(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise LabError(f"{folder} is not empty: name a new folder, to keep the evidence of two runs apart")
+        for name in ("cases", "logs"):
+            (folder / name).mkdir()
     except OSError as error:
         raise LabError(f"{folder}: {error.strerror}") from None
+
+
+def check_size(cases: int, ranks: int, nodes: int, differs: Iterable[int]) -> None:
+    """Whether there are ranks, on each node as many, and cases.
+
+    Args:
+        differs: the ranks that have settings of their own.
+
+    Raises:
+        LabError: a number is wrong.
+    """
+    if ranks < 1 or not cases:
+        raise LabError(f"{counted(ranks, 'rank')} with {counted(cases, 'case')}: a run needs at least one of each")
+    if ranks % nodes:
+        raise LabError(
+            f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}: every node needs the same number of ranks"
+        )
+    if beyond := [rank for rank in differs if rank >= ranks]:
+        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
+
+
+def write_cases(folder: Path, rank: int, lines: Iterable[str]) -> None:
+    """Write the cases that a rank reads from its standard input."""
+    cases_file(folder, rank).write_text("".join(line + "\n" for line in lines))
+
+
+def cases_file(folder: Path, rank: int) -> Path:
+    """The file of a rank's cases."""
+    return folder / "cases" / f"rank-{rank}.txt"
 
 
 def start(
@@ -330,14 +379,7 @@ def start(
         LabError: the run could not start.
     """
     changes = dict(differs or {})
-    if ranks < 1 or not cases:
-        raise LabError(f"{counted(ranks, 'rank')} with {counted(len(cases), 'case')}: a run needs at least one of each")
-    if ranks % nodes:
-        raise LabError(
-            f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}: every node needs the same number of ranks"
-        )
-    if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
+    check_size(len(cases), ranks, nodes, changes)
     executable = program()
     names = [case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c]
     mistakes = _mistakes(names)
@@ -348,8 +390,6 @@ def start(
     extra = dict(environment or {})
     asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
     fresh(folder)
-    for name in ("cases", "logs"):
-        (folder / name).mkdir()
     each = ranks // nodes
     if isinstance(lab, RealCuda):
         devices = lab.devices
@@ -362,7 +402,7 @@ def start(
         (folder / "topology.toml").write_text(machine.toml())
     for rank in range(ranks):
         mine = [_of_rank(case, rank % each, devices, changes.get(rank, {})) for case in cases]
-        (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
+        write_cases(folder, rank, [case.line() for case in mine])
 
     # For this run alone: whatever remains in it comes from its ranks.
     shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
@@ -383,7 +423,7 @@ def start(
         of_rank,
         folder,
         deadline,
-        input=lambda rank: folder / "cases" / f"rank-{rank}.txt",
+        input=lambda rank: cases_file(folder, rank),
         stacks=stacks,
         shared_memory=shared,
         reports=len(cases),
@@ -397,8 +437,6 @@ def start(
             outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-    # Beside the logs: an analysis of these reads it.
-    (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings = {
         "ranks": ranks,
         "nodes": nodes,
@@ -409,7 +447,13 @@ def start(
         "reaped": reaped,
         "idle": faults.idle(asked, folder),
     }
-    done = LabRun(folder, [case.line() for case in cases], outcome, settings)
+    return finish(LabRun(folder, [case.line() for case in cases], outcome, settings))
+
+
+def finish(done: LabRun) -> LabRun:
+    """Write what a run leaves in its folder, and return it."""
+    # Beside the logs: an analysis of these reads it.
+    (done.folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(done.outcome)))
     done.write()
     return done
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from psmkit.lab import runner
-from psmkit.lab.cuda import LabError
 from psmkit.model import CODES, Finding, Severity
-from psmkit.model.errors import InputError, PsmkitError
+from psmkit.model.errors import PsmkitError
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive_checks import CHECKS, Check, check
-from psmkit.plugins.drive_tuner import tables_in
+from psmkit.plugins.driven import chosen, find_program, tables_of
 
 __all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
 VERSIONS = spoken("net")
+_PROGRAM = "psm_net_drive"
 # The first checks of every run: they give the rank its devices.
 _SETUP = ("load", "slots", "init", "devices")
 _CODES = {
@@ -43,7 +42,6 @@ _FIRST = ("died", "blocked", "data", "contract", "truncated", "leak", "late")
 AFTER_FAILURE = ", which failed"
 _SLOT = struct.Struct("=QIi40s24s")  # struct slot of drive.h
 _SLOT_BYTES = 256
-_PATIENCE = 60.0  # seconds for code that runs on load
 _TAIL = 1 << 16
 
 
@@ -97,15 +95,7 @@ def program() -> Path:
     Raises:
         LabError: the program does not exist.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_net_drive"
-    if not place.is_file():
-        raise LabError(f"no {place}; `make setup` builds it, and the wheel contains it")
-    return place
-
-
-def without_path(said: str, path: Path) -> str:
-    """The loader's words without the path before them: the error begins with the path already."""
-    return said.removeprefix(f"{path.absolute()}: ")
+    return find_program(_PROGRAM)
 
 
 def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
@@ -114,32 +104,7 @@ def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tup
     Raises:
         InputError: no process can load the library, or it has no such table.
     """
-    if not path.is_file():
-        raise InputError(str(path), "no such file")
-    try:
-        done = subprocess.run(
-            [str(program()), "--tables", str(path.absolute())],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(str(path), f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
-    lines = done.stdout.decode(errors="replace").splitlines()
-    for line in lines:
-        if line.startswith("error "):
-            raise InputError(str(path), f"{without_path(line[6:], path)}; `psmkit plugin check` says more")
-    if "end" not in lines:
-        how = f"by signal {-done.returncode}" if done.returncode < 0 else f"with status {done.returncode}"
-        raise InputError(str(path), f"a process that loads it ended {how}; `psmkit plugin check` says more")
-    found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
-    if not found:
-        raise InputError(
-            str(path), f"no table of a net plugin, v{VERSIONS[-1]} to v{VERSIONS[0]}; it has {tables_in(path)}"
-        )
-    return found
+    return tables_of(_PROGRAM, path, environment, "a net plugin", VERSIONS)
 
 
 def drive(
@@ -169,12 +134,7 @@ def drive(
         InputError: no process can load the library, or it lacks the version.
         DriveError: the ranks could not be run.
     """
-    there = versions_of(path, environment)
-    wanted = tuple(versions) if versions is not None else there[:1]
-    for version in wanted:
-        if version not in there:
-            have = ", ".join(f"v{one}" for one in there)
-            raise InputError(str(path), f"no ncclNetPlugin_v{version}; it has {have}")
+    wanted = chosen(path, versions_of(path, environment), versions, "ncclNetPlugin")
     results: list[Result] = []
     for version in wanted:
         one = _Version(path.absolute(), version, ranks, timeout, dict(environment or {}), cuda, watch)

@@ -17,30 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from psmkit.model import CODES, Finding, Severity
-from psmkit.model.errors import InputError, PsmkitError
+from psmkit.model.errors import InputError
 from psmkit.plugins.abi import spoken
-from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result, without_path
+from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
-from psmkit.plugins.drive_tuner import symbols, tables_in
+from psmkit.plugins.drive_tuner import symbols
+from psmkit.plugins.driven import chosen, find_program, tables_of
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 
 PROFILER_VERSIONS = spoken("profiler")
+_PROGRAM = "psm_profiler_drive"
 _SETUP = ("load", "slots", "init")
 _CALLS = ("init", "startEvent", "stopEvent", "recordEventState", "finalize")
 _CODES = {"contract": "PSM921", "died": "PSM923", "blocked": "PSM924", "leak": "PSM925", "weak": "PSM926"}
-_PATIENCE = 60.0  # seconds for code that runs on load, and for a check beyond its calls
+_PATIENCE = 60.0  # seconds for a check beyond its calls
 _MOST = 1 << 16  # bytes of a report
-
-
-def _program() -> Path:
-    place = (
-        Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_profiler_drive"
-    )
-    if not place.is_file():
-        raise PsmkitError(f"no {place}; `make setup` builds it, and the wheel contains it")
-    return place
 
 
 def profiler_alone(path: Path) -> bool:
@@ -59,29 +52,7 @@ def profiler_versions(path: Path, environment: Mapping[str, str] | None = None) 
     Raises:
         InputError: no process can load the library, or it has no such table.
     """
-    if not path.is_file():
-        raise InputError(str(path), "no such file")
-    try:
-        done = subprocess.run(
-            [_program(), "--tables", path.absolute()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(str(path), f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
-    lines = done.stdout.decode(errors="replace").splitlines()
-    for line in lines:
-        if line.startswith("error "):
-            raise InputError(str(path), f"{without_path(line[6:], path)}; `psmkit plugin check` says more")
-    if "end" not in lines:
-        raise InputError(str(path), f"a process that loads it {_end(done.returncode)}; `psmkit plugin check` says more")
-    found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
-    if not found:
-        raise InputError(str(path), f"no table of a profiler, v1 to v{PROFILER_VERSIONS[0]}; it has {tables_in(path)}")
-    return found
+    return tables_of(_PROGRAM, path, environment, "a profiler", PROFILER_VERSIONS)
 
 
 def drive_profiler(
@@ -109,12 +80,7 @@ def drive_profiler(
         InputError: no process can load the library, it lacks the version, or the stream cannot be read.
         DriveError: the checks could not be run.
     """
-    there = profiler_versions(path, environment)
-    wanted = tuple(versions) if versions is not None else there[:1]
-    for version in wanted:
-        if version not in there:
-            have = ", ".join(f"v{one}" for one in there)
-            raise InputError(str(path), f"no ncclProfiler_v{version}; it has {have}")
+    wanted = chosen(path, profiler_versions(path, environment), versions, "ncclProfiler")
     if stream is not None and not stream.is_file():
         raise InputError(str(stream), "no such file")
     settings = {**os.environ, **(environment or {}), "PSM_DRIVE_TIMEOUT_MS": str(max(1, round(timeout * 1000)))}
@@ -141,7 +107,13 @@ def drive_profiler(
 def _run(
     path: Path, version: int, check: Check, timeout: float, settings: Mapping[str, str], stream: Path | None
 ) -> Result:
-    command = [str(_program()), str(path), str(version), check.name, *([str(stream.absolute())] if stream else [])]
+    command = [
+        str(find_program(_PROGRAM)),
+        str(path),
+        str(version),
+        check.name,
+        *([str(stream.absolute())] if stream else []),
+    ]
     late = False
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from psmkit._native.psm import ffi, lib
 from psmkit.model.errors import PsmkitError
@@ -100,7 +100,12 @@ class PsmError(PsmkitError):
         names: the rank that the cause is about, which may be another one than the peer of the call; None: none.
     """
 
-    default_status = Status.INTERNAL
+    default_status: ClassVar[Status] = Status.INTERNAL
+
+    def __init_subclass__(cls, *, status: Status | None = None) -> None:
+        super().__init_subclass__()
+        if status is not None:
+            cls.default_status = status
 
     def __init__(
         self,
@@ -132,106 +137,72 @@ class PsmError(PsmkitError):
         return f"{self.status.c_name}: {self.text}" + (f" ({where})" if where else "")
 
 
-class InvalidError(PsmError, ValueError):
+class InvalidError(PsmError, ValueError, status=Status.INVALID):
     """An argument; nothing was done."""
 
-    default_status = Status.INVALID
 
-
-class NoMemoryError(PsmError, MemoryError):
+class NoMemoryError(PsmError, MemoryError, status=Status.NO_MEMORY):
     """There was no memory."""
 
-    default_status = Status.NO_MEMORY
 
-
-class NoResourceError(PsmError):
+class NoResourceError(PsmError, status=Status.NO_RESOURCE):
     """Descriptors, space in a file system or slots are used up: see ``sys_errno``."""
 
-    default_status = Status.NO_RESOURCE
 
-
-class UnsupportedError(PsmError):
+class UnsupportedError(PsmError, status=Status.UNSUPPORTED):
     """This cannot be done here, or with this peer or memory."""
 
-    default_status = Status.UNSUPPORTED
 
-
-class NotFoundError(PsmError, LookupError):
+class NotFoundError(PsmError, LookupError, status=Status.NOT_FOUND):
     """No such connection, call, share, variant, library."""
 
-    default_status = Status.NOT_FOUND
 
-
-class RefusedError(PsmError):
+class RefusedError(PsmError, status=Status.REFUSED):
     """A handler said no, or raised an exception."""
 
-    default_status = Status.REFUSED
 
-
-class WaitTimeoutError(PsmError, TimeoutError):
+class WaitTimeoutError(PsmError, TimeoutError, status=Status.TIMEOUT):
     """The deadline of a wait has passed."""
 
-    default_status = Status.TIMEOUT
 
-
-class PeerDeadError(PsmError, ConnectionError):
+class PeerDeadError(PsmError, ConnectionError, status=Status.PEER_DEAD):
     """The other process has died."""
 
-    default_status = Status.PEER_DEAD
 
-
-class PeerClosedError(PsmError, ConnectionError):
+class PeerClosedError(PsmError, ConnectionError, status=Status.PEER_CLOSED):
     """The other proxy has been stopped."""
 
-    default_status = Status.PEER_CLOSED
 
-
-class ProtocolError(PsmError):
+class ProtocolError(PsmError, status=Status.PROTOCOL):
     """Magic, size or order of what the peer sent."""
 
-    default_status = Status.PROTOCOL
 
-
-class VersionError(PsmError):
+class VersionError(PsmError, status=Status.VERSION):
     """The peer has another release of libpsm."""
 
-    default_status = Status.VERSION
 
-
-class MismatchError(PsmError):
+class MismatchError(PsmError, status=Status.MISMATCH):
     """Both sides are well, and disagree; the text has both values."""
 
-    default_status = Status.MISMATCH
 
-
-class DeniedError(PsmError, PermissionError):
+class DeniedError(PsmError, PermissionError, status=Status.DENIED):
     """The peer runs as another user."""
 
-    default_status = Status.DENIED
 
-
-class AbortedError(PsmError):
+class AbortedError(PsmError, status=Status.ABORTED):
     """The operation was aborted, here or on another rank."""
 
-    default_status = Status.ABORTED
 
-
-class CudaCallError(PsmError):
+class CudaCallError(PsmError, status=Status.CUDA):
     """A CUDA call failed: see ``cuda``."""
 
-    default_status = Status.CUDA
 
-
-class SystemCallError(PsmError):
+class SystemCallError(PsmError, status=Status.SYSTEM):
     """A system call failed: see ``sys_errno``."""
 
-    default_status = Status.SYSTEM
 
-
-class InternalError(PsmError):
+class InternalError(PsmError, status=Status.INTERNAL):
     """A defect, of libpsm or of a handler."""
-
-    default_status = Status.INTERNAL
 
 
 CLASSES: dict[Status, type[PsmError]] = {c.default_status: c for c in PsmError.__subclasses__()}

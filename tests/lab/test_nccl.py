@@ -299,7 +299,7 @@ def test_what_is_no_nccl_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_be_is_refused(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--lib", str(library), "--out", str(tmp_path / "out")]
-    assert "every node the same number of ranks" in refusal([*common, "--ranks", "3", "--nodes", "2"], capsys)
+    assert "every node needs the same number of ranks" in refusal([*common, "--ranks", "3", "--nodes", "2"], capsys)
     assert "a GPU for each rank" in refusal([*common, "--ranks", "4", "--gpus", "2"], capsys)
     assert "the run has ranks 0 to 1" in refusal([*common, "--differ", "rank=2,skip=recv"], capsys)
     assert "unknown setting" in refusal([*common, "--differ", "rank=1,colour=red"], capsys)

@@ -94,7 +94,7 @@ def test_ranks_meet_on_every_path(path: str, tmp_path: Path, capsys: pytest.Capt
     assert {c.function for c in Emulation(tmp_path / "out" / "records").calls() if not c.provided} == set()
 
 
-def compare(cases: list[nccl.NcclCase], ranks: int, folder: Path, environment: dict[str, str]) -> str:
+def expect_every_byte(cases: list[nccl.NcclCase], ranks: int, folder: Path, environment: dict[str, str]) -> str:
     """Run the cases one after the other on one communicator; what the log of rank 0 tells of kernels."""
     kept = [replace(case, name=str(i), seed=i + 1, keep=int(case is not cases[-1])) for i, case in enumerate(cases)]
     done = nccl.start(
@@ -128,7 +128,7 @@ def test_every_type_is_reduced_by_every_operation(ranks: int, setting: str, tmp_
         for op in nccl.OPS
         for n in (1, 1021, 40961)
     ]
-    log = compare(cases, ranks, tmp_path / "out", SETTINGS[setting])
+    log = expect_every_byte(cases, ranks, tmp_path / "out", SETTINGS[setting])
     for pattern in ("AllReduce", "ReduceScatter", "Reduce")[: len(patterns)]:
         assert f"kernels: {pattern} SumPostDiv i32 {NAMES[setting]} is run by the CPU" in log
         assert f"kernels: {pattern} MinMax bf16 {NAMES[setting]} is run by the CPU" in log
@@ -143,7 +143,7 @@ def test_data_is_moved_whole(ranks: int, setting: str, tmp_path: Path) -> None:
         for pattern in ("allgather", "broadcast", "pair", "ring", "alltoall", "random")
         for size in (1, 1021, 65536, (1 << 20) + 3)
     ]
-    log = compare(cases, ranks, tmp_path / "out", SETTINGS[setting])
+    log = expect_every_byte(cases, ranks, tmp_path / "out", SETTINGS[setting])
     for pattern in ("AllGather", "Broadcast"):
         assert f"kernels: {pattern} {NAMES[setting]} is run by the CPU" in log
     assert "kernels: SendRecv is run by the CPU" in log
@@ -157,7 +157,7 @@ def test_what_nccl_chooses_itself_is_right_in_large_and_small(tmp_path: Path) ->
         for size in (4, 4096, 8 << 20)
         for stream in ("legacy", "blocking", "nonblocking")
     ]
-    compare(cases, 4, tmp_path / "out", {"NCCL_MAX_NCHANNELS": "8"})
+    expect_every_byte(cases, 4, tmp_path / "out", {"NCCL_MAX_NCHANNELS": "8"})
 
 
 def width(kind: str) -> int:

@@ -71,6 +71,7 @@ PSM = ("passsm",)
 COLL = Plan(work="coll", steps=24, ahead=3)
 LONG = Plan(work="coll", steps=60, ahead=40)
 P2P = Plan(work="p2p", steps=3)
+P2P_8 = Plan(ranks=8, work="p2p")
 PSM_SETTINGS = {"NCCL_PASS_SM": "1", "NCCL_PSM_BUFFER_SIZE": "1048576", "NCCL_BUFFSIZE": "1048576"}
 
 
@@ -244,6 +245,11 @@ def _time_limit(job: Job) -> None:
     job.stderr(None, "slurmstepd: error: *** JOB 4711 ON node0 CANCELLED AT 2026-11-21T02:35:22 DUE TO TIME LIMIT ***")
 
 
+def _exchange(name: str, truth: Truth, action: str, nth: int) -> Scenario:
+    """Rank 1's nth exchange of a descriptor goes wrong."""
+    return Scenario(name, truth, P2P_8, (Fault("uds", action, 1, nth),), dialects=UDS)
+
+
 _LIST = (
     # -- jobs that end well
     Scenario("healthy_sendrecv", HEALTHY, P2P),
@@ -388,58 +394,34 @@ _LIST = (
         (Fault("send", "short", 2, 10),),
     ),
     # -- the fd exchange loses a message
-    Scenario(
-        "fd_request_lost",
-        _truth("hung inconclusive", (1,), "PSM102"),
-        Plan(ranks=8, work="p2p"),
-        (Fault("uds", "lose request", 1, 3),),
-        dialects=UDS,
-    ),
-    Scenario(
-        "fd_answer_lost",
-        _truth("hung inconclusive", (1,), "PSM102"),
-        Plan(ranks=8, work="p2p"),
-        (Fault("uds", "lose answer", 1, 3),),
-        dialects=UDS,
-    ),
-    Scenario(
-        "fd_reply_lost",
-        _truth("hung inconclusive", (1,), "PSM102", named=False),
-        Plan(ranks=8, work="p2p"),
-        (Fault("uds", "lose reply", 1, 3),),
-        dialects=UDS,
-    ),
-    Scenario(
-        "fd_handles_swapped",
-        _truth("failed", (1,), "PSM109"),
-        Plan(ranks=8, work="p2p"),
-        (Fault("uds", "swap", 1, 2),),
-        dialects=UDS,
-    ),
+    _exchange("fd_request_lost", _truth("hung inconclusive", (1,), "PSM102"), "lose request", 3),
+    _exchange("fd_answer_lost", _truth("hung inconclusive", (1,), "PSM102"), "lose answer", 3),
+    _exchange("fd_reply_lost", _truth("hung inconclusive", (1,), "PSM102", named=False), "lose reply", 3),
+    _exchange("fd_handles_swapped", _truth("failed", (1,), "PSM109"), "swap", 2),
     # -- the proxy does not answer
     Scenario(
         "setup_swallowed",
         _truth("hung inconclusive", (1,), "PSM101 PSM103 PSM304 PSM202"),
-        Plan(ranks=8, work="p2p"),
+        P2P_8,
         (Fault("service.Setup", "swallow", 1, 2),),
     ),
     Scenario(
         "answer_lost",
         _truth("hung inconclusive", (1,), "PSM101"),
-        Plan(ranks=8, work="p2p"),
+        P2P_8,
         (Fault("service.Setup", "mute", 1, 2),),
     ),
     Scenario(
         "connect_begun",
         _truth("hung inconclusive", (1,), "PSM101"),
-        Plan(ranks=8, work="p2p"),
+        P2P_8,
         (Fault("service.Connect", "begin", 1, 2),),
         dialects=PSM,
     ),
     Scenario(
         "scraper_on_proxy_port",
         _truth("hung failed", (1,), "PSM106", named=False),
-        Plan(ranks=8, work="p2p"),
+        P2P_8,
         (Fault("service.Setup", "swallow", 1, 2),),
         dialects=("2.27", "2.30"),
         observer=_scraped,

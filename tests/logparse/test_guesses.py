@@ -49,7 +49,7 @@ class Engine:
         number = lib.ls_guess_text(self.catalogue.native, seen, len(seen), text, len(text), *arrays)
         return self._read(number, arrays)
 
-    def agrees(self, seen: bytes, text: bytes) -> bool:
+    def expect_agreement(self, seen: bytes, text: bytes) -> bool:
         """Whether there was a guess; that it is what the full match says is checked."""
         guessed = self.guess(seen, text)
         if guessed is None:
@@ -85,10 +85,10 @@ def damaged(data: st.DataObject, text: bytes) -> bytes:
 def test_a_guess_is_what_the_full_match_says(engine: Engine, data: st.DataObject) -> None:
     pattern = data.draw(st.sampled_from([p for m in nccl(engine.catalogue) for p in m.patterns]))
     seen, again = (render(data, pattern)[0].encode() for _ in range(2))
-    engine.agrees(seen, seen)
-    engine.agrees(seen, again)
-    engine.agrees(seen, damaged(data, again))
-    engine.agrees(seen, damaged(data, seen))
+    engine.expect_agreement(seen, seen)
+    engine.expect_agreement(seen, again)
+    engine.expect_agreement(seen, damaged(data, again))
+    engine.expect_agreement(seen, damaged(data, seen))
 
 
 def test_a_guess_holds_for_texts_of_other_patterns_that_begin_alike(engine: Engine) -> None:
@@ -100,16 +100,16 @@ def test_a_guess_holds_for_texts_of_other_patterns_that_begin_alike(engine: Engi
     for alike in rows.values():
         for seen in alike:
             for text in rng.sample(alike, min(len(alike), 10)):
-                engine.agrees(seen, text)
+                engine.expect_agreement(seen, text)
                 half = len(seen) // 2
-                engine.agrees(seen, seen[:half] + text[half:])
+                engine.expect_agreement(seen, seen[:half] + text[half:])
 
 
 def test_most_patterns_are_guessed(engine: Engine) -> None:
     """The guard must not be so careful that it helps nobody."""
     texts = [s.text.encode() for m in nccl(engine.catalogue) for s in m.samples]
     found = [t for t in texts if engine.full(t) is not None]
-    assert sum(engine.agrees(t, t) for t in found) > 0.8 * len(found)
+    assert sum(engine.expect_agreement(t, t) for t in found) > 0.8 * len(found)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_most_patterns_are_guessed(engine: Engine) -> None:
     ],
 )
 def test_the_lines_of_a_busy_job_are_guessed(engine: Engine, seen: str, text: str) -> None:
-    assert engine.agrees(seen.encode(), text.encode())
+    assert engine.expect_agreement(seen.encode(), text.encode())
 
 
 def small(*patterns: str) -> Engine:
@@ -171,7 +171,7 @@ def small(*patterns: str) -> Engine:
     ],
 )
 def test_rivals_of_a_field(patterns: tuple[str, ...], seen: str, text: str, guessed: bool) -> None:
-    assert small(*patterns).agrees(seen.encode(), text.encode()) is guessed
+    assert small(*patterns).expect_agreement(seen.encode(), text.encode()) is guessed
 
 
 _WORDS = st.sampled_from(["a", "b", "ab", "12", "7", "0x1f", "1f", "-3", "(nil)", "a:b", "a:1", "1:1", "1.5", ":", "x"])
@@ -201,4 +201,4 @@ def test_guesses_agree_in_small_crowded_catalogues(data: st.DataObject) -> None:
             texts.append((text + data.draw(st.sampled_from(["", "", "", " end", " 12"]))).strip(" ").encode())
     for seen in texts:
         for text in texts:
-            engine.agrees(seen, text)
+            engine.expect_agreement(seen, text)

@@ -241,7 +241,7 @@ def test_bytes_come_in_any_portion(make: Make) -> None:
 # ---- damage ----
 
 
-def read_all(path: Path) -> RecordFile:
+def expect_readable(path: Path) -> RecordFile:
     """Everything a reader does; nothing may raise."""
     found = open_record(str(path))
     lines = list(found.lines())
@@ -281,7 +281,7 @@ def test_damaged_bytes_break_nothing(
         )
         changed[at : at + len(value)] = value
     path.write_bytes(changed[: len(scene)])
-    read_all(path)
+    expect_readable(path)
 
 
 @settings(deadline=None, max_examples=60)
@@ -289,7 +289,7 @@ def test_damaged_bytes_break_nothing(
 def test_cut_files_give_what_they_have(scene: bytes, tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     path = tmp_path_factory.getbasetemp() / "cut.rec"
     path.write_bytes(scene[:size])
-    found = read_all(path)
+    found = expect_readable(path)
     assert found.notes
     assert found.valid == (size >= 4096)
 
@@ -312,7 +312,7 @@ def test_schema_that_nests_without_end_is_refused(make: Make) -> None:
     size = struct.unpack_from("=I", data, 256 + 52)[0]
     data[4096 : 4096 + size] = b"[" * size
     path.write_bytes(data)
-    found = read_all(path)
+    found = expect_readable(path)
     assert any("section 0" in note for note in found.notes)
 
 
@@ -322,7 +322,7 @@ def test_records_at_a_wrong_place_are_left_out(make: Make) -> None:
     data_at = struct.unpack_from("=Q", data, 256 + 72)[0]
     struct.pack_into("=Q", data, data_at, 2 * 5 + 2)  # ticket 5 in slot 0
     path.write_bytes(data)
-    found = read_all(path)
+    found = expect_readable(path)
     assert len(found.sections[0]) == 2
     assert any("1 records at a wrong place" in note for note in found.notes)
 

@@ -43,7 +43,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-def check(program: Path, folder: Path) -> None:
+def expect_it_runs(program: Path, folder: Path) -> None:
     first, second = run(program, cwd=folder, PSM_STEPS="32", PSM_SHM_DIR=str(folder)).splitlines()
     assert first == f"{VERSION} PSM_OK 32"
     assert second.startswith("PSM_ERR_INVALID: psm_settings_read") and "sizeof(struct psm_settings)" in second
@@ -74,7 +74,7 @@ def test_a_program_is_compiled_by_pkg_config(
         "x",
         cwd=tmp_path,
     )
-    check(tmp_path / "x", tmp_path)
+    expect_it_runs(tmp_path / "x", tmp_path)
 
 
 def test_a_program_is_compiled_by_cmake(installed: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_program_is_compiled_by_cmake(installed: Path, tmp_path: Path) -> None
     )
     run("cmake", "-S", ".", "-B", "build", f"-Dpsm_DIR={installed / 'lib' / 'cmake' / 'psm'}", cwd=tmp_path)
     run("cmake", "--build", "build", cwd=tmp_path)
-    check(tmp_path / "build" / "x", tmp_path)
+    expect_it_runs(tmp_path / "build" / "x", tmp_path)
 
 
 def test_psmkit_config_says_where_it_is(installed: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_psmkit_config_says_where_it_is(installed: Path, tmp_path: Path) -> None
     assert config("--prefix") == str(installed)
     assert os.path.exists(f"{config('--pkg-config')}/psm.pc") and os.path.exists(f"{config('--cmake')}/psmConfig.cmake")
     run(compiled.compiler(), "x.c", *config("--cflags").split(), *config("--libs").split(), "-o", "x", cwd=tmp_path)
-    check(tmp_path / "x", tmp_path)
+    expect_it_runs(tmp_path / "x", tmp_path)
 
 
 def test_psmkit_config_says_what_to_do_where_there_is_none(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def unions(rows: Rows, dtype: np.dtype[np.void]) -> Rows:
     return np.ascontiguousarray(rows["event"]["u"]).view(dtype).reshape(len(rows))
 
 
-def check_stat(found: np.void, values: npt.NDArray[Any]) -> None:
+def expect_stat(found: np.void, values: npt.NDArray[Any]) -> None:
     values = values.astype(np.uint64)
     assert found["count"] == len(values)
     if not len(values):
@@ -151,16 +151,16 @@ def test_sums_are_those_of_numpy(folder: Callable[[], Path], seed: int, operatio
     comm.write(path)
     ops, links, times = take(path)
     transfers = numpy_transfers(rows)
-    check_ops(rows, ops, transfers)
-    check_links(rows, links, transfers)
+    expect_ops(rows, ops, transfers)
+    expect_links(rows, links, transfers)
     for what in (made.PROXY_OP_T, made.KERNEL_T):
         chosen = rows[rows["event"]["type"] == what]
         (found,) = times[times["what"] == what] if len(chosen) else (None,)
         if found is not None:
-            check_stat(found["duration"], chosen["event"]["stop_ns"] - chosen["start_ns"])
+            expect_stat(found["duration"], chosen["event"]["stop_ns"] - chosen["start_ns"])
 
 
-def check_ops(rows: Rows, ops: Rows, transfers: Rows) -> None:
+def expect_ops(rows: Rows, ops: Rows, transfers: Rows) -> None:
     counted = 0
     for op in ops:
         at = np.flatnonzero(rows["event"]["type"] == op["type"])
@@ -174,8 +174,8 @@ def check_ops(rows: Rows, ops: Rows, transfers: Rows) -> None:
         counted += len(at)
         start, stop, done = rows["start_ns"][at], rows["event"]["stop_ns"][at], u["done_ns"]
         known = (done > 0) & (u["ops_ended"].astype(int) + u["kernels_ended"] > 0)
-        check_stat(op["duration"], np.where(known, done, stop) - start)
-        check_stat(
+        expect_stat(op["duration"], np.where(known, done, stop) - start)
+        expect_stat(
             op["bytes"], u["count"] * np.uint64(SIZES[op["datatype"]]) if op["datatype"] < 12 else u["count"][:0]
         )
         assert op["channels"] == u["channels"].max()
@@ -184,13 +184,13 @@ def check_ops(rows: Rows, ops: Rows, transfers: Rows) -> None:
         assert op["by_enqueue"] == np.count_nonzero(~known) and op["incomplete"] == 0
         receives = op["type"] == made.P2P_T and op["func"] == made.RECV
         of_these = transfers[np.isin(transfers["op"], at) & (transfers["sends"] == (0 if receives else 1))]
-        check_stat(op["transfers"], np.array([np.count_nonzero(of_these["op"] == i) for i in at]))
-        check_stat(op["transfer_bytes"], of_these["bytes"])
-        check_stat(op["transfer_time"], of_these["time"])
+        expect_stat(op["transfers"], np.array([np.count_nonzero(of_these["op"] == i) for i in at]))
+        expect_stat(op["transfer_bytes"], of_these["bytes"])
+        expect_stat(op["transfer_time"], of_these["time"])
     assert counted == np.count_nonzero(np.isin(rows["event"]["type"], [made.COLL_T, made.P2P_T]))
 
 
-def check_links(rows: Rows, links: Rows, transfers: Rows) -> None:
+def expect_links(rows: Rows, links: Rows, transfers: Rows) -> None:
     total = links[links["channel"] == -1]
     assert total["count"].sum() == len(transfers) == links[links["channel"] >= 0]["count"].sum()
     steps = rows[rows["event"]["type"] == made.STEP_T]
@@ -206,9 +206,9 @@ def check_links(rows: Rows, links: Rows, transfers: Rows) -> None:
         assert [link[k] for k in ("sx", "sy", "sxx", "sxy", "syy")] == pytest.approx(
             [x.sum(), y.sum(), (x * x).sum(), (x * y).sum(), (y * y).sum()]
         )
-        check_stat(link["latency"], transfers["time"][match])
-        check_least(link, x, y)
-        check_waits(link, steps[of_link])
+        expect_stat(link["latency"], transfers["time"][match])
+        expect_least(link, x, y)
+        expect_waits(link, steps[of_link])
 
 
 def size_class(size: int) -> int:
@@ -219,7 +219,7 @@ def size_class(size: int) -> int:
     return bit * 8 + (size >> (bit - 3) & 7)
 
 
-def check_least(link: np.void, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+def expect_least(link: np.void, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
     least: dict[int, float] = {}
     for size, time in zip(x, y, strict=True):
         place = size_class(int(size))
@@ -229,7 +229,7 @@ def check_least(link: np.void, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None
     assert link["myy"] == pytest.approx(sum(t * t for t in least.values()))
 
 
-def check_waits(link: np.void, steps: Rows) -> None:
+def expect_waits(link: np.void, steps: Rows) -> None:
     wait = [0, 0, 0, 0]
     for row, u in zip(steps, unions(steps, PROXY_STEP), strict=True):
         entered = sorted(
@@ -339,10 +339,10 @@ def test_proxy_thread_is_idle_between_its_marks(folder: Callable[[], Path]) -> N
     comm.write(path)
     _, _, times = take(path)
     found = {int(t["sub"]): t for t in times}
-    check_stat(found[0]["duration"], np.array([3000, 500]))
-    check_stat(found[1]["duration"], np.array([5000]))
-    check_stat(found[2]["duration"], np.array([700]))
-    check_stat(found[3]["duration"], np.array([300]))
+    expect_stat(found[0]["duration"], np.array([3000, 500]))
+    expect_stat(found[1]["duration"], np.array([5000]))
+    expect_stat(found[2]["duration"], np.array([700]))
+    expect_stat(found[3]["duration"], np.array([300]))
     assert found[3]["bytes"] == 5
 
 
@@ -369,7 +369,7 @@ def test_copy_engine_collectives_end_when_the_copies_do(folder: Callable[[], Pat
     comm.write(path)
     (op,), _, _ = take(path)
     assert (op["by_ce"], op["by_enqueue"]) == (1, 1)
-    check_stat(op["duration"], np.array([6000, 500]))
+    expect_stat(op["duration"], np.array([6000, 500]))
 
 
 def test_trees_stand_parents_first_and_within_budget(folder: Callable[[], Path]) -> None:
@@ -475,7 +475,7 @@ def test_steps_of_old_tables_have_their_share_of_what_the_op_moved(folder: Calla
     path = folder()
     comm.write(path)
     ops, links, _ = take(path)
-    check_stat(ops["transfer_bytes"][0], np.array([3000, 3000]))
+    expect_stat(ops["transfer_bytes"][0], np.array([3000, 3000]))
     assert set(links["bytes"]) == {6000}
 
 

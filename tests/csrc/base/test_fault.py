@@ -188,10 +188,10 @@ def test_normal_form_is_a_fixed_point(parse: Parse, given_: list[str], separator
 @settings(deadline=None)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=60))
 def test_any_text_is_read_or_refused_with_a_place_in_it(parse: Parse, text: str) -> None:
-    read_or_refuse(parse, text)
+    expect_read_or_refused(parse, text)
 
 
-def read_or_refuse(parse: Parse, text: str) -> None:
+def expect_read_or_refused(parse: Parse, text: str) -> None:
     """The property: a fixed point, or an error that points into the text."""
     try:
         once = parse(text)
@@ -206,7 +206,7 @@ def read_or_refuse(parse: Parse, text: str) -> None:
 @given(faults(), st.data())
 def test_damaged_faults_are_read_or_refused(parse: Parse, text: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
-    read_or_refuse(parse, text[:at] + data.draw(st.sampled_from([*":,;=*+9 ", ""])) + text[at + 1 :])
+    expect_read_or_refused(parse, text[:at] + data.draw(st.sampled_from([*":,;=*+9 ", ""])) + text[at + 1 :])
 
 
 # ---- which call is struck ----

@@ -23,7 +23,7 @@ OWN = [m for m in load().messages if m.file.endswith("psmkit.toml")]
 SPELLINGS = [(m, i) for m in OWN for i in range(len(m.patterns))]
 _FIELD = re.compile(r"\{([a-z]\w*):([a-z]+)\}")
 _C_TYPES = {"int": ctypes.c_int64, "uint": ctypes.c_uint64, "hex": ctypes.c_uint64, "ptr": ctypes.c_uint64}
-_C_NAMES = {"int": "int64_t", "uint": "uint64_t", "hex": "uint64_t", "ptr": "uint64_t", "float": "double"}
+_C_NAMES = {"int": "int64_t", "uint": "uint64_t", "hex": "uint64_t", "ptr": "uint64_t"}
 
 Values = dict[str, int | float | str]
 Render = Callable[[Message, int, Values], bytes]
@@ -69,8 +69,6 @@ def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
                 arguments.append(ctypes.c_uint64(int(value, 16)))
             elif isinstance(value, str):
                 arguments.append(ctypes.c_char_p(value.encode()))
-            elif kind == "float":
-                arguments.append(ctypes.c_double(value))
             else:
                 arguments.append(_C_TYPES[kind](int(value)))
         buffer = ctypes.create_string_buffer(2048)

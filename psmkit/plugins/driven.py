@@ -1,0 +1,87 @@
+"""What the drives of plugins share: their programs, and the versions of a table that a process sees in a library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from psmkit.lab.cuda import LabError
+from psmkit.model.errors import InputError
+from psmkit.plugins.drive_tuner import tables_in
+
+__all__ = ["chosen", "find_program", "tables_of", "without_path"]
+
+_PATIENCE = 60.0  # seconds for code that runs on load
+
+
+def find_program(name: str) -> Path:
+    """The path of a program that the wheel contains.
+
+    Raises:
+        LabError: the program does not exist.
+    """
+    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / name
+    if not place.is_file():
+        raise LabError(f"no {place}; `make setup` builds it, and the wheel contains it")
+    return place
+
+
+def without_path(said: str, path: Path) -> str:
+    """The loader's words without the path before them: the error begins with the path already."""
+    return said.removeprefix(f"{path.absolute()}: ")
+
+
+def tables_of(
+    program: str, path: Path, environment: Mapping[str, str] | None, kind: str, known: Sequence[int]
+) -> tuple[int, ...]:
+    """The versions of a table in the library, newest first, as a separate process sees them.
+
+    Args:
+        program: its name; it lists them for ``--tables``.
+        kind: such as ``a net plugin``.
+        known: the versions that the program looks for, newest first.
+
+    Raises:
+        InputError: no process can load the library, or it has no such table.
+        LabError: the program does not exist.
+    """
+    if not path.is_file():
+        raise InputError(str(path), "no such file")
+    try:
+        done = subprocess.run(
+            [find_program(program), "--tables", path.absolute()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(str(path), f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith("error "):
+            raise InputError(str(path), f"{without_path(line[6:], path)}; `psmkit plugin check` says more")
+    if "end" not in lines:
+        how = f"by signal {-done.returncode}" if done.returncode < 0 else f"with status {done.returncode}"
+        raise InputError(str(path), f"a process that loads it ended {how}; `psmkit plugin check` says more")
+    found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
+    if not found:
+        raise InputError(str(path), f"no table of {kind}, v{known[-1]} to v{known[0]}; it has {tables_in(path)}")
+    return found
+
+
+def chosen(path: Path, there: Sequence[int], versions: Sequence[int] | None, table: str) -> tuple[int, ...]:
+    """The versions to drive: those that were asked for, else the newest one.
+
+    Raises:
+        InputError: the library lacks one.
+    """
+    wanted = tuple(versions) if versions is not None else tuple(there[:1])
+    for version in wanted:
+        if version not in there:
+            have = ", ".join(f"v{one}" for one in there)
+            raise InputError(str(path), f"no {table}_v{version}; it has {have}")
+    return wanted
