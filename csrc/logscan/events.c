@@ -52,6 +52,18 @@ static bool is_full(const struct ls_scan *scan, const struct ls_match *m)
     return scan->kept[m->message->complaint] >= LS_MAX_EVENTS;
 }
 
+/* Keeps a text of an event. Thousands of ranks print the same ones: those kept last are shared, so that a reader decodes
+ * them once. Nobody writes into a shared text: rewrite_text() has a place of its own. */
+static uint64_t share_text(struct ls_scan *scan, const char *s, size_t n)
+{
+    if (scan->emit_all) return ls_keep_text(&scan->event_texts, s, n); /* ls_clear_events() drops the texts */
+    if (n > LS_TEXT_MAX) n = LS_TEXT_MAX;
+    if (!scan->shared) scan->shared = ls_zalloc(LS_SHARED_TEXTS * sizeof *scan->shared);
+    uint64_t *known = &scan->shared[ls_fold(ls_hash_bytes(8, s, n)) & (LS_SHARED_TEXTS - 1)];
+    if (!*known || !ls_same_text(&scan->event_texts, *known, s, n)) *known = ls_keep_text(&scan->event_texts, s, n);
+    return *known;
+}
+
 /* Keeps an event as long as neither its message nor the scan has too many. Returns whether it was kept. */
 static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c,
                        uint32_t most)
@@ -77,13 +89,13 @@ static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const 
                     .count = rec->repeated,
                     .first = rec->ref,
                     .last = rec->ref};
-    if (rec->where_len) e->where = ls_keep_text(&scan->event_texts, rec->where, rec->where_len);
-    if (rec->time_len) e->time = ls_keep_text(&scan->event_texts, rec->time, rec->time_len);
+    if (rec->where_len) e->where = share_text(scan, rec->where, rec->where_len);
+    if (rec->time_len) e->time = share_text(scan, rec->time, rec->time_len);
     for (int i = 0; i < m->message->fields; i++) {
         uint64_t v = 0;
         if (m->present & 1ull << i) {
             const struct ls_capture *f = &m->field[i];
-            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->event_texts, m->text + f->start, f->length) : f->value;
+            v = (m->texts & 1ull << i) ? share_text(scan, m->text + f->start, f->length) : f->value;
         }
         *ls_push(&scan->values) = v;
     }
@@ -152,7 +164,7 @@ static void keep_latest(struct ls_scan *scan, const struct ls_record *rec, const
     uint64_t h = ls_mix(ls_mix(distinct_hash(rec, m), (uint32_t)rec->device), m->texts);
     ls_event *e = NULL;
     for (LS_EACH(&scan->event_index, ls_fold(h), at))
-        if (scan->event_hash.at[at] == h) e = &scan->events.at[at];
+        if (scan->event_hash.at[at] == h && scan->events.at[at].message == m->index) e = &scan->events.at[at];
     if (!e) {
         struct ls_match bare = *m;
         bare.present = bare.texts = 0; /* rewrite() stores the fields */

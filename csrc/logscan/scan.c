@@ -35,9 +35,11 @@ static void forget(ls_scan *scan)
     ls_index_drop(&scan->thread_index);
     ls_index_drop(&scan->event_index);
     ls_index_drop(&scan->shape_index);
+    free(scan->shared);
     free(scan->cache);
     free(scan->guesses);
     free(scan->scratch);
+    scan->shared = NULL;
     scan->cache = NULL;
     scan->guesses = NULL;
     scan->scratch = NULL;

@@ -15,6 +15,7 @@ enum {
     LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
     LS_MAX_ALL = 20000,     /* events kept per message and process */
     LS_MAX_ITEMS = 400000,  /* entries of one tracker */
+    LS_SHARED_TEXTS = 1 << 15,
     LS_WRAP_MAX = 4096,     /* bytes of a text that is wrapped over lines */
     LS_WRAP_LINES = 12,
 };
@@ -134,6 +135,7 @@ struct ls_scan {
     uint32_t kept[2];  /* events that are no complaints, and complaints */
     uint32_t *kept_of; /* events by message */
     LS_VEC(uint64_t) values;
+    uint64_t *shared; /* by hash: a text of an event that never changes, 0: none */
     struct ls_index event_index;
     LS_VEC(uint64_t) event_hash;
     LS_VEC(ls_shape) shapes;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ _NO_MESSAGE = 0xFFFFFFFF
 _LENGTH = (1 << 20) - 1
 _FLOAT, _INT = 5, 2
 _PART = 1 << 12  # events that are decoded together
+_new_ref: Callable[[type[Ref], Iterable[int]], Ref] = tuple.__new__
 #: Those of an event that its object needs, without its lines and fields.
 _COLUMNS = ("level", "proc", "thread", "device", "tag", "stream", "count", "where", "time", "until")
 
@@ -85,6 +87,9 @@ def rows(records: npt.NDArray[Any], *names: str) -> Iterator[tuple[Any, ...]]:
 def spans(records: npt.NDArray[Any]) -> Iterator[tuple[Ref, Ref]]:
     """The first and the last line of each record, one object if they are the same line."""
     apart = (records["first"] != records["last"]).tolist()
+    if not any(apart):
+        yield from ((ref, ref) for ref in _refs(records["first"]))
+        return
     for first, last, two in zip(_refs(records["first"]), _refs(records["last"]), apart, strict=True):
         yield first, last if two else first
 
@@ -93,16 +98,17 @@ def _refs(column: npt.NDArray[Any]) -> Iterator[Any]:
     """A column of lines. In a stream of one file the two numbers of a line are equal and need one object."""
     lines = column["line"].tolist()
     seqs = lines if (column["line"] == column["seq"]).all() else column["seq"].tolist()
-    made = map(Ref, column["file"].tolist(), lines, column["offset"].tolist(), seqs)
+    # as Ref._make, without a call of Python code for each
+    made = map(_new_ref, repeat(Ref), zip(column["file"].tolist(), lines, column["offset"].tolist(), seqs, strict=True))
     return made if all(lines) else (ref if ref.line else None for ref in made)
 
 
 class _Seen:
-    """Fields and texts of the events of one message. Thousands of ranks print the same ones, which are kept once."""
+    """Fields and texts of the events of one message, by their raw values. Thousands of ranks print the same ones, which are kept once."""
 
     def __init__(self) -> None:
-        self.fields: dict[tuple[Value | None, ...], Mapping[str, Value]] = {}
-        self.texts: dict[str, str] = {}
+        self.fields: dict[tuple[int, ...], Mapping[str, Value]] = {}
+        self.texts: dict[int, str | None] = {0: None}
 
 
 class Decoder:
@@ -225,20 +231,20 @@ class Decoder:
         """The events of one message."""
         name, tags = self.names[message], self.tags
         known, texts = seen.fields, seen.texts
-        if len(known) > _PART:  # few lines of this message say the same
-            known.clear()
-        for (level, proc, thread, device, tag, stream, count, where, time, until), (first, last), shown in zip(
-            rows(records, *_COLUMNS), spans(records), self._fields(message, records), strict=True
+        for shared in (known, texts):
+            if len(shared) > _PART:  # few lines of this message say the same
+                shared.clear()
+        texts[0] = None
+        for (level, proc, thread, device, tag, stream, count, *packed), (first, last), raw in zip(
+            rows(records, *_COLUMNS), spans(records), self._raw(message, records), strict=True
         ):
-            fields = known.get(shown)
+            fields = known.get(raw)
             if fields is None:
-                fields = self.constants[message] | {
-                    field: value
-                    for (field, _), value in zip(self.catalogue.fields[message], shown, strict=True)
-                    if value is not None
-                }
-                known[shown] = fields
-            place = self.event_text(where) if where else None
+                known[raw] = fields = self._named(message, raw)
+            for text in packed:
+                if text not in texts:
+                    texts[text] = self.event_text(text)
+            where, time, until = packed
             yield Event(
                 name,
                 LEVELS[level],
@@ -250,18 +256,26 @@ class Decoder:
                 stream,
                 count,
                 last if last is not first else None,
-                texts.setdefault(place, place) if place is not None else None,
+                texts[where],
                 tags[tag] if tag >= 0 else None,
-                self.event_text(time) if time else None,
-                self.event_text(until) if until else None,
+                texts[time],
+                texts[until],
             )
 
-    def _fields(self, message: int, rows: npt.NDArray[Any]) -> Iterable[tuple[Value | None, ...]]:
-        """The values of the fields of each row, None for a field that the line lacks."""
-        fields = self.catalogue.fields[message]
-        if not fields:
-            return [()] * len(rows)
-        return zip(*(self._column(message, at, rows) for at in range(len(fields))), strict=True)
+    def _raw(self, message: int, rows: npt.NDArray[Any]) -> Iterable[tuple[int, ...]]:
+        """The raw values of the fields of each row, then which are present and which are texts. Equal ones are equal fields."""
+        starts = rows["first_value"].astype(np.intp)
+        columns = [self.values[starts + at].tolist() for at in range(len(self.catalogue.fields[message]))]
+        return zip(*columns, rows["present"].tolist(), rows["texts"].tolist(), strict=True)
+
+    def _named(self, message: int, raw: tuple[int, ...]) -> Mapping[str, Value]:
+        """The fields of a row by name, without those that the line lacks."""
+        *values, present, is_text = raw
+        return self.constants[message] | {
+            field: self.value(kind, value, bool(is_text >> at & 1))
+            for at, ((field, kind), value) in enumerate(zip(self.catalogue.fields[message], values, strict=True))
+            if present >> at & 1
+        }
 
     def _column(self, message: int, at: int, rows: npt.NDArray[Any]) -> list[Value | None]:
         """The values of one field of each row, by its place among the fields of the message."""
