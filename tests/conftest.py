@@ -31,6 +31,17 @@ _NOT_UNDER_ASAN = (
 )
 
 
+@pytest.fixture
+def spin() -> None:
+    """Skips the test where there is no spin."""
+    from psmkit.plan.model import ModelError, find_spin
+
+    try:
+        find_spin()
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "libasan" not in os.environ.get("LD_PRELOAD", ""):
         return

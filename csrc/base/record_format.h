@@ -103,4 +103,7 @@ bool psm_record_is_own(const char *name);
 size_t psm_schema_json(const struct psm_schema *schema, char *buffer, size_t size);
 bool psm_schema_good(const struct psm_schema *schema);
 
+/* All n bytes at an offset of a file, or false. */
+bool psm_read_at(int fd, void *to, size_t n, uint64_t offset);
+
 #endif

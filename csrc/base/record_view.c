@@ -23,7 +23,7 @@ struct psm_view {
 
 enum { CHUNK = 1 << 16 };
 
-static bool read_at(int fd, void *to, size_t n, uint64_t offset)
+bool psm_read_at(int fd, void *to, size_t n, uint64_t offset)
 {
     unsigned char *p = to;
     while (n) {
@@ -51,9 +51,9 @@ static bool open_view(int folder, const char *name, psm_view *view)
     struct stat st;
     struct rec_header *h = &view->header;
     bool good = fstat(view->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) &&
-                st.st_size >= REC_HEADER && (uint64_t)st.st_size <= REC_LARGEST && read_at(view->fd, h, sizeof *h, 0) &&
-                memcmp(h->magic, REC_MAGIC, sizeof h->magic) == 0 && h->order == REC_ORDER &&
-                h->version == REC_VERSION && h->header_size == REC_HEADER &&
+                st.st_size >= REC_HEADER && (uint64_t)st.st_size <= REC_LARGEST &&
+                psm_read_at(view->fd, h, sizeof *h, 0) && memcmp(h->magic, REC_MAGIC, sizeof h->magic) == 0 &&
+                h->order == REC_ORDER && h->version == REC_VERSION && h->header_size == REC_HEADER &&
                 h->section_size == sizeof(struct rec_section) && h->sections <= REC_SECTIONS;
     if (!good) {
         close(view->fd);
@@ -151,7 +151,7 @@ static int read_slots(const psm_view *view, const struct rec_section *s, uint64_
 {
     size_t bytes = (size_t)(n * s->slot_size);
     uint64_t at = s->data_offset + first * s->slot_size;
-    if (!read_at(view->fd, twice, bytes, at) || !read_at(view->fd, twice + bytes, bytes, at)) return 0;
+    if (!psm_read_at(view->fd, twice, bytes, at) || !psm_read_at(view->fd, twice + bytes, bytes, at)) return 0;
     for (uint64_t i = 0; i < n; i++) {
         unsigned char *copy = twice + i * s->slot_size;
         if (memcmp(copy, copy + bytes, s->slot_size) != 0) continue;
@@ -169,7 +169,7 @@ static bool find_section(const psm_view *view, const char *name, uint32_t versio
                          struct rec_section *s)
 {
     for (uint32_t i = 0; i < view->header.sections; i++) {
-        if (!read_at(view->fd, s, sizeof *s, offsetof(struct rec_header, section) + i * sizeof *s)) return false;
+        if (!psm_read_at(view->fd, s, sizeof *s, offsetof(struct rec_header, section) + i * sizeof *s)) return false;
         s->name[sizeof s->name - 1] = 0;
         if (s->ready == 1 && s->version == version && s->record_size == record_size && strcmp(s->name, name) == 0)
             return true;
@@ -183,7 +183,7 @@ static uint64_t used_slots(const psm_view *view, const struct rec_section *s)
 {
     struct rec_control control;
     if (!within(view, s->control_offset, sizeof control) ||
-        !read_at(view->fd, &control, sizeof control, s->control_offset))
+        !psm_read_at(view->fd, &control, sizeof control, s->control_offset))
         return s->capacity;
     return control.tickets < s->capacity ? control.tickets : s->capacity;
 }

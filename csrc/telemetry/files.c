@@ -15,20 +15,6 @@
 
 #include "consumer.h"
 
-static bool read_at(int fd, void *to, size_t n, uint64_t offset)
-{
-    unsigned char *p = to;
-    while (n) {
-        ssize_t got = pread(fd, p, n, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        p += got;
-        n -= (size_t)got;
-        offset += (uint64_t)got;
-    }
-    return true;
-}
-
 static void copy_text(char *to, size_t size, const char *from, size_t n)
 {
     if (n > size - 1) n = size - 1;
@@ -78,9 +64,9 @@ static enum found place_sections(struct tel_comm *c, const struct rec_header *h,
     c->events_at = events->data_offset;
     /* Not live yet: its row is being written. */
     struct rec_slot slot;
-    if (!read_at(c->fd, &slot, sizeof slot, comm->data_offset) || (slot.sequence & SLOT_BITS) != SLOT_LIVE)
+    if (!psm_read_at(c->fd, &slot, sizeof slot, comm->data_offset) || (slot.sequence & SLOT_BITS) != SLOT_LIVE)
         return ABSENT;
-    if (!read_at(c->fd, &c->head, sizeof c->head, c->comm_at)) return BAD;
+    if (!psm_read_at(c->fd, &c->head, sizeof c->head, c->comm_at)) return BAD;
     c->slots = c->head.slots;
     c->context = c->head.context;
     if (!c->slots || c->slots > PSM_PROF_MAX_SLOTS || events->slot_size != sizeof(struct tel_slot) ||
@@ -113,7 +99,7 @@ static enum found open_file(struct psm_tel *tel, const char *name, struct tel_co
     struct stat st;
     static struct rec_header h; /* used by one thread */
     if (fstat(c->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077) return ABSENT;
-    if (st.st_size < REC_HEADER || (uint64_t)st.st_size > REC_LARGEST || !read_at(c->fd, &h, sizeof h, 0) ||
+    if (st.st_size < REC_HEADER || (uint64_t)st.st_size > REC_LARGEST || !psm_read_at(c->fd, &h, sizeof h, 0) ||
         !good_header(&h))
         return BAD;
     c->dev = st.st_dev;
@@ -217,9 +203,9 @@ bool tel_file_refresh(struct psm_tel *tel, struct tel_comm *c)
     (void)tel;
     if (fstat(c->fd, &st) != 0 || (uint64_t)st.st_size < c->need) return false;
     /* Check the owner first: if it has ended, what is read afterwards is final. */
-    if (!read_at(c->fd, &state, sizeof state, offsetof(struct rec_header, state))) return false;
+    if (!psm_read_at(c->fd, &state, sizeof state, offsetof(struct rec_header, state))) return false;
     c->seen.owner = owner_of(c, state);
-    if (!read_at(c->fd, &c->head, sizeof c->head, c->comm_at)) return false;
+    if (!psm_read_at(c->fd, &c->head, sizeof c->head, c->comm_at)) return false;
     const struct psm_prof_comm *h = &c->head;
     struct psm_tel_comm *s = &c->seen;
     s->comm_hash = h->comm_hash;
@@ -249,7 +235,7 @@ bool tel_file_refresh(struct psm_tel *tel, struct tel_comm *c)
 bool tel_file_windows(struct tel_comm *c, struct psm_prof_window *copy)
 {
     for (uint32_t w = 0; w < PSM_PROF_WINDOWS; w++)
-        if (!read_at(c->fd, &copy[w], sizeof copy[w], c->windows_at + (uint64_t)w * c->window_stride)) return false;
+        if (!psm_read_at(c->fd, &copy[w], sizeof copy[w], c->windows_at + (uint64_t)w * c->window_stride)) return false;
     return true;
 }
 
@@ -257,7 +243,7 @@ uint32_t tel_file_rows(struct tel_comm *c, uint32_t w, uint32_t next, struct tel
 {
     uint32_t n = next < c->slots ? next : c->slots;
     uint64_t at = c->events_at + (uint64_t)w * c->slots * sizeof *rows;
-    return n && read_at(c->fd, rows, (size_t)n * sizeof *rows, at) ? n : 0;
+    return n && psm_read_at(c->fd, rows, (size_t)n * sizeof *rows, at) ? n : 0;
 }
 
 void tel_file_remove(struct psm_tel *tel, struct tel_comm *c)

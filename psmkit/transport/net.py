@@ -9,10 +9,9 @@ from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
 from psmkit.proxy.handlers import HandlerTable, Transport
 from psmkit.proxy.service import Proxy
-from psmkit.proxy.types import Shareable
 from psmkit.transport.ends import BaseEnd
 from psmkit.transport.memory import on_device
-from psmkit.transport.types import PeerInfo
+from psmkit.transport.types import OfConnection, PeerInfo
 from psmkit.transport.variants import symptoms_of
 
 __all__ = [
@@ -79,36 +78,16 @@ def net_variant(name: str = "split") -> NetVariant:
     return NetVariant(pointer)
 
 
-class NetConnectInfo(Shareable):
+class NetConnectInfo(OfConnection):
     """What the two sides of a connection tell each other at Setup; 248 bytes."""
 
     __slots__ = ()
     _type = "struct psm_net_connect"
 
     @property
-    def rank(self) -> int:
-        """Whose it is."""
-        return int(self._c.rank)
-
-    @property
-    def send(self) -> bool:
-        """It is the sender's."""
-        return bool(self._c.role)
-
-    @property
-    def channel(self) -> int:
-        """Of the connection."""
-        return int(self._c.channel)
-
-    @property
     def network(self) -> str:
         """The network's name, cut to 16 bytes."""
         return bytes(ffi.buffer(self._c.net)).partition(b"\0")[0].decode(errors="replace")
-
-    @property
-    def steps(self) -> int:
-        """Slots, by the settings."""
-        return int(self._c.steps)
 
     @property
     def chunk(self) -> int:

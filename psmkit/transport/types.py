@@ -9,7 +9,7 @@ from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
 from psmkit.proxy.types import Address, Shareable, ShareKind
 
-__all__ = ["Capability", "ConnectInfo", "Mode", "PeerInfo", "can_connect", "find_intermediate"]
+__all__ = ["Capability", "ConnectInfo", "Mode", "OfConnection", "PeerInfo", "can_connect", "find_intermediate"]
 
 
 class Mode(enum.IntEnum):
@@ -92,11 +92,10 @@ class PeerInfo(Shareable):
         return f"PeerInfo(rank={self.rank}, device={self.device}, capabilities={self.capabilities!r})"
 
 
-class ConnectInfo(Shareable):
-    """What the two ends of a connection exchange after Setup; 128 bytes."""
+class OfConnection(Shareable):
+    """What one side of a connection tells the other: the part that all transports have."""
 
     __slots__ = ()
-    _type = "struct psm_p2p_connect"
 
     @property
     def rank(self) -> int:
@@ -109,19 +108,26 @@ class ConnectInfo(Shareable):
         return bool(self._c.role)
 
     @property
-    def mode(self) -> Mode:
-        """How they are connected."""
-        return Mode(self._c.mode)
-
-    @property
     def channel(self) -> int:
         """Of the connection."""
         return int(self._c.channel)
 
     @property
     def steps(self) -> int:
-        """Slots of the FIFO."""
+        """Slots between the two sides, by the settings."""
         return int(self._c.steps)
+
+
+class ConnectInfo(OfConnection):
+    """What the two ends of a connection exchange after Setup; 128 bytes."""
+
+    __slots__ = ()
+    _type = "struct psm_p2p_connect"
+
+    @property
+    def mode(self) -> Mode:
+        """How they are connected."""
+        return Mode(self._c.mode)
 
     @property
     def chunk(self) -> int:

@@ -10,17 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from psmkit.cli.plan import command
-from psmkit.plan.model import ModelError, find_spin, model_variants
+from psmkit.plan.model import model_variants
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan_model.md"
 
 
-@pytest.fixture(autouse=True)
-def _spin() -> None:
-    try:
-        find_spin()
-    except ModelError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("spin")
 
 
 def _without_counts(line: str) -> str:

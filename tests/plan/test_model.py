@@ -12,7 +12,6 @@ from psmkit.plan.model import (
     ModelError,
     ModelResult,
     Scope,
-    find_spin,
     model_variants,
     right_scopes,
     verify,
@@ -23,12 +22,7 @@ ROOT = Path(__file__).parents[2]
 WRONG = [variant.name for variant in model_variants().values() if variant.rule]
 
 
-@pytest.fixture(autouse=True)
-def _spin() -> None:
-    try:
-        find_spin()
-    except ModelError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("spin")
 
 
 def story(result: ModelResult) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from psmkit.plan import What
-from psmkit.plan.model import ModelError, admit, find_spin
+from psmkit.plan.model import admit
 from psmkit.plan.types import Config, Event, Scheduler
 from psmkit.testing import Ranks
 from tests.plan import communicator_calls as calls
@@ -15,15 +15,7 @@ from tests.plan import communicator_calls as calls
 RANKS = 4
 CONFIG = Config(ranks=RANKS, channels=3, p2p_channels=2)
 
-pytestmark = pytest.mark.ranks(RANKS, deadline=120, cuda=True)
-
-
-@pytest.fixture(autouse=True)
-def _spin() -> None:
-    try:
-        find_spin()
-    except ModelError as error:
-        pytest.skip(str(error))
+pytestmark = [pytest.mark.ranks(RANKS, deadline=120, cuda=True), pytest.mark.usefixtures("spin")]
 
 
 def refused(traces: list[tuple[Event, ...]]) -> str:

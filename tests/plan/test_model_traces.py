@@ -23,7 +23,7 @@ from psmkit.plan import (
     simulate,
     variants,
 )
-from psmkit.plan.model import Admission, ModelError, PlanKind, TraceEvent, admit, find_spin, model_variants
+from psmkit.plan.model import Admission, ModelError, PlanKind, TraceEvent, admit, model_variants
 
 Trace = list[Event]
 Kinds = dict[int, PlanKind]
@@ -32,12 +32,7 @@ Kinds = dict[int, PlanKind]
 FREE = (What.TASK, What.CUDA)
 
 
-@pytest.fixture(autouse=True)
-def _spin() -> None:
-    try:
-        find_spin()
-    except ModelError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("spin")
 
 
 def run(seed: int, variant: str = "coll-first", abort: bool = True) -> Simulation:
