@@ -26,15 +26,21 @@ static void record(const struct psm_conn *conn, const struct psmProxySubArgs *su
     psm_conn_record(conn, &now);
 }
 
-void psm_p2p_passed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                    uint64_t step)
+/* Apart, so that a step that is not logged saves no registers for it. */
+static __attribute__((noinline, cold)) void trace(const struct psm_conn *conn, const struct psmProxySubArgs *sub,
+                                                  enum psm_step_what what, uint64_t step)
 {
     const struct psm_p2p_control *shared = ((const struct psmP2pLocalInfo *)conn)->shared;
-    if (__builtin_expect(!psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 1)) return;
     uint64_t tail = psm_line_load(&shared->recvTail);
     psm_msg_libpsm_p2p_step(psm_conn_role(conn), conn->rank, conn->peer, (uint64_t)conn->channel,
                             psm_conn_what_name(what), step, step % conn->steps, tail, psm_line_load(&shared->sendHead),
                             sub->posted, sub->transmitted, sub->done, psm_conn_can_send(conn, sub, tail));
+}
+
+void psm_p2p_passed(const struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                    uint64_t step)
+{
+    if (__builtin_expect(psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 0)) trace(conn, sub, what, step);
 }
 
 void psm_p2p_moved(struct psm_conn *conn, const struct psmProxySubArgs *sub, enum psm_step_what what, uint64_t step)
