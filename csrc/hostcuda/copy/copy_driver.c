@@ -169,12 +169,6 @@ CUresult hc_cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
     return copy_plane(pCopy, NULL, HC_COPY_SYNC);
 }
 
-/* Emulated memory has no alignment that would make it slow. */
-CUresult hc_cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
-{
-    return copy_plane(pCopy, NULL, HC_COPY_SYNC);
-}
-
 CUresult hc_cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
     return copy_plane(pCopy, hStream, HC_COPY_ASYNC);

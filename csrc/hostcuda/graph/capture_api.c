@@ -40,24 +40,12 @@ cudaError_t hc_cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptur
     return begin(stream, false, NULL, NULL, NULL, 0, mode);
 }
 
-CUresult hc_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    return begin(hStream, false, NULL, NULL, NULL, 0, mode);
-}
-
 cudaError_t hc_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
                                              const cudaGraphNode_t *dependencies,
                                              const cudaGraphEdgeData *dependencyData, size_t numDependencies,
                                              enum cudaStreamCaptureMode mode)
 {
     return begin(stream, true, graph, dependencies, dependencyData, numDependencies, mode);
-}
-
-CUresult hc_cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-                                        const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                        CUstreamCaptureMode mode)
-{
-    return begin(hStream, true, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
 /* If called for the wrong stream or thread, the capture goes on; in all other cases it is over. */
@@ -143,11 +131,6 @@ cudaError_t hc_cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCapture
     return info(stream, (struct answer){.status = pCaptureStatus});
 }
 
-CUresult hc_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-    return info(hStream, (struct answer){.status = captureStatus});
-}
-
 cudaError_t hc_cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
                                            unsigned long long *id_out, cudaGraph_t *graph_out,
                                            const cudaGraphNode_t **dependencies_out, size_t *numDependencies_out)
@@ -165,43 +148,10 @@ cudaError_t hc_cudaStreamGetCaptureInfo_v3(cudaStream_t stream, enum cudaStreamC
                                         numDependencies_out});
 }
 
-/* For programs that were built with CUDA 11. */
-cudaError_t hc_cudaStreamGetCaptureInfo__12(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
-                                            unsigned long long *id_out)
-{
-    return info(stream, (struct answer){.status = captureStatus_out, .id = id_out});
-}
-
-/* For libcudart.so.13, which has no numbered forms. */
-cudaError_t hc_cudaStreamGetCaptureInfo__13(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
-                                            unsigned long long *id_out, cudaGraph_t *graph_out,
-                                            const cudaGraphNode_t **dependencies_out,
-                                            const cudaGraphEdgeData **edgeData_out, size_t *numDependencies_out)
-{
-    return info(stream, (struct answer){captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
-                                        numDependencies_out});
-}
-
 /* The form of CUDA 10.1, which a libcudart of CUDA 11 still calls. */
 CUresult hc_cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
     return info(hStream, (struct answer){.status = captureStatus_out, .id = id_out});
-}
-
-CUresult hc_cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                      CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                      size_t *numDependencies_out)
-{
-    return info(hStream,
-                (struct answer){captureStatus_out, id_out, graph_out, dependencies_out, NULL, numDependencies_out});
-}
-
-CUresult hc_cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                      CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                      const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
-{
-    return info(hStream, (struct answer){captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
-                                         numDependencies_out});
 }
 
 /* ---- steering ---- */
@@ -246,12 +196,6 @@ cudaError_t hc_cudaStreamUpdateCaptureDependencies_v2(cudaStream_t handle, cudaG
     hc_graph_unlock();
     hc_stream_put(stream);
     return rc;
-}
-
-cudaError_t hc_cudaStreamUpdateCaptureDependencies__12(cudaStream_t stream, cudaGraphNode_t *dependencies,
-                                                       size_t numDependencies, unsigned int flags)
-{
-    return hc_cudaStreamUpdateCaptureDependencies_v2(stream, dependencies, NULL, numDependencies, flags);
 }
 
 cudaError_t hc_cudaStreamUpdateCaptureDependencies__13(cudaStream_t stream, cudaGraphNode_t *dependencies,

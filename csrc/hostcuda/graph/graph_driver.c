@@ -89,43 +89,23 @@ static int recipe_of(struct hc_recipe *recipe, CUgraphNodeParams *p)
         return hc_recipe_fill(recipe, &fill, p->memset.ctx);
     case cudaGraphNodeTypeHost:
         return hc_recipe_host(recipe, p->host.fn, p->host.userData);
-    case cudaGraphNodeTypeEmpty:
-        *recipe = (struct hc_recipe){.type = cudaGraphNodeTypeEmpty, .device = hc_current_device()};
-        return 0;
-    case cudaGraphNodeTypeWaitEvent:
-        return hc_recipe_event(recipe, cudaGraphNodeTypeWaitEvent, p->eventWait.event);
-    case cudaGraphNodeTypeEventRecord:
-        return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return hc_recipe_memory(recipe, &p->memOp);
-    case cudaGraphNodeTypeMemAlloc:
-        return hc_recipe_allocation(recipe, &p->alloc);
-    case cudaGraphNodeTypeMemFree:
-        return hc_recipe_free(recipe, p->free.dptr);
     default:
-        return PSM_CUDA_NOT_SUPPORTED;
+        return hc_recipe_same(recipe, p->type, &p->reserved1);
     }
-}
-
-static bool may_change(int type)
-{
-    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
 }
 
 static int add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *data,
                    size_t n, CUgraphNodeParams *p)
 {
     struct hc_recipe recipe;
-    CUgraph child;
     if (!p) return PSM_CUDA_INVALID_VALUE;
     if (p->type != cudaGraphNodeTypeGraph) {
         int error = recipe_of(&recipe, p);
         return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
     }
-    bool move = p->graph.ownership == cudaGraphChildGraphOwnershipMove;
-    int rc = hc_recipe_child(out, graph, dependencies, data, n, p->graph.graph, move);
-    if (!rc && !hc_cudaGraphChildGraphNodeGetGraph(*out, &child)) p->graph.graph = child; /* what the node owns */
-    return rc;
+    return hc_recipe_graph(out, graph, dependencies, data, n, &p->graph);
 }
 
 CUresult hc_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -144,7 +124,7 @@ CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
-    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
     int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set(error, &recipe, hNode);
 }
@@ -189,7 +169,7 @@ CUresult hc_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, 
     struct hc_recipe recipe;
     if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
         return hc_cudaGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
-    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
     int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
 }

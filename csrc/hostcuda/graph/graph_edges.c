@@ -42,28 +42,10 @@ cudaError_t hc_cudaGraphAddDependencies_v2(cudaGraph_t graph, const cudaGraphNod
     return change_all(graph, from, to, edgeData, numDependencies, true);
 }
 
-cudaError_t hc_cudaGraphAddDependencies__12(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                            size_t numDependencies)
-{
-    return change_all(graph, from, to, NULL, numDependencies, true);
-}
-
-cudaError_t hc_cudaGraphAddDependencies__13(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                            const cudaGraphEdgeData *edgeData, size_t numDependencies)
-{
-    return change_all(graph, from, to, edgeData, numDependencies, true);
-}
-
 CUresult hc_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                    size_t numDependencies)
 {
     return change_all(hGraph, from, to, NULL, numDependencies, true);
-}
-
-CUresult hc_cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                      const CUgraphEdgeData *edgeData, size_t numDependencies)
-{
-    return change_all(hGraph, from, to, edgeData, numDependencies, true);
 }
 
 cudaError_t hc_cudaGraphRemoveDependencies_v2(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
@@ -72,29 +54,10 @@ cudaError_t hc_cudaGraphRemoveDependencies_v2(cudaGraph_t graph, const cudaGraph
     return change_all(graph, from, to, edgeData, numDependencies, false);
 }
 
-cudaError_t hc_cudaGraphRemoveDependencies__12(cudaGraph_t graph, const cudaGraphNode_t *from,
-                                               const cudaGraphNode_t *to, size_t numDependencies)
-{
-    return change_all(graph, from, to, NULL, numDependencies, false);
-}
-
-cudaError_t hc_cudaGraphRemoveDependencies__13(cudaGraph_t graph, const cudaGraphNode_t *from,
-                                               const cudaGraphNode_t *to, const cudaGraphEdgeData *edgeData,
-                                               size_t numDependencies)
-{
-    return change_all(graph, from, to, edgeData, numDependencies, false);
-}
-
 CUresult hc_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                       size_t numDependencies)
 {
     return change_all(hGraph, from, to, NULL, numDependencies, false);
-}
-
-CUresult hc_cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                         const CUgraphEdgeData *edgeData, size_t numDependencies)
-{
-    return change_all(hGraph, from, to, edgeData, numDependencies, false);
 }
 
 /* ---- lists: without arrays the count; with arrays as many as there is room for, the rest of the room set to NULL ----
@@ -178,17 +141,6 @@ cudaError_t hc_cudaGraphGetEdges_v2(cudaGraph_t graph, cudaGraphNode_t *from, cu
     return list_edges(graph, from, to, edgeData, numEdges);
 }
 
-cudaError_t hc_cudaGraphGetEdges__12(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, size_t *numEdges)
-{
-    return list_edges(graph, from, to, NULL, numEdges);
-}
-
-cudaError_t hc_cudaGraphGetEdges__13(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to,
-                                     cudaGraphEdgeData *edgeData, size_t *numEdges)
-{
-    return list_edges(graph, from, to, edgeData, numEdges);
-}
-
 CUresult hc_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
     return list_edges(hGraph, from, to, NULL, numEdges);
@@ -200,43 +152,13 @@ cudaError_t hc_cudaGraphNodeGetDependencies_v2(cudaGraphNode_t node, cudaGraphNo
     return list_neighbours(node, pDependencies, edgeData, pNumDependencies, true);
 }
 
-cudaError_t hc_cudaGraphNodeGetDependencies__12(cudaGraphNode_t node, cudaGraphNode_t *pDependencies,
-                                                size_t *pNumDependencies)
-{
-    return list_neighbours(node, pDependencies, NULL, pNumDependencies, true);
-}
-
-cudaError_t hc_cudaGraphNodeGetDependencies__13(cudaGraphNode_t node, cudaGraphNode_t *pDependencies,
-                                                cudaGraphEdgeData *edgeData, size_t *pNumDependencies)
-{
-    return list_neighbours(node, pDependencies, edgeData, pNumDependencies, true);
-}
-
 CUresult hc_cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
     return list_neighbours(hNode, dependencies, NULL, numDependencies, true);
 }
 
-CUresult hc_cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
-                                          size_t *numDependencies)
-{
-    return list_neighbours(hNode, dependencies, edgeData, numDependencies, true);
-}
-
 cudaError_t hc_cudaGraphNodeGetDependentNodes_v2(cudaGraphNode_t node, cudaGraphNode_t *pDependentNodes,
                                                  cudaGraphEdgeData *edgeData, size_t *pNumDependentNodes)
-{
-    return list_neighbours(node, pDependentNodes, edgeData, pNumDependentNodes, false);
-}
-
-cudaError_t hc_cudaGraphNodeGetDependentNodes__12(cudaGraphNode_t node, cudaGraphNode_t *pDependentNodes,
-                                                  size_t *pNumDependentNodes)
-{
-    return list_neighbours(node, pDependentNodes, NULL, pNumDependentNodes, false);
-}
-
-cudaError_t hc_cudaGraphNodeGetDependentNodes__13(cudaGraphNode_t node, cudaGraphNode_t *pDependentNodes,
-                                                  cudaGraphEdgeData *edgeData, size_t *pNumDependentNodes)
 {
     return list_neighbours(node, pDependentNodes, edgeData, pNumDependentNodes, false);
 }
@@ -246,28 +168,12 @@ CUresult hc_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *depende
     return list_neighbours(hNode, dependentNodes, NULL, numDependentNodes, false);
 }
 
-CUresult hc_cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
-                                            size_t *numDependentNodes)
-{
-    return list_neighbours(hNode, dependentNodes, edgeData, numDependentNodes, false);
-}
-
 cudaError_t hc_cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
 {
     return list_nodes(graph, nodes, numNodes, false);
 }
 
-CUresult hc_cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
-{
-    return list_nodes(hGraph, nodes, numNodes, false);
-}
-
 cudaError_t hc_cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *pRootNodes, size_t *pNumRootNodes)
 {
     return list_nodes(graph, pRootNodes, pNumRootNodes, true);
-}
-
-CUresult hc_cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
-{
-    return list_nodes(hGraph, rootNodes, numRootNodes, true);
 }

@@ -411,3 +411,35 @@ int hc_node_event(cudaGraphNode_t handle, int type, CUevent *event)
     hc_graph_unlock();
     return rc;
 }
+
+int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                    const CUgraphEdgeData *data, size_t n, struct cudaChildGraphNodeParams *p)
+{
+    struct hc_node *node;
+    bool move = p->ownership == cudaGraphChildGraphOwnershipMove;
+    int rc = hc_recipe_child(out, graph, dependencies, data, n, p->graph, move);
+    if (rc) return rc;
+    hc_graph_lock();
+    if (!hc_node_find(*out, &node) && node->child) p->graph = (cudaGraph_t)(uintptr_t)node->child->handle;
+    hc_graph_unlock();
+    return 0;
+}
+
+int hc_recipe_same(struct hc_recipe *recipe, int type, void *parameters)
+{
+    switch (type) {
+    case cudaGraphNodeTypeEmpty:
+        *recipe = (struct hc_recipe){.type = cudaGraphNodeTypeEmpty, .device = hc_current_device()};
+        return 0;
+    case cudaGraphNodeTypeWaitEvent:
+        return hc_recipe_event(recipe, type, ((const struct cudaEventWaitNodeParams *)parameters)->event);
+    case cudaGraphNodeTypeEventRecord:
+        return hc_recipe_event(recipe, type, ((const struct cudaEventRecordNodeParams *)parameters)->event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_recipe_allocation(recipe, parameters);
+    case cudaGraphNodeTypeMemFree:
+        return hc_recipe_free(recipe, ((const struct cudaMemFreeNodeParams *)parameters)->dptr);
+    default:
+        return PSM_CUDA_NOT_SUPPORTED;
+    }
+}

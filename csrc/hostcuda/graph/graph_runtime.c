@@ -170,41 +170,21 @@ static int recipe_of(struct hc_recipe *recipe, struct cudaGraphNodeParams *p)
         return hc_recipe_fill(recipe, (const struct cudaMemsetParams *)&p->memset, NULL);
     case cudaGraphNodeTypeHost:
         return p->host.ctx ? PSM_CUDA_NOT_SUPPORTED : hc_recipe_host(recipe, p->host.fn, p->host.userData);
-    case cudaGraphNodeTypeEmpty:
-        *recipe = (struct hc_recipe){.type = cudaGraphNodeTypeEmpty, .device = hc_current_device()};
-        return 0;
-    case cudaGraphNodeTypeWaitEvent:
-        return hc_recipe_event(recipe, cudaGraphNodeTypeWaitEvent, p->eventWait.event);
-    case cudaGraphNodeTypeEventRecord:
-        return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, p->eventRecord.event);
-    case cudaGraphNodeTypeMemAlloc:
-        return hc_recipe_allocation(recipe, &p->alloc);
-    case cudaGraphNodeTypeMemFree:
-        return hc_recipe_free(recipe, p->free.dptr);
     default:
-        return PSM_CUDA_NOT_SUPPORTED;
+        return hc_recipe_same(recipe, p->type, &p->reserved1);
     }
-}
-
-static bool may_change(int type)
-{
-    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
 }
 
 static int add_any(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                    const cudaGraphEdgeData *data, size_t n, struct cudaGraphNodeParams *p)
 {
     struct hc_recipe recipe;
-    cudaGraph_t child;
     if (!p) return PSM_CUDA_INVALID_VALUE;
     if (p->type != cudaGraphNodeTypeGraph) {
         int error = recipe_of(&recipe, p);
         return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
     }
-    bool move = p->graph.ownership == cudaGraphChildGraphOwnershipMove;
-    int rc = hc_recipe_child(out, graph, dependencies, data, n, p->graph.graph, move);
-    if (!rc && !hc_cudaGraphChildGraphNodeGetGraph(*out, &child)) p->graph.graph = child; /* what the node owns */
-    return rc;
+    return hc_recipe_graph(out, graph, dependencies, data, n, &p->graph);
 }
 
 cudaError_t hc_cudaGraphAddNode__12(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
@@ -212,13 +192,6 @@ cudaError_t hc_cudaGraphAddNode__12(cudaGraphNode_t *pGraphNode, cudaGraph_t gra
                                     struct cudaGraphNodeParams *nodeParams)
 {
     return add_any(pGraphNode, graph, pDependencies, NULL, numDependencies, nodeParams);
-}
-
-cudaError_t hc_cudaGraphAddNode__13(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                    const cudaGraphNode_t *pDependencies, const cudaGraphEdgeData *dependencyData,
-                                    size_t numDependencies, struct cudaGraphNodeParams *nodeParams)
-{
-    return add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
 }
 
 cudaError_t hc_cudaGraphAddNode_v2(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
@@ -231,7 +204,7 @@ cudaError_t hc_cudaGraphAddNode_v2(cudaGraphNode_t *pGraphNode, cudaGraph_t grap
 cudaError_t hc_cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
-    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
     int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set(error, &recipe, node);
 }
@@ -242,7 +215,7 @@ cudaError_t hc_cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNo
     struct hc_recipe recipe;
     if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
         return hc_cudaGraphExecChildGraphNodeSetParams(graphExec, node, nodeParams->graph.graph);
-    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
     int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set_exec(error, &recipe, graphExec, node);
 }

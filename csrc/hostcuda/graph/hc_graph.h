@@ -120,6 +120,13 @@ int hc_recipe_kernel_driver(struct hc_recipe *recipe, const CUDA_KERNEL_NODE_PAR
 int hc_recipe_memory(struct hc_recipe *recipe, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams *p);
 int hc_recipe_free(struct hc_recipe *recipe, void *address);
+/* The kinds whose parameters both APIs share: the union in cudaGraphNodeParams and CUgraphNodeParams. NOT_SUPPORTED:
+ * another kind. */
+int hc_recipe_same(struct hc_recipe *recipe, int type, void *parameters);
+static inline bool hc_node_may_change(int type)
+{
+    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
+}
 /* The three uses of a recipe; each takes over its payload, also on failure. `error` is the result of making the recipe:
  * it is passed on. */
 int hc_recipe_add(int error, struct hc_recipe *recipe, cudaGraphNode_t *out, cudaGraph_t graph,
@@ -128,6 +135,8 @@ int hc_recipe_set(int error, struct hc_recipe *recipe, cudaGraphNode_t node);
 int hc_recipe_set_exec(int error, struct hc_recipe *recipe, cudaGraphExec_t exec, cudaGraphNode_t node);
 int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                     const CUgraphEdgeData *data, size_t n, cudaGraph_t child, bool move);
+int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                    const CUgraphEdgeData *data, size_t n, struct cudaChildGraphNodeParams *p); /* by its parameters */
 
 /* Takes and releases the lock. The parameters in the form of the requested size. */
 int hc_node_parameters(cudaGraphNode_t handle, int type, void *out, size_t size);

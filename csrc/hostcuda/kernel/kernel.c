@@ -184,12 +184,6 @@ cudaError_t hc_cudaLaunchKernel(const void *func, dim3 gridDim, dim3 blockDim, v
     return runtime_launch(func, gridDim, blockDim, args, sharedMem, stream, false);
 }
 
-cudaError_t hc___cudaLaunchKernel(cudaKernel_t kernel, struct dim3 gridDim, struct dim3 blockDim, void **args,
-                                  size_t sharedMem, cudaStream_t stream)
-{
-    return runtime_launch(kernel, gridDim, blockDim, args, sharedMem, stream, false);
-}
-
 cudaError_t hc_cudaLaunchCooperativeKernel(const void *func, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem,
                                            cudaStream_t stream)
 {

@@ -143,12 +143,6 @@ cudaError_t hc_cudaMemAdvise__12(const void *devPtr, size_t count, enum cudaMemo
     return advise((uintptr_t)devPtr, count, advice, location_of(device));
 }
 
-cudaError_t hc_cudaMemAdvise__13(const void *devPtr, size_t count, enum cudaMemoryAdvise advice,
-                                 struct cudaMemLocation location)
-{
-    return advise((uintptr_t)devPtr, count, advice, location);
-}
-
 cudaError_t hc_cudaMemAdvise_v2(const void *devPtr, size_t count, enum cudaMemoryAdvise advice,
                                 struct cudaMemLocation location)
 {
@@ -158,11 +152,6 @@ cudaError_t hc_cudaMemAdvise_v2(const void *devPtr, size_t count, enum cudaMemor
 CUresult hc_cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
     return advise((uintptr_t)devPtr, count, advice, location_of(device));
-}
-
-CUresult hc_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
-{
-    return advise((uintptr_t)devPtr, count, advice, location);
 }
 
 /* ---- work in stream order: prefetching, discarding and attaching move no bytes here */
@@ -208,12 +197,6 @@ cudaError_t hc_cudaMemPrefetchAsync__12(const void *devPtr, size_t count, int ds
     return prefetch((uintptr_t)devPtr, count, location_of(dstDevice), 0, stream);
 }
 
-cudaError_t hc_cudaMemPrefetchAsync__13(const void *devPtr, size_t count, struct cudaMemLocation location,
-                                        unsigned int flags, cudaStream_t stream)
-{
-    return prefetch((uintptr_t)devPtr, count, location, flags, stream);
-}
-
 cudaError_t hc_cudaMemPrefetchAsync_v2(const void *devPtr, size_t count, struct cudaMemLocation location,
                                        unsigned int flags, cudaStream_t stream)
 {
@@ -223,12 +206,6 @@ cudaError_t hc_cudaMemPrefetchAsync_v2(const void *devPtr, size_t count, struct 
 CUresult hc_cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
     return prefetch((uintptr_t)devPtr, count, location_of(dstDevice), 0, hStream);
-}
-
-CUresult hc_cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
-                                  CUstream hStream)
-{
-    return prefetch((uintptr_t)devPtr, count, location, flags, hStream);
 }
 
 /* Batches: locations[i] applies to the spans from indices[i] up to the next index. Everything is checked before

@@ -47,11 +47,6 @@ cudaError_t hc_cudaLaunchHostFunc_v2(cudaStream_t stream, cudaHostFn_t fn, void 
     return syncMode > 1 ? PSM_CUDA_INVALID_VALUE : launch(stream, fn, userData);
 }
 
-CUresult hc_cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
-{
-    return syncMode > 1 ? PSM_CUDA_INVALID_VALUE : launch(hStream, fn, userData);
-}
-
 /* ---- cudaStreamAddCallback, which receives the stream and its state ---- */
 
 struct callback {

@@ -89,16 +89,6 @@ cudaError_t hc_cudaStreamSetAttribute(cudaStream_t hStream, cudaLaunchAttributeI
     return attribute(hStream, attr, NULL, value);
 }
 
-CUresult hc_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
-{
-    return attribute(hStream, attr, value_out, NULL);
-}
-
-CUresult hc_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
-{
-    return attribute(hStream, attr, NULL, value);
-}
-
 cudaError_t hc_cudaStreamCopyAttributes(cudaStream_t dst, cudaStream_t src)
 {
     return copy_attributes(dst, src);
