@@ -76,7 +76,14 @@ def build(folder: Path, place: str = "", code: str = "") -> Path:
     path = folder / "tuner.c"
     path.write_text(source)
     library = folder / "libnccl-tuner-example.so"
-    command = [compiled.compiler(), "-O1", "-w", "-shared", "-fPIC", f"-I{compiled.ROOT / 'psmkit' / 'psm' / 'include'}"]
+    command = [
+        compiled.compiler(),
+        "-O1",
+        "-w",
+        "-shared",
+        "-fPIC",
+        f"-I{compiled.ROOT / 'psmkit' / 'psm' / 'include'}",
+    ]
     subprocess.run([*command, path, "-o", library], check=True, timeout=60)
     return library
 
