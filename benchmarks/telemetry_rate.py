@@ -122,7 +122,17 @@ def main() -> None:
         program = Path(folder) / "rank"
         source = ROOT / "tests" / "csrc" / "telemetry" / "rank.c"
         subprocess.run(
-            ["cc", "-std=gnu11", "-O2", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", source, "-o", program, "-ldl", "-lpthread"],
+            [
+                "cc",
+                "-std=gnu11",
+                "-O2",
+                f"-I{ROOT / 'psmkit' / 'psm' / 'include'}",
+                source,
+                "-o",
+                program,
+                "-ldl",
+                "-lpthread",
+            ],
             check=True,
         )
         receiver = subprocess.Popen(

@@ -100,7 +100,9 @@ def plugin_tables() -> str:
     """Which releases look for which table of a plugin."""
     rows = ["| table | NCCL releases | bytes | members |", "|---|---|---:|---:|"]
     for table in tables():
-        since = f"{table.first} to {table.last}" if table.first else "none, in headers only"
+        since = (
+            f"{table.first} to {table.last}" if table.first else "none yet" if table.coming else "none, in headers only"
+        )
         if table.first and not table.dropped:
             since = f"{table.first} and later"
         known = (f"{table.size}", f"{len(table.slots)}") if table.size else ("not known", "")

@@ -8,7 +8,7 @@ The second is for psmkit's own code (versions.py).
 A template is a header whose lines ``@...`` are replaced:
 
     @types STEM [FIRST-LAST], ...    each type STEM_vN_t, oldest version first
-    @enum NAME [TYPE]                the newest values of an enum of the facts; TYPE: its name
+    @enum NAME [TYPE]                the newest values of an enum of the facts; TYPE: a name by a typedef
     @tables KIND [FIRST-LAST]        the declarations of the tables
     @{KIND.first}, @{KIND.last}      within a line: the first and the last version of a table
 
@@ -121,7 +121,7 @@ def _enum(facts: Facts, words: str) -> Iterator[str]:
     values = newest(history)
     seen = {one: start for start, _, some in reversed(history) for one in some}
     bits = all(value & (value - 1) == 0 and value for value in values.values())
-    yield "typedef enum {" if type_name else "enum {"
+    yield "typedef enum {" if type_name else "enum {" if name.startswith("(") else f"enum {name} {{"
     yield from _aligned(_values(values, seen, history[0][0], bits))
     yield f"}} {type_name};" if type_name else "};"
 
@@ -129,7 +129,7 @@ def _enum(facts: Facts, words: str) -> Iterator[str]:
 def _values(values: dict[str, int], seen: dict[str, str], first: str, bits: bool) -> Iterator[str]:
     for at, (one, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
         text = f"    {one} = {f'1 << {value.bit_length() - 1}' if bits else value}{',' if at + 1 < len(values) else ''}"
-        yield text if seen[one] == first else f"{text} /* {seen[one].rpartition('.')[0]} */"
+        yield text if seen[one] in (first, None) else f"{text} /* {seen[one].rpartition('.')[0]} */"
 
 
 def _tables(facts: Facts, words: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,15 +102,11 @@ def header(facts: Facts) -> str:
 # ---- events of profilers ----
 
 
-def _bits(facts: Facts, release: str) -> dict[str, int]:
-    return _at(facts["enums"]["(unnamed) profiler event type bits"], release)
-
-
-def _at(history: list[Any], release: str) -> dict[str, int]:
+def _at(history: list[Any], release: str | None) -> dict[str, int]:
     """The values of an enum in a release."""
 
-    def number(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split("."))
+    def number(text: str | None) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split(".")) if text else (sys.maxsize,)  # not released
 
     values: dict[str, int] = {}
     for start, _, some in history:

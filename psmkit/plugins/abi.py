@@ -36,6 +36,7 @@ class Table:
     first: str | None  # releases that look for it; None: no known release
     last: str | None
     dropped: str | None
+    coming: bool = False  # NCCL's development branch looks for it
 
 
 @cache
@@ -72,6 +73,7 @@ def tables() -> tuple[Table, ...]:
                     first,
                     last,
                     entry["dropped"],
+                    entry.get("coming", False),
                 )
             )
     return tuple(sorted(found, key=lambda table: (KINDS.index(table.kind), -table.version)))

@@ -333,7 +333,7 @@ def _unused(found: Sequence[Found]) -> Iterable[Finding]:
             f"{_list(colls)}: NCCL looks for CollNet only in a library with a net table.",
         )
     for one in found:
-        if one.known and one.table.first is None:
+        if one.known and one.table.first is None and not one.table.coming:
             yield _finding(
                 "PSM908",
                 f"{one.table.symbol} is used by no release",

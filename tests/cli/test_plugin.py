@@ -118,10 +118,10 @@ def test_findings_are_of_the_one_kind(psmkit_cli: Cli, tmp_path: Path) -> None:
 
 def test_a_note_alone_is_no_failure(psmkit_cli: Cli, tmp_path: Path) -> None:
     library = build(
-        tmp_path, all_tables("profiler") + "const void *const ncclProfiler_v7[9] = {0};\n", "libnccl-profiler.so"
+        tmp_path, all_tables("profiler") + "const void *const ncclProfiler_v8[9] = {0};\n", "libnccl-profiler.so"
     )
     result = psmkit_cli("plugin", "check", library)
-    assert result.status == 0 and "note PSM907 ncclProfiler_v7 is known by name only" in result.out
+    assert result.status == 0 and "note PSM907 ncclProfiler_v8 is known by name only" in result.out
     assert "profiler v7" in result.out
 
 

@@ -24,6 +24,7 @@ drive_profiler = partial(profiler.drive_profiler, timeout=60.0)
 
 CHECKER = Path(os.environ.get("PSM_DIR") or compiled.ROOT / "psmkit" / "psm") / "lib" / "libnccl-profiler-check.so"
 # The way (see broken/profiler), the check that finds it, as what, and words of what it says.
+NEWEST = PROFILER_VERSIONS[0]
 BROKEN = (
     ("asked-only", "mask-off", "PSM923", "SIGABRT in startEvent"),
     ("fails-with-handle", "collective", "PSM921", "handle-on-error in startEvent"),
@@ -41,7 +42,7 @@ BROKEN = (
     ("leaks-events", "growth", "PSM925", "more for each group call"),
     ("leaks-thread", "leaks", "PSM925", "threads more"),
     ("leaves-handle", "collective", "PSM921", "did not write *eHandle"),
-    ("mask-bits", "mask", "PSM926", "v6 has no events for the bits 0xffff8000"),
+    ("mask-bits", "mask", "PSM926", f"v{NEWEST} has no events for the bits 0xffff0000"),
     ("newest-parent", "order", "PSM923", "SIGABRT in startEvent of ProxyOp"),
     ("no-context", "init", "PSM926", "init returned no context"),
     ("no-name", "slots", "PSM921", "no name"),
@@ -85,17 +86,17 @@ def test_the_profiler_is_right_when_it_is_not_broken(library: Path) -> None:
     assert _failures(done) == []
     assert done.clean
     assert {(result.check, result.version) for result in done.results if result.outcome != "passed"} == {
-        ("adapter", 6),
+        ("adapter", NEWEST),
         *(("stale-stop", version) for version in (4, 3, 2, 1)),
     }
-    assert [result.check for result in done.results if result.version == 6] == [
+    assert [result.check for result in done.results if result.version == NEWEST] == [
         check.name for check in PROFILER_CHECKS if check.name != "stream"
     ]
 
 
 def test_the_checker_is_a_profiler_itself(tmp_path: Path) -> None:
     done = drive_profiler(
-        CHECKER, versions=(6, 3), environment={"PSM_RECORD_DIR": str(tmp_path), "PSM_PROFILER_WRAP": ""}
+        CHECKER, versions=(NEWEST, 6, 3), environment={"PSM_RECORD_DIR": str(tmp_path), "PSM_PROFILER_WRAP": ""}
     )
     assert _failures(done) == []
 
@@ -125,7 +126,7 @@ def test_what_adapters_leave_out_is_tried(library: Path) -> None:
 def test_what_follows_a_failure_goes_on(library: Path) -> None:
     done = drive_profiler(library, environment={"BROKEN": "pxn-parent"})
     assert _failures(done) == [
-        "pxn v6: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent of an operation of another process"
+        f"pxn v{NEWEST}: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent of an operation of another process"
         " (proxyOp.pid is not this process)"
     ]
 
@@ -156,9 +157,15 @@ def test_a_stream_is_recorded_and_played_to_another_profiler(library: Path, tmp_
     largest = max(tmp_path.glob("*.txt"), key=lambda path: path.stat().st_size)
     largest.rename(stream)
     text = stream.read_text()
-    assert text.startswith("psmkit-profiler-stream 1 v6\ninit 0 1 comm=9f3c11d2a0b40000 nodes=1 ranks=4 name=comm-0\n")
+    assert text.startswith(
+        f"psmkit-profiler-stream 1 v{NEWEST}\ninit 0 1 comm=9f3c11d2a0b40000 nodes=1 ranks=4 name=comm-0\n"
+    )
     assert len({line.split()[1] for line in text.splitlines()[1:]}) == 9
-    for version in (6, 4, 1):
+    # What v7 adds: the application's tag of a call, and the phases of a kernel's channel.
+    assert " tag=29793" in text and re.search(
+        r"start \d+ \d+ \d+ KernelPhase parent=\d+ .*algo=final_sync .*step=2", text
+    )
+    for version in (NEWEST, 6, 4, 1):
         done = drive_profiler(library, versions=(version,), only=("stream",), stream=stream)
         assert done.clean, done.findings
         (played,) = (result for result in done.results if result.check == "stream")

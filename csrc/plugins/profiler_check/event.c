@@ -118,7 +118,7 @@ void event_args_read(int version, int state, const void *record, struct event_ar
         a->appended = r->proxyCtrl.appendedProxyOps;
     else if (state == ncclProfilerNetPluginUpdate)
         a->data = r->netPlugin.data;
-    else if (state == ncclProfilerKernelChStop)
+    else if (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop)
         a->ptimer = r->kernelCh.pTimer;
     else if (event_has_state(version, event_kind(ncclProfileProxyStep), state))
         a->bytes = r->proxyStep.transSize;
@@ -136,7 +136,7 @@ void event_args_write(int version, int state, const struct event_args *a, union 
         record->v3.proxyOp.steps = a->steps;
     } else if (state == ncclProfilerNetPluginUpdate)
         record->v4.netPlugin.data = a->data;
-    else if (state == ncclProfilerKernelChStop)
+    else if (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop)
         record->v4.kernelCh.pTimer = a->ptimer;
     else
         record->v4.proxyStep.transSize = a->bytes;

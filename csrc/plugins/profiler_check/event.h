@@ -26,7 +26,7 @@ struct event {
     int rank;
     char func[EVENT_WORD], datatype[EVENT_WORD], algo[EVENT_WORD], proto[EVENT_WORD];
     char name[EVENT_WORD]; /* name of the communicator, up to v3, with its hash; empty: NULL */
-    uint64_t hash, seq, count, ptimer, bytes;
+    uint64_t hash, seq, count, ptimer, bytes, tag;
     int64_t net_id;
     const void *send, *recv;
     void *data, *stream;

@@ -139,6 +139,9 @@ void event_text(const struct event *e, char *out, size_t size)
     case ncclProfileKernelCh:
         put(out, size, at, " channel %d", e->channel);
         break;
+    case ncclProfileKernelPhase:
+        put(out, size, at, " %d of channel %d", e->step, e->channel);
+        break;
     case ncclProfileNetPlugin:
         put(out, size, at, " id 0x%" PRIx64, (uint64_t)e->net_id);
         break;

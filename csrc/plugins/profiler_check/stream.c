@@ -44,6 +44,7 @@ static const struct member members[] = {
     MEMBER("ops", INT, e.ops, STREAM_START),
     MEMBER("bytes", U64, e.bytes, STREAM_START),
     MEMBER("flag", FLAG, e.flag, STREAM_START),
+    MEMBER("tag", U64, e.tag, STREAM_START),
     MEMBER("none", FLAG, args.none, STREAM_STATE),
     MEMBER("bytes", SIZE, args.bytes, STREAM_STATE),
     MEMBER("steps", INT, args.steps, STREAM_STATE),

@@ -1,6 +1,7 @@
-/* NCCL's tables, v1 to v6, each as short as its version allows. */
+/* NCCL's tables, each as short as its version allows. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "say.h"
 #include "tuner.h"
@@ -132,6 +133,25 @@ static ncclResult_t init_v6(void **context, uint64_t id, size_t ranks, size_t no
     return init(6, context, id, ranks, nodes, logger, domains, constants);
 }
 
+/* v7 has the numbers of one more generation of GPUs at the end of each table by generation. */
+#define EACH_CONSTANT(X)                                                                                               \
+    X(baseLatencies)                                                                                                   \
+    X(hwLatencies)                                                                                                     \
+    X(llMaxBws) X(perChMaxRingLL128Bws) X(perChMaxTreeLL128Bws) X(perChMaxTreeBws) X(perChMaxNVLSTreeBws)
+
+static ncclResult_t init_v7(void **context, uint64_t id, size_t ranks, size_t nodes, ncclDebugLogger_t logger,
+                            ncclNvlDomainInfo_v7_t *domains, ncclTunerConstants_v7_t *constants)
+{
+    ncclTunerConstants_v5_t own;
+    if (!constants) return init(7, context, id, ranks, nodes, logger, domains, NULL);
+#define TAKE(table) memcpy(own.table, constants->table, sizeof own.table);
+    EACH_CONSTANT(TAKE)
+    ncclResult_t result = init(7, context, id, ranks, nodes, logger, domains, &own);
+#define GIVE(table) memcpy(constants->table, own.table, sizeof own.table);
+    EACH_CONSTANT(GIVE)
+    return result;
+}
+
 static ncclResult_t chunk_v6(void *context, ncclFunc_t op, size_t bytes, int algorithm, int protocol, int channels,
                              size_t *chunk)
 {
@@ -150,3 +170,5 @@ const ncclTuner_v4_t ncclTunerPlugin_v4 = {.name = name, .init = init_v4, .getCo
 const ncclTuner_v5_t ncclTunerPlugin_v5 = {.name = name, .init = init_v5, .getCollInfo = costs_v4, .finalize = end};
 const ncclTuner_v6_t ncclTunerPlugin_v6 = {
     .name = name, .init = init_v6, .getCollInfo = costs_v4, .finalize = end, .getChunkSize = chunk_v6};
+const ncclTuner_v7_t ncclTunerPlugin_v7 = {
+    .name = name, .init = init_v7, .getCollInfo = costs_v4, .finalize = end, .getChunkSize = chunk_v6};

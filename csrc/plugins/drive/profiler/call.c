@@ -257,8 +257,11 @@ bool p_init(struct comm *c)
             PSM_ABI_PROFILER_init_V5(CASE, NEW) default : abort();
     }
     leave();
-    /* NCCL's adapter for v5. */
-    if (d.version == 5) d.mask &= ~(ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch);
+    /* NCCL's adapters from v5 on clear the bits of newer kinds; that for v5 came before any other release of v5. */
+    if (d.version == 5 || (d.adapted && d.version > 5))
+        d.mask &= (int)(event_known(d.version) | ~event_known(PROFILER_VERSIONS));
+    /* The phases of a kernel are those of its channels. */
+    if (d.version >= 7 && d.mask & ncclProfileKernelPhase) d.mask |= ncclProfileKernelCh;
     TELL(contract_init(d.contract, result, c->context, &d.mask, c->hash, c->rank));
     return result == ncclSuccess;
 }

@@ -76,6 +76,7 @@ static struct task *add(struct plan *p, uint64_t kind)
     *t = (struct task){.comm = p->comm, .mask = mask_now(), .channels = 2};
     t->e.type = kind;
     t->e.rank = p->comm->rank;
+    if (d.version >= 7) t->e.tag = 0x7461; /* of the application */
     name(t->e.datatype, "ncclFloat32");
     if (d.version <= 3 && !d.adapted) {
         t->e.hash = p->comm->hash;
@@ -89,7 +90,7 @@ static struct task *add(struct plan *p, uint64_t kind)
 static void api_event(struct plan *p, struct task *t, uint64_t kind)
 {
     if (!p->api || !is_asked(t->mask, kind)) return;
-    struct event e = {.type = kind, .parent = p->group_api, .count = t->e.count};
+    struct event e = {.type = kind, .parent = p->group_api, .count = t->e.count, .tag = t->e.tag};
     memcpy(e.func, t->e.func, EVENT_WORD);
     memcpy(e.datatype, t->e.datatype, EVENT_WORD);
     /* 2.30 does not clear this variable after the previous operation's event. */
@@ -265,6 +266,25 @@ static void net_event(const struct op *op, void *step)
     if (handle) p_stop(handle);
 }
 
+static void kernel_phases(const struct op *op, void *kernel)
+{
+    static const char *const names[] = {"initial_sync", "compute", "final_sync"};
+    for (int i = 0; i < 3; i++) {
+        void *handle = NULL;
+        struct event e = {.type = ncclProfileKernelPhase,
+                          .parent = kernel,
+                          .channel = (uint8_t)op->channel,
+                          .step = i,
+                          .ptimer = 1000 + (uint64_t)i * 300};
+        struct event_args args = {.ptimer = e.ptimer + 300};
+        name(e.algo, names[i]);
+        p_start(op->context, &handle, &e);
+        if (!handle) continue;
+        p_state(handle, ncclProfilerKernelPhaseStop, &args);
+        p_stop(handle);
+    }
+}
+
 static void kernel_channel(struct op *op)
 {
     void *handle = NULL;
@@ -273,6 +293,7 @@ static void kernel_channel(struct op *op)
         .type = ncclProfileKernelCh, .parent = op->parent, .channel = (uint8_t)op->channel, .ptimer = 1000};
     p_start(op->context, &handle, &e);
     if (!handle) return;
+    if (d.version >= 7 && op->mask & ncclProfileKernelPhase) kernel_phases(op, handle);
     struct event_args args = {.ptimer = 2000};
     if (d.version >= 4) p_state(handle, ncclProfilerKernelChStop, &args);
     p_stop(handle);

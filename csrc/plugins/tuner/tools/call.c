@@ -12,6 +12,7 @@
 #define V4 ((const ncclTuner_v4_t *)t->table)
 #define V5 ((const ncclTuner_v5_t *)t->table)
 #define V6 ((const ncclTuner_v6_t *)t->table)
+#define V7 ((const ncclTuner_v7_t *)t->table)
 
 enum { GUARD = 16, MARK = 0x5ca1ab1e };
 
@@ -53,6 +54,30 @@ const char *tuner_missing(const struct tuner *t)
     return NULL;
 }
 
+bool tuner_beyond;
+
+/* The constants of v7 are longer: the caller's, with garbage for the generation that they lack, and a guard. */
+static ncclResult_t begin_v7(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes,
+                             ncclNvlDomainInfo_v7_t *info, ncclTunerConstants_v5_t *constants)
+{
+    struct {
+        ncclTunerConstants_v7_t constants;
+        double after[GUARD];
+    } room;
+    for (size_t i = 0; i < sizeof room / sizeof(double); i++) ((double *)&room)[i] = 1.25;
+#define TAKE(table) memcpy(room.constants.table, constants->table, sizeof constants->table);
+#define GIVE(table) memcpy(constants->table, room.constants.table, sizeof constants->table);
+#define EACH_CONSTANT(X)                                                                                               \
+    X(baseLatencies)                                                                                                   \
+    X(hwLatencies)                                                                                                     \
+    X(llMaxBws) X(perChMaxRingLL128Bws) X(perChMaxTreeLL128Bws) X(perChMaxTreeBws) X(perChMaxNVLSTreeBws)
+    EACH_CONSTANT(TAKE)
+    ncclResult_t result = V7->init(context, id, ranks, nodes, logger, info, &room.constants);
+    EACH_CONSTANT(GIVE)
+    for (int i = 0; i < GUARD; i++) tuner_beyond |= room.after[i] != 1.25;
+    return result;
+}
+
 ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes, int domains,
                          ncclTunerConstants_v5_t *constants)
 {
@@ -70,8 +95,10 @@ ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, siz
         return V4->init(ranks, nodes, logger, context);
     case 5:
         return V5->init(context, id, ranks, nodes, logger, &info, constants);
-    default:
+    case 6:
         return V6->init(context, id, ranks, nodes, logger, &info, constants);
+    default:
+        return begin_v7(t, context, id, ranks, nodes, &info, constants);
     }
 }
 

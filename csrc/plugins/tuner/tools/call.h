@@ -34,6 +34,8 @@ struct reply {
 const char *tuner_open(struct tuner *t, const char *path, int version);
 const char *tuner_name(const struct tuner *t);
 const char *tuner_missing(const struct tuner *t); /* the first required slot that is NULL */
+/* Whether it wrote beyond the constants of v7; those of older versions are the caller's own. */
+extern bool tuner_beyond;
 ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes, int domains,
                          ncclTunerConstants_v5_t *constants);
 void tuner_ask(const struct tuner *t, void *context, const struct question *q, struct reply *r);

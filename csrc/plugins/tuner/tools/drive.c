@@ -180,7 +180,7 @@ static bool check_constants(void)
     for (size_t i = 0; i < sizeof room.c / sizeof *value; i++)
         if (!isfinite(value[i])) fail("constant %zu is %g after init", i, value[i]);
     for (size_t i = 0; i < 16; i++)
-        if (room.after[i] != 1.25) fail("init wrote beyond the constants");
+        if (room.after[i] != 1.25 || tuner_beyond) fail("init wrote beyond the constants");
     mix(&room.c, sizeof room.c);
     return end_all(&context, 1);
 }

@@ -184,6 +184,14 @@ PLAY(5, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGrou
 PLAY(6, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group),
      (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group), KERNEL(6) API(6) CE(6))
 
+/* The plugin never asks for the phases of a kernel; a caller that starts one anyway gets no event. */
+#define PHASE                                                                                                          \
+    void *phase = (void *)1;                                                                                           \
+    START(phase, ncclProfileKernelPhase, kernel, (d.kernelPhase.phaseId = 1, d.kernelPhase.pTimer = 1500));            \
+    if (phase) abort();
+PLAY(7, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group, d.coll.userTag = 5),
+     (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group), KERNEL(7) API(7) CE(7) PHASE)
+
 static int tree(int version)
 {
     ncclResult_t result = ncclInternalError;
@@ -206,11 +214,15 @@ static int tree(int version)
     case 6:
         result = ncclProfiler_v6.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
         break;
+    case 7:
+        result = ncclProfiler_v7.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
+        if (mask & ncclProfileKernelPhase) return 2;
+        break;
     default:
         break;
     }
     if (result != ncclSuccess) return 1;
-    static void (*const play[])(void) = {play_v1, play_v2, play_v3, play_v4, play_v5, play_v6};
+    static void (*const play[])(void) = {play_v1, play_v2, play_v3, play_v4, play_v5, play_v6, play_v7};
     say_file();
     play[version - 1]();
     say_counters();

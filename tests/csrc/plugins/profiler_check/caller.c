@@ -181,7 +181,7 @@ int main(int argc, char **argv)
     }
     char symbol[32];
     if (version == 0) { /* as NCCL chooses */
-        for (version = 6; version >= 1; version--) {
+        for (version = PROFILER_VERSIONS; version >= 1; version--) {
             snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
             if (dlsym(library, symbol)) break;
         }

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psmkit.plugins.abi import spoken
 from tests.csrc.base import compiled
 
 ROOT = compiled.ROOT
 TUNER = ROOT / "csrc" / "plugins" / "tuner"
 RULES = [TUNER / name for name in ("rules.c", "csv.c", "toml.c", "table.c")]
-VERSIONS = range(1, 7)
+VERSIONS = sorted(spoken("tuner"))
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 PROTOCOLS = ("ll", "ll128", "simple")
 OPS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")

@@ -1,4 +1,4 @@
-"""The tuner plugin through NCCL's tables, v1 to v6."""
+"""The tuner plugin through NCCL's tables, all versions."""
 
 from __future__ import annotations
 
@@ -137,13 +137,15 @@ def test_chunks_and_constants(tuner: Built, tmp_path: Path) -> None:
         '[[rule]]\nop = "allreduce"\nchunk = "128K"\nprotocol = "simple"\n'
         "[constants]\nbaseLatencies.ring.simple = 8.5\nhwLatencies.net.tree.ll = 3\nperChMaxNVLSTreeBws.blackwell.4nodes = 40.0\n"
     )
-    session = tuner.session(6, PSM_TUNER_CONFIG=str(path))
-    answer = session.ask("init 16 2 1")
-    assert answer["constants"] == {"5": 8.5, str(21 * 3): 3, "143": 40.0}
-    assert session.ask("chunk 0 4 1000 1 2") == {"result": 0, "chunk": 131072}
-    assert session.ask("chunk 0 4 1000 1 0") == {"result": 0, "chunk": 1 << 20}
-    assert session.ask("chunk 0 3 1000 1 2") == {"result": 0, "chunk": 1 << 20}
-    session.close()
+    # The tables by generation of v7 have a row more, which no rule names.
+    for version in (version for version in VERSIONS if version >= 6):
+        session = tuner.session(version, PSM_TUNER_CONFIG=str(path))
+        answer = session.ask("init 16 2 1")
+        assert answer["constants"] == {"5": 8.5, str(21 * 3): 3, "143": 40.0}
+        assert session.ask("chunk 0 4 1000 1 2") == {"result": 0, "chunk": 131072}
+        assert session.ask("chunk 0 4 1000 1 0") == {"result": 0, "chunk": 1 << 20}
+        assert session.ask("chunk 0 3 1000 1 2") == {"result": 0, "chunk": 1 << 20}
+        session.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -223,18 +223,21 @@ static ncclResult_t state(void *handle, int number, const void *args)
 #define NAME_4(d) ""
 #define NAME_5    NAME_4
 #define NAME_6    NAME_4
+#define NAME_7    NAME_4
 #define FUNC_1(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : NULL)
 #define FUNC_2(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : (d)->coll.func)
 #define FUNC_3    FUNC_2
 #define FUNC_4    FUNC_2
 #define FUNC_5    FUNC_2
 #define FUNC_6    FUNC_2
+#define FUNC_7    FUNC_2
 VERSION(1)
 VERSION(2)
 VERSION(3)
 VERSION(4)
 VERSION(5)
 VERSION(6)
+VERSION(7)
 
 static ncclResult_t init_old(void **context, int *mask)
 {
@@ -276,6 +279,12 @@ static ncclResult_t init_v6(void **context, uint64_t id, int *mask, const char *
     return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0x7fff);
 }
 
+static ncclResult_t init_v7(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                            ncclDebugLogger_t logger)
+{
+    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0xffff);
+}
+
 #define TABLE(v, begin)                                                                                                \
     ncclProfiler_v##v##_t ncclProfiler_v##v = {.name = "Broken",                                                       \
                                                .init = begin,                                                          \
@@ -288,11 +297,12 @@ TABLE(2, init_old)
 TABLE(3, init_v3)
 TABLE(5, init_v5)
 TABLE(6, init_v6)
+TABLE(7, init_v7)
 TABLE(4, init_v4)
 
 __attribute__((constructor)) static void loaded(void)
 {
-    if (broken("null-slot")) ncclProfiler_v6.recordEventState = NULL;
-    if (broken("no-name")) ncclProfiler_v6.name = NULL;
+    if (broken("null-slot")) ncclProfiler_v7.recordEventState = NULL;
+    if (broken("no-name")) ncclProfiler_v7.name = NULL;
     (void)init_v4;
 }
