@@ -16,6 +16,7 @@ from psmkit.logparse.tables import Counts, Events, Listed
 from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
 
 __all__ = [
+    "CALL",
     "COUNT",
     "EVENT",
     "INSTANCE",
@@ -47,9 +48,9 @@ def _layout(kind: Any) -> np.dtype[Any]:
     )
 
 
-COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+CALL, COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
     _layout(ffi.typeof(f"ls_{name}"))
-    for name in ("count", "event", "instance", "process", "service", "tally", "thread")
+    for name in ("call", "count", "event", "instance", "process", "service", "tally", "thread")
 )
 
 _NO_DEVICE = -(1 << 31)
