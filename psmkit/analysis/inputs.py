@@ -14,7 +14,7 @@ from psmkit.logparse.types import Ref
 from psmkit.model.errors import NothingToAnalyse
 from psmkit.model.wording import counted
 
-__all__ = ["scanned"]
+__all__ = ["scanned", "uncollected"]
 
 #: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
@@ -44,7 +44,7 @@ def scanned(
         CatalogueError: a TOML file is invalid.
     """
     with (
-        _uncollected(),
+        uncollected(),
         logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
     ):
         if not (result.totals.matched or result.totals.unmatched or result.foreign):
@@ -53,7 +53,7 @@ def scanned(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Do not look for unreachable objects: the tables of a scan only grow, and each search passes all of them."""
     was = gc.isenabled()
     gc.disable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 __all__ = ["main"]
 
 
@@ -10,6 +12,8 @@ def main() -> int:
     try:
         from psmkit.cli.app import main as run
 
-        return run()
+        status = run()
+        gc.freeze()  # the process ends: no search for unreachable objects through all that is left
+        return status
     except KeyboardInterrupt:
         return 130  # as psmkit.cli.app has it

@@ -74,8 +74,9 @@ def command(
     check_output(output)
 
     from psmkit import analyze
+    from psmkit.analysis.inputs import uncollected
 
-    with progress_bar() as progress:
+    with uncollected(), progress_bar() as progress:
         report = analyze(paths, catalogue=catalogues or None, progress=progress)
     # Of the whole report: to look at some ranks only does not make a job healthy.
     level = level_of(report)

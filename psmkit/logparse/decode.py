@@ -16,6 +16,7 @@ from psmkit.logparse.tables import Counts, Events, Listed
 from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
 
 __all__ = [
+    "CALL",
     "COUNT",
     "EVENT",
     "INSTANCE",
@@ -47,9 +48,9 @@ def _layout(kind: Any) -> np.dtype[Any]:
     )
 
 
-COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+CALL, COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
     _layout(ffi.typeof(f"ls_{name}"))
-    for name in ("count", "event", "instance", "process", "service", "tally", "thread")
+    for name in ("call", "count", "event", "instance", "process", "service", "tally", "thread")
 )
 
 _NO_DEVICE = -(1 << 31)
@@ -103,12 +104,38 @@ def _refs(column: npt.NDArray[Any]) -> Iterator[Any]:
     return made if all(lines) else (ref if ref.line else None for ref in made)
 
 
+class _Texts(dict[int, str | None]):
+    """Texts of events by their packed number, each decoded once; 0 is a missing text."""
+
+    def __init__(self, decode: Callable[[int], str]) -> None:
+        self._decode = decode
+        self[0] = None
+
+    def __missing__(self, packed: int) -> str:
+        made = self[packed] = self._decode(packed)
+        return made
+
+
+#: How to read the fields of a row: name, place, and whether it is a text or a float.
+_Plan = list[tuple[str, int, bool, bool]]
+
+
 class _Seen:
     """Fields and texts of the events of one message, by their raw values. Thousands of ranks print the same ones, which are kept once."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[int], str]) -> None:
         self.fields: dict[tuple[int, ...], Mapping[str, Value]] = {}
-        self.texts: dict[int, str | None] = {0: None}
+        self.texts = _Texts(decode)
+        #: By which fields are present and which of them are texts.
+        self.plans: dict[tuple[int, ...], _Plan] = {}
+
+    def trim(self) -> None:
+        """Forget what few events share."""
+        if len(self.fields) > _PART:
+            self.fields.clear()
+        if len(self.texts) > _PART:
+            self.texts.clear()
+            self.texts[0] = None
 
 
 class Decoder:
@@ -201,13 +228,13 @@ class Decoder:
         out: list[Event] = []
         if len(kinds) == 1:
             # the numbers of a part as Python objects need more memory than its events
-            seen = _Seen()
+            seen = _Seen(self.event_text)
             for start in range(0, len(records), _PART):
                 out.extend(self._decode(kinds[0], records[start : start + _PART], seen))
             return out
         found: list[Event | None] = [None] * len(records)
         for kind in kinds:
-            places, seen = np.flatnonzero(records["message"] == kind), _Seen()
+            places, seen = np.flatnonzero(records["message"] == kind), _Seen(self.event_text)
             for start in range(0, len(places), _PART):
                 part = places[start : start + _PART]
                 for place, event in zip(part.tolist(), self._decode(kind, records[part], seen), strict=True):
@@ -230,21 +257,14 @@ class Decoder:
     def _decode(self, message: int, records: npt.NDArray[Any], seen: _Seen) -> Iterator[Event]:
         """The events of one message."""
         name, tags = self.names[message], self.tags
+        seen.trim()
         known, texts = seen.fields, seen.texts
-        for shared in (known, texts):
-            if len(shared) > _PART:  # few lines of this message say the same
-                shared.clear()
-        texts[0] = None
-        for (level, proc, thread, device, tag, stream, count, *packed), (first, last), raw in zip(
+        for (level, proc, thread, device, tag, stream, count, where, time, until), (first, last), raw in zip(
             rows(records, *_COLUMNS), spans(records), self._raw(message, records), strict=True
         ):
             fields = known.get(raw)
             if fields is None:
-                known[raw] = fields = self._named(message, raw)
-            for text in packed:
-                if text not in texts:
-                    texts[text] = self.event_text(text)
-            where, time, until = packed
+                known[raw] = fields = self._named(message, raw, seen)
             yield Event(
                 name,
                 LEVELS[level],
@@ -263,19 +283,34 @@ class Decoder:
             )
 
     def _raw(self, message: int, rows: npt.NDArray[Any]) -> Iterable[tuple[int, ...]]:
-        """The raw values of the fields of each row, then which are present and which are texts. Equal ones are equal fields."""
+        """The values of the fields of each row, with texts packed and floats as bits; then which are present, and which are texts."""
         starts = rows["first_value"].astype(np.intp)
-        columns = [self.values[starts + at].tolist() for at in range(len(self.catalogue.fields[message]))]
+        values = (self.values[starts + at] for at in range(len(self.catalogue.fields[message])))
+        kinds = (kind for _, kind in self.catalogue.fields[message])
+        columns = [
+            (raw.view(np.int64) if kind == _INT else raw).tolist() for raw, kind in zip(values, kinds, strict=True)
+        ]
         return zip(*columns, rows["present"].tolist(), rows["texts"].tolist(), strict=True)
 
-    def _named(self, message: int, raw: tuple[int, ...]) -> Mapping[str, Value]:
+    def _named(self, message: int, raw: tuple[int, ...], seen: _Seen) -> Mapping[str, Value]:
         """The fields of a row by name, without those that the line lacks."""
-        *values, present, is_text = raw
-        return self.constants[message] | {
-            field: self.value(kind, value, bool(is_text >> at & 1))
-            for at, ((field, kind), value) in enumerate(zip(self.catalogue.fields[message], values, strict=True))
-            if present >> at & 1
-        }
+        plan = seen.plans.get(raw[-2:])
+        if plan is None:
+            present, is_text = raw[-2:]
+            plan = seen.plans[raw[-2:]] = [
+                (field, at, bool(is_text >> at & 1), kind == _FLOAT)
+                for at, (field, kind) in enumerate(self.catalogue.fields[message])
+                if present >> at & 1
+            ]
+        fields: dict[str, Value] = dict(self.constants[message])
+        for field, at, of_text, of_float in plan:
+            value: Value = raw[at]
+            if of_text:
+                value = seen.texts[raw[at]] or ""
+            elif of_float:
+                value = self.value(_FLOAT, raw[at], is_text=False)
+            fields[field] = value
+        return fields
 
     def _column(self, message: int, at: int, rows: npt.NDArray[Any]) -> list[Value | None]:
         """The values of one field of each row, by its place among the fields of the message."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import INSTANCE, PROCESS, SERVICE, TALLY, Decoder, array, rows, spans, table
+from psmkit.logparse.decode import CALL, INSTANCE, PROCESS, SERVICE, TALLY, Decoder, array, rows, spans, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import (
@@ -234,29 +234,25 @@ class _Collector:
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
-        calls = [
-            Call(
-                op=c.op,
-                state=_STATES[c.state],
-                stage=self.text(c.stage),
-                type=_known(c.type),
-                service=_known(c.service),
-                caller=_known(c.caller),
-                generation=c.generation,
-                resp_size=_known(c.resp_size),
-                begun=_maybe(c.begun),
-                served=_maybe(c.served),
-                received=_maybe(c.received),
-                matched=_maybe(c.matched),
-                service_thread=_known(c.service_thread),
-                caller_thread=_known(c.caller_thread),
-                peer_local_rank=_known(c.peer_local_rank),
-                age=c.age,
-                expected=c.expected or None,
-                again=c.again,
-            )
-            for c in self.rows("ls_calls")
-        ]
+        texts: dict[int, str | None] = {0: None}
+        columns = (
+            "op", "state", "stage", "type", "service", "caller", "generation", "resp_size", "begun", "served", "received",
+            "matched", "service_thread", "caller_thread", "peer_local_rank", "age", "expected", "again",
+        )  # fmt: skip
+        calls = []
+        for (
+            op, state, stage, type_, service, caller, generation, size, begun, served, received,
+            matched, service_thread, caller_thread, peer, age, expected, again,
+        ) in rows(array(self.native, "ls_calls", CALL), *columns):  # fmt: skip
+            if stage not in texts:
+                texts[stage] = self.text(stage)
+            calls.append(
+                Call(
+                    op, _STATES[state], texts[stage], _known(type_), _known(service), _known(caller), generation, _known(size),
+                    begun, served, received, matched, _known(service_thread), _known(caller_thread), _known(peer),
+                    age, expected or None, again,
+                )
+            )  # fmt: skip
         return sorted(calls, key=lambda c: c.begun or c.served or c.received or c.matched or _NOWHERE)
 
     def fds(self) -> list[FdExchange]:

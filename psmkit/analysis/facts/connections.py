@@ -34,12 +34,6 @@ def _owes(job: Job, tally: ServiceTally) -> str | None:
         return None
     if tally.begun_operation in ("Close", "Stop", "Abort"):
         return None
-    role, transport, local_rank = tally.opened_as
-    own = by_local_rank(job, tally.proc, local_rank) == tally.proc
-    _, messages = owed(transport, role, own=own, release=release_of(job, tally.proc))
-    # only the message right after Init is distinguishable from later ones, which depend on the peer
-    if not messages:
-        return None
     served, begun = tally.last_served, tally.last_begun
     if served is not None and served.seq > opened.seq and tally.served_type != _INIT:
         return None
@@ -49,7 +43,11 @@ def _owes(job: Job, tally: ServiceTally) -> str | None:
         # work and the end of init follow the connections
         if any(later is not None and later.seq > opened.seq for later in (instance.last_op, instance.complete)):
             return None
-    return messages[0]
+    role, transport, local_rank = tally.opened_as
+    own = by_local_rank(job, tally.proc, local_rank) == tally.proc
+    _, messages = owed(transport, role, own=own, release=release_of(job, tally.proc))
+    # only the message right after Init is distinguishable from later ones, which depend on the peer
+    return messages[0] if messages else None
 
 
 def age_of(job: Job, tally: ServiceTally) -> int:

@@ -24,6 +24,7 @@ FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIG
 #: The signal of the OOM killer, and of anybody who ends a process at once.
 KILLED = signals.SIGKILL
 
+_TAG_END = re.compile(r"[\[\]<>:\s]")
 _TASK = re.compile("[0-9]{1,9}")
 _SLURM = {
     "killed": signals.SIGKILL,
@@ -88,7 +89,8 @@ class Death:
 
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
-        known = {(e.ref, e.name) for e in self.events}
+        own = [(e.ref, e.name) for e in self.events]
+        known = set(own) if len(own) > 4 else own  # most have two or three, and a set takes longer to make
         self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
         for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
             if getattr(self, name) is None:
@@ -191,7 +193,11 @@ class _Deaths:
             at = len(self.all)
             self.all.append(death)
         else:
-            self.all[at].take(death)
+            known = self.all[at]
+            before = known.rank, known.pid, known.host
+            known.take(death)
+            if (known.rank, known.pid, known.host) == before:
+                return
         self._note(at)
 
     def _note(self, at: int) -> None:
@@ -211,11 +217,12 @@ class _Deaths:
         if death.pid is not None:
             kind = "pid" if death.rank is None else "pid without rank"
             places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
-        return min((at for place in places if (at := self._first(place, death)) is not None), default=None)
+        found = [at for place in places if (at := self._first(place, death)) is not None]
+        return min(found) if found else None
 
     def _first(self, place: tuple[object, ...], death: Death) -> int | None:
         """The first death at a place. Those whose rank or host became known since are dropped from it."""
-        noted = self._places.get(place, [])
+        noted = self._places.get(place)
         while noted:
             if _same(self.all[noted[0]], death):
                 return noted[0]
@@ -419,7 +426,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         pid=pid if isinstance(pid, int) and pid > 0 else None,
         # The word of a pattern begins at the first bracket of the line: "1,0]<stderr>:[node0". Launchers have tags of too many forms to
         # list them in patterns.
-        host=re.split(r"[\[\]<>:\s]", str(host))[-1] or None if host is not None else None,
+        host=_TAG_END.split(str(host))[-1] or None if host is not None else None,
     )
     name = event.name
     if name == "launch.elastic.failed":

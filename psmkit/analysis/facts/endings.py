@@ -58,8 +58,7 @@ def runs(job: Job) -> list[int | None]:
 
 @once
 def _runs(job: Job) -> Sequence[int | None]:
-    found = dict.fromkeys(job.run_of_event(e) for e in job.events(*_OUTSIDE))
-    return sorted(found, key=lambda r: (r is None, r or 0))
+    return sorted(job.runs_of(*_OUTSIDE), key=lambda r: (r is None, r or 0))
 
 
 def done(job: Job, run: int | None) -> bool:

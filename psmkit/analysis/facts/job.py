@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -134,18 +134,25 @@ class Job:
 
     def events(self, *names: str, run: int | None = None) -> list[Event]:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""
-        found: list[Event] = []
-        for name in names:
-            if name.endswith("."):
-                at = bisect.bisect_left(self.names, name)
-                while at < len(self.names) and self.names[at].startswith(name):
-                    found.extend(self._events(self.names[at], run))
-                    at += 1
-            else:
-                found.extend(self._events(name, run))
+        found = [event for name in self._named(*names) for event in self._events(name, run)]
         if len(names) > 1 or (names and names[0].endswith(".")):
             found.sort(key=lambda e: (e.stream, e.ref.seq, e.ref))
         return found
+
+    def _named(self, *names: str) -> Iterator[str]:
+        """The messages with these names, or whose names begin so if the name ends with a dot."""
+        for name in names:
+            if not name.endswith("."):
+                yield name
+                continue
+            at = bisect.bisect_left(self.names, name)
+            while at < len(self.names) and self.names[at].startswith(name):
+                yield self.names[at]
+                at += 1
+
+    def runs_of(self, *names: str) -> set[int | None]:
+        """The runs of the events that :meth:`events` returns."""
+        return {self.run_of_event(event) for name in set(self._named(*names)) for event in self._events(name, None)}
 
     def _events(self, name: str, run: int | None) -> Sequence[Event]:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -270,33 +271,35 @@ def _graphs(job: Job) -> dict[int, Graph]:
     # an orderly end: communicators destroyed, or the RAS thread told to stop
     ended = {e.proc for e in job.events("ras.terminate.local")}
     ended |= {p.index for p in job.scan.processes if torn_down(job, p.index)}
-    gone = leaving(job)
-    aims: dict[tuple[int, str, int], Target | None] = {}  # a flood repeats the same fields, which are one object
+    gone, began = leaving(job), reports.began(job)
+    losing: dict[str, bool] = {}
+    #: A flood repeats the same fields, which are one object: the target, or None where the line blames nobody.
+    aims: dict[tuple[int, str, int], Target | None] = {}
     for event in job.scan.events.of(*pointing):
-        if event.proc < 0:
+        proc, name = event.proc, event.name
+        index = job.run_of(proc) if proc >= 0 else None
+        if index is None or proc in ended:
             continue
-        index = job.run_of(event.proc)
-        report = reports.of(job, event)
-        weight = 3 if report is not None and report.points else weights[event.name]
-        if not weight or index is None:
+        report = reports.of(job, event) if name.startswith("libpsm.") else None
+        weight = 3 if report is not None and report.points else weights[name]
+        if not weight:
             continue
-        if weight == 3 and report is None and reports.began(job).get(event.proc, -1) > event.ref.seq:
+        if weight == 3 and report is None and began.get(proc, -1) > event.ref.seq:
             continue  # libpsm found the reason in this process
-        aim = event.proc, event.name, id(event.fields)
+        aim = proc, name, id(event.fields)
         if report is not None or aim not in aims:
-            aims[aim] = target(job, event)
+            aims[aim] = _aim(job, event, ended)
         at = aims[aim]
-        if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
+        if at is None:
             continue
-        if event.name in _CLOSURES and (
-            gone.get(event.proc, event.ref.seq) < event.ref.seq or _came_through(job, event)
-        ):
+        if name in _CLOSURES and (gone.get(proc, event.ref.seq) < event.ref.seq or _came_through(job, event)):
             continue  # it is exiting itself, like its peers
-        if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
-            continue
+        if report is None and name not in losing:
+            losing[name] = _lost(job, event)
+        breaks = losing[name] if report is None else _lost(job, event)
         cause = report.cause if report is not None and report.points else None
         heard = report is not None and report.heard
-        graphs[index].blames.append(Blame(event.proc, at, event, weight, _lost(job, event), cause, heard))
+        graphs[index].blames.append(Blame(proc, at, event, weight, breaks, cause, heard))
     for cascade in faults.cascades(job):
         index = job.run_of(cascade.proc)
         if index is None or not cascade.fatal:
@@ -307,6 +310,16 @@ def _graphs(job: Job) -> dict[int, Graph]:
             graphs[index].victims.add(cascade.proc)
             graphs[index].unsure.add(cascade.proc)
     return graphs
+
+
+def _aim(job: Job, event: Event, ended: AbstractSet[int]) -> Target | None:
+    """The process that a line blames; None if it blames nobody, or one that ended in order."""
+    at = target(job, event)
+    if at is None or at.proc == event.proc or at.proc in ended:
+        return None
+    if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
+        return None
+    return at
 
 
 @once

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -262,7 +263,9 @@ def _stack(job: Job, stream: int, pid: int | None, start: int) -> Iterator[Event
     def after(frames: list[tuple[int, Ref, Event]]) -> Iterator[tuple[int, Ref, Event]]:
         return (frames[at] for at in range(bisect.bisect_left(frames, start, key=lambda f: f[0]), len(frames)))
 
-    merged = heapq.merge(*(after(_stacks(job).get(place, [])) for place in places), key=lambda f: f[:2])
+    stacks = _stacks(job)
+    known = [after(stacks[place]) for place in places if place in stacks]
+    merged = heapq.merge(*known, key=lambda f: f[:2]) if len(known) > 1 else itertools.chain(*known)
     return (event for _, _, event in merged)
 
 

@@ -34,8 +34,9 @@ def find(job: Job) -> list[Finding]:
     """One finding for each kind of warning without a process; the first one is the most probable cause."""
     kinds: dict[str, list[Event]] = {}
     entries: dict[str, Message] = {}
-    for event in job.scan.events.make((job.scan.events.proc < 0).nonzero()[0]):
-        if event.proc >= 0 or event.level not in ("WARN", "ABORT") or (event.where or "").startswith("ras/"):
+    table = job.scan.events
+    for event in table.make(((table.proc < 0) & table.of_level("WARN", "ABORT")).nonzero()[0]):
+        if (event.where or "").startswith("ras/"):
             continue
         known = faults.message(job, event.name)
         if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
