@@ -52,8 +52,8 @@ static bool is_full(const struct ls_scan *scan, const struct ls_match *m)
     return scan->kept[m->message->complaint] >= LS_MAX_EVENTS;
 }
 
-/* Keeps a text of an event. Thousands of ranks print the same ones: those kept last are shared, so that a reader decodes
- * them once. Nobody writes into a shared text: rewrite_text() has a place of its own. */
+/* Keeps a text of an event. Thousands of ranks print the same ones: those kept last are shared, so that a reader
+ * decodes them once. Nobody writes into a shared text: rewrite_text() has a place of its own. */
 static uint64_t share_text(struct ls_scan *scan, const char *s, size_t n)
 {
     if (scan->emit_all) return ls_keep_text(&scan->event_texts, s, n); /* ls_clear_events() drops the texts */

@@ -47,7 +47,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     last = last_errors(job, run)
     events = [*(item.head for item in last[:1]), *events]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
-    replicas = sorted({r for e in events if isinstance(r := e.fields.get("replica"), int)}) if not ranks else []
+    found = {e.fields.get("replica") for e in events} if not ranks else set()
+    replicas = sorted(r for r in found if isinstance(r, int))
     known = last[0].known if last else None
     told = last[0].text if last else told
     tagged = outside.tagged_process(job, events) if not ranks and not peer else []
