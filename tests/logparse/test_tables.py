@@ -104,3 +104,17 @@ def test_listed_records_become_objects_when_they_are_asked_for() -> None:
     assert listed == [(n, n * 0.5) for n in range(10_000)] and listed != listed[1:] and listed != 7
     with pytest.raises(IndexError):
         listed[10_000]
+
+
+def test_equal_fields_of_thousands_of_ranks_are_one_object(tmp_path: Path) -> None:
+    found = _scan(tmp_path, "errors").events.of("net.using")
+    assert len(found) == 9
+    assert len({id(e.fields) for e in found}) == 1
+
+
+def test_a_text_that_one_event_shares_with_another_stays_when_the_other_changes(tmp_path: Path) -> None:
+    said = "[I ProcessGroupWrapper.cpp:562] [Rank {}] Running collective: CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[]\n"
+    job = [(0, 1, "ALLREDUCE"), (1, 1, "ALLREDUCE"), (2, 1, "ALLREDUCE"), (1, 2, "BROADCAST"), (0, 2, "SEND")]
+    (tmp_path / "log").write_text("".join(said.format(*line) for line in job))
+    found = scan(tmp_path / "log").events.of("torch.fingerprint.running")
+    assert {e.fields["rank"]: e.fields["op"] for e in found} == {0: "SEND", 1: "BROADCAST", 2: "ALLREDUCE"}
