@@ -159,3 +159,44 @@ def test_nccl_1_reports_a_failed_cuda_call_without_a_prefix(tmp_path: Path) -> N
 def test_torchs_report_that_cannot_be_written_is_a_timeout(tmp_path: Path) -> None:
     line = "[E ProcessGroupNCCL.cpp:988] Failed to retrieve NCCL_DESYNC_DEBUG report.  Please file an issue. Error: traceMap INTERNAL ASSERT\n"
     assert told(tmp_path, line).verdict == "hung"
+
+
+@pytest.mark.parametrize("name", ["Process name: 1\nExit code: 137\n", "Exit code: 137\nProcess name: 1\n"])
+def test_horovodrun_names_the_rank_that_ended_first(name: str, tmp_path: Path) -> None:
+    head = "RuntimeError: Horovod detected that one or more processes exited with non-zero status. The first process to do so was:\n"
+    assert who(told(tmp_path, head + name)) == [(1, None, None)]
+    assert who(told(tmp_path, "Process 1 exit with status code 137.\n")) == [(1, None, None)]
+
+
+def test_an_exit_code_alone_names_nobody(tmp_path: Path) -> None:
+    report = told(tmp_path, "step 1 loss 2.0\nExit code: 3\n" + "step 2 loss 1.9\n" * 5 + "Process name: 1\n")
+    assert not report.culprits and report.verdict == "inconclusive"
+
+
+def test_mpirun_names_the_node_whose_daemon_it_lost(tmp_path: Path) -> None:
+    text = (
+        "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[32679,0],0] on node ip-172-31-45-184\n"
+        "  Remote daemon: [[32679,0],1] on node worker-1\n"
+    )
+    assert who(told(tmp_path, text)) == [(None, "worker-1", None)]
+
+
+def test_jax_names_the_task_whose_heartbeat_it_lost(tmp_path: Path) -> None:
+    line = "E xla/coordination_service.cc:1170] UNAVAILABLE: Task /job:jax_worker/replica:0/task:5 heartbeat timeout. This indicates a failure.\n"
+    report = told(tmp_path, line)
+    assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [5])
+
+
+def test_sglangs_watchdog_shows_a_hang_and_blames_no_rank_that_reports_it(tmp_path: Path) -> None:
+    report = told(
+        tmp_path,
+        "".join(f"[2025-03-09 00:57:15 TP{r}] Watchdog timeout (self.watchdog_timeout=300)\n" for r in range(4)),
+    )
+    assert report.verdict == "hung" and not report.culprits
+    assert "after 300 s on ranks 0, 1, 2 and 3" in report.reason
+
+
+@pytest.mark.parametrize("call", ["ncclAllReduce failed:", "Check failed: result == ncclSuccess (1 vs. 0) "])
+def test_calls_of_nccl_that_a_framework_reports_as_failed(call: str, tmp_path: Path) -> None:
+    report = told(tmp_path, f"F0404 10:13:38.8 12760 parallel.cpp:145] {call} unhandled cuda error\n")
+    assert report.verdict == "failed" and "unhandled cuda error" in report.reason

@@ -379,13 +379,15 @@ def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
 
 
 def _launchers(events: Iterable[Event]) -> list[Death]:
-    """The failure of a worker for which DeepSpeed's launcher raised an exception, after it had ended the others."""
+    """What a launcher says of a process that it does not name: DeepSpeed's after it ended the others, mpirun's of a node."""
     killing: set[int] = set()  # streams
     for event in events:
         if event.name == "launch.deepspeed.killing":
             killing.add(event.stream)
         elif event.name == "launch.deepspeed.raised" and event.stream in killing:
             return [Death(events=[event], where="DeepSpeed's launcher ended the others")]
+        elif event.name == "launch.mpi.daemon_lost":
+            return [Death(events=[event], host=str(event.fields["host"]), where="mpirun lost its daemon there")]
     return []
 
 
@@ -435,7 +437,12 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death if death.signal is not None or death.code else None
     if name == "launch.spawn.exited":
         return _spawn(job, run, event, death)
-    if name in ("launch.elastic.no_error_file", "launch.composer.exit", "launch.paddle.container"):
+    if name in (
+        "launch.elastic.no_error_file",
+        "launch.composer.exit",
+        "launch.paddle.container",
+        "launch.horovod.exit",
+    ):
         rank = fields.get("rank")
         death.rank = rank if isinstance(rank, int) else None
         death.root = name == "launch.elastic.no_error_file"
@@ -483,11 +490,12 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
 
 
 def _first_of_mpi(job: Job, event: Event) -> int | None:
-    """The rank that mpirun names just above an exit code. With several GPUs in a process its number is not that of a rank."""
+    """The rank that mpirun or horovodrun names beside an exit code. With several GPUs in a process its number is not that of a rank."""
     if any(_gpus(e) != 1 for e in job.events("nccltests.header")):
         return None
-    named = [e for e in job.events("launch.mpi.nonzero") if e.stream == event.stream and e.ref.seq < event.ref.seq]
-    rank = named[-1].fields.get("rank") if named and event.ref.seq - named[-1].ref.seq <= 2 else None
+    named = [e for e in job.events("launch.mpi.nonzero") if e.stream == event.stream]
+    near = [e for e in named if abs(e.ref.seq - event.ref.seq) <= 2]
+    rank = near[0].fields.get("rank") if near else None
     return rank if isinstance(rank, int) else None
 
 

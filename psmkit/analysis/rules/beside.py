@@ -219,6 +219,19 @@ def _horovod(job: Job, events: Sequence[Event]) -> str:
     return f"Horovod's other ranks wait{after} for a tensor that {who} did not submit"
 
 
+def _sglang(job: Job, events: Sequence[Event]) -> str:
+    ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+    who = ranks_text(ranks) if ranks else "a scheduler"
+    return (
+        f"SGLang's watchdog gave up after {events[0].fields.get('seconds')} s on {who}: a forward pass did not finish"
+    )
+
+
+def _task(job: Job, events: Sequence[Event]) -> str:
+    tasks = joined(str(n.rank) for n in _named(events))
+    return f"JAX's coordination service lost the heartbeat of task {tasks}"
+
+
 def _nccl_1(job: Job, events: Sequence[Event]) -> str:
     return f"a CUDA call failed in NCCL 1: {_said(events[0])}"
 
@@ -232,6 +245,8 @@ _KINDS = (
     _Kind("horovod.stalled", _horovod, 0.7),
     _Kind("torch.desync.failed", _desync, 0.7),
     _Kind("nccl1.cuda_failed", _nccl_1, 0.7),
+    _Kind("framework.sglang_watchdog", _sglang, 0.7),
+    _Kind("jax.task.lost", _task, 0.7),
     _Kind("xla.rendezvous.exits", _xla, 0.7),
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),

@@ -230,7 +230,7 @@ def _as_named(death: Death) -> list[Named]:
     """The process that a launcher names, without a line of NCCL's."""
     if death.rank is not None:
         return [Named(death.rank, death.host, death.pid)]
-    if death.local is None and death.pid is None:
+    if death.local is None and death.pid is None and death.host is None:
         return []
     basis = f"{ASSUMED}local rank" if death.local is not None else None
     return [Named(death.local, death.host, death.pid, basis)]
