@@ -118,7 +118,10 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     missing = sorted({rank for ranks in unseen for rank in ranks.listed})
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
-    notes = [f"{files[i].path} ends inside a line: it was cut, or its process still writes it" for i in _cut(job)]
+    notes = [
+        f"{files[i].path} has no end of line at its end: the last line may be cut, or its process still writes it"
+        for i in _cut(job)
+    ]
     notes += list(getattr(job.scan, "notes", ()))
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")

@@ -32,9 +32,9 @@ _EXCHANGES = {
     "fd exchange": "fd exchanges",
     "unpaired send or recv": "unpaired sends and recvs",
 }
-_NO_COMM = "the log holds no line about the start of a communicator"
+_NO_COMM = "psmkit cannot follow a communicator through this log"
 #: Of an excerpt from the middle of a log.
-_NO_START = "the log lacks the lines that create the communicators"
+_NO_START = "psmkit cannot follow a communicator from its start in this log"
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.

@@ -67,4 +67,4 @@ def test_segment_without_a_printed_reason_is_not_called_full(tmp_path: Path) -> 
     assert "permissions" in finding.next_step
     assert "is full" not in finding.title
     full = _first(tmp_path, warn.replace(")\n", "), error: No space left on device (28)\n"))
-    assert "is full" in full.title and "--shm-size=64m" in full.next_step
+    assert "is full" in full.title and "--shm-size=1g" in full.next_step

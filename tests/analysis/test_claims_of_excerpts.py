@@ -105,4 +105,7 @@ def test_closed_connections_without_a_communicator_say_nothing_about_a_teardown(
 )
 def test_an_excerpt_after_the_start_of_its_communicators_is_no_log_without_any(line: str, tmp_path: Path) -> None:
     report = analyzed(tmp_path, "".join(f"w-1:7{r}:22{r} [{r}] NCCL INFO {line}\n" for r in range(3)))
-    assert (report.verdict, report.reason) == ("inconclusive", "the log lacks the lines that create the communicators")
+    assert (report.verdict, report.reason) == (
+        "inconclusive",
+        "psmkit cannot follow a communicator from its start in this log",
+    )

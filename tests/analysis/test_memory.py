@@ -91,7 +91,7 @@ def test_a_full_dev_shm_sums_what_is_needed() -> None:
     )  # fmt: skip
     found = _codes(memory.find(scan.job()))["PSM503"]
     assert (found.severity, found.culprits) == ("error", (1,))
-    assert "128.0 MiB" in found.explanation and "--shm-size=128m" in found.next_step
+    assert "128.0 MiB" in found.explanation and "--shm-size=1g" in found.next_step
 
 
 def test_segments_that_were_made_are_no_finding() -> None:

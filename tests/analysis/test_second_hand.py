@@ -127,7 +127,7 @@ HOROVOD = (
 def test_horovods_stall_check_names_the_ranks_that_are_missing(tmp_path: Path) -> None:
     report = told(tmp_path, HOROVOD)
     assert (report.verdict, who(report)) == ("hung", [(1, None, None)])
-    assert "for more than 60 s for a tensor that rank 1 did not submit" in report.reason
+    assert report.reason == "rank 1 did not submit tensors for which Horovod's other ranks wait for more than 60 s"
     two = told(tmp_path, HOROVOD.replace("ranks: 1]", "ranks: 0, 2]"))
     assert [c.rank for c in two.culprits] == [0, 2]
 
@@ -200,3 +200,29 @@ def test_sglangs_watchdog_shows_a_hang_and_blames_no_rank_that_reports_it(tmp_pa
 def test_calls_of_nccl_that_a_framework_reports_as_failed(call: str, tmp_path: Path) -> None:
     report = told(tmp_path, f"F0404 10:13:38.8 12760 parallel.cpp:145] {call} unhandled cuda error\n")
     assert report.verdict == "failed" and "unhandled cuda error" in report.reason
+
+
+@pytest.mark.parametrize("indent", ["\t", "        "])
+def test_the_process_of_a_dead_actor_is_read_with_tabs_and_blanks(indent: str, tmp_path: Path) -> None:
+    text = (
+        f"ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n{indent}pid: 1230\n{indent}ip: 10.0.0.7\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file. x\n"
+    )
+    assert who(told(tmp_path, text)) == [(None, "10.0.0.7", 1230)]
+
+
+def test_a_library_of_nccl_that_is_missing_is_no_error_of_nccl(tmp_path: Path) -> None:
+    line = "INTERNAL: nccl_utils.cc:134: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library. Multi-GPU will not work.\n"
+    report = told(tmp_path, line)
+    assert report.verdict == "failed" and report.reason == "XLA could not load NCCL's library in a process"
+    (found,) = report.findings
+    assert "NCCL_DEBUG" not in str(found.next_step) and "ldconfig" in str(found.next_step)
+
+
+def test_an_exception_of_xla_keeps_the_call_that_failed(tmp_path: Path) -> None:
+    line = (
+        "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to execute XLA Runtime executable: run time error: custom call failed: "
+        "nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: internal error. Last NCCL warning(error) log "
+        "entry (may be unrelated) 'Attribute busid of node nic not found'.\n"
+    )
+    assert "Attribute busid" in told(tmp_path, "Traceback (most recent call last):\n" + line).reason

@@ -304,7 +304,9 @@ def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
     assert all("Attach gdb" not in f.next_step and "has ended" in f.next_step for f in dead)
 
 
-@pytest.mark.parametrize(("over", "words"), [(False, "If the processes still run"), (True, "The processes have ended")])
+@pytest.mark.parametrize(
+    ("over", "words"), [(False, "If the processes still run"), (True, "Processes of this run have ended")]
+)
 def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Path) -> None:
     down = "[rank1]:[E626 06:24:41.2 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
     report = timed_out(tmp_path, job="".join(timeout(r) for r in range(2)) + (down if over else ""))

@@ -35,5 +35,7 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     over = ended(job, run)
     stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
     parts = [first, f"Read the lines {when}."]
-    parts.append(f"The processes have ended. {_RECORD}" if over else f"If the processes still run, take {stacks}.")
+    parts.append(
+        f"Processes of this run have ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
+    )
     return " ".join(part for part in parts if part)

@@ -58,6 +58,7 @@ def _passed_on(cascade: faults.Cascade) -> bool:
 
 def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
     events = [e for e in job.events(kind.name, run=run) if not _continued(job, run, e) and not endings.stopped(job, e)]
+    events.sort(key=lambda e: "missing" not in e.fields)  # the line that names a rank proves it
     entry = faults.message(job, kind.name)
     if not events or entry is None or entry.finding is None:
         return None
@@ -216,7 +217,7 @@ def _horovod(job: Job, events: Sequence[Event]) -> str:
     seconds = next((s for e in events if isinstance(s := e.fields.get("seconds"), int)), None)
     after = f" for more than {seconds} s" if seconds is not None else ""
     who = ranks_text(missing) if missing else "a rank"
-    return f"Horovod's other ranks wait{after} for a tensor that {who} did not submit"
+    return f"{who} did not submit tensors for which Horovod's other ranks wait{after}"
 
 
 def _sglang(job: Job, events: Sequence[Event]) -> str:
@@ -225,6 +226,10 @@ def _sglang(job: Job, events: Sequence[Event]) -> str:
     return (
         f"SGLang's watchdog gave up after {events[0].fields.get('seconds')} s on {who}: a forward pass did not finish"
     )
+
+
+def _no_nccl(job: Job, events: Sequence[Event]) -> str:
+    return f"XLA could not load NCCL's library in {_who(job, events)}"
 
 
 def _task(job: Job, events: Sequence[Event]) -> str:
@@ -237,7 +242,7 @@ def _nccl_1(job: Job, events: Sequence[Event]) -> str:
 
 
 def _desync(job: Job, events: Sequence[Event]) -> str:
-    return "a collective timed out, and torch could not write its report about the ranks that lag"
+    return "an operation timed out, and torch could not write its report about the ranks that lag"
 
 
 _KINDS = (
@@ -247,6 +252,7 @@ _KINDS = (
     _Kind("nccl1.cuda_failed", _nccl_1, 0.7),
     _Kind("framework.sglang_watchdog", _sglang, 0.7),
     _Kind("jax.task.lost", _task, 0.7),
+    _Kind("xla.no_nccl", _no_nccl, 0.9),
     _Kind("xla.rendezvous.exits", _xla, 0.7),
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),

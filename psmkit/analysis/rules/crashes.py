@@ -201,6 +201,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         step = None
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
+    elif death.rank is None and death.pid is None and death.local is None and death.host is None:
+        step = "Give the whole output of the launcher and of all ranks: no line of this log names the process."
     else:
         step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     return new_finding(
@@ -342,7 +344,7 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
         (
             ("launch.elastic.death_signal",),
             "torchrun itself received a signal and ended",
-            "Read the scheduler's log: why did it end the job?",
+            "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
         ),
         (
             ("sys.python.interrupt",),

@@ -208,7 +208,8 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
     # "creating" fails for several reasons; some releases do not print which
     asked = {e.name for e in failed} != {"memory.shm.create_failed"}
     full = asked if reason is None else "space" in reason.lower()
-    room = _round(max(needed, each * ranks))
+    # containers have 64 MiB by default, and the log shows the first segment that does not fit, not the last
+    room = _round(max(needed, each * ranks, 1 << 30))
     done = proof.done(job, run)
     return new_finding(
         job,

@@ -27,7 +27,7 @@ TABLE = (
         effect=Effect.FAILS,
         caused_by_watchdog=True,
         by_text=True,
-        meaning="A process died by a signal or an uncaught exception.",
+        meaning="A process ended with an error: by a signal, an exception or its exit code.",
         next_step="Read the core dump of that process (gdb), or its stack if it printed one: the top frames show the library that failed.",
     ),
     Code(
