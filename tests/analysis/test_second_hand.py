@@ -226,3 +226,12 @@ def test_an_exception_of_xla_keeps_the_call_that_failed(tmp_path: Path) -> None:
         "entry (may be unrelated) 'Attribute busid of node nic not found'.\n"
     )
     assert "Attribute busid" in told(tmp_path, "Traceback (most recent call last):\n" + line).reason
+
+
+def test_the_process_that_repeats_an_error_of_its_own_is_named(tmp_path: Path) -> None:
+    tag = "(RayWorkerVllm pid=4028887) ERROR 03-28 21:38:23 ray_utils.py:44] "
+    head = f"{tag}torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1333, unhandled cuda error, NCCL version 2.18.1\n"
+    last = f"{tag}ncclUnhandledCudaError: Call to CUDA function failed.\n{tag}Last error:\n{tag}"
+    assert who(told(tmp_path, head + last + "Cuda failure 'invalid argument'\n")) == [(None, None, 4028887)]
+    lost = told(tmp_path, head + last + "socketProgress: Connection closed by remote peer node7<50000>\n")
+    assert all(c.pid != 4028887 for c in lost.culprits)

@@ -83,7 +83,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=last[0].peers if last else tagged,
+            named=last[0].peers
+            if last and (last[0].peers or (known is not None and known.blames == "peer"))
+            else tagged,
             stage="error",
         )
     ]
