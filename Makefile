@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 LOGS   := tests/data/logs
 
 # The sources of the native modules; log messages of the C code are generated from the catalogue. Python code needs no rebuild.
-NATIVE := $(shell find CMakeLists.txt csrc psmkit/cudaapi/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml)
+NATIVE := $(shell find CMakeLists.txt csrc psmkit/cudaapi/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml psmkit/plugins/abi.json)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help

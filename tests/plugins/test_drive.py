@@ -106,7 +106,7 @@ def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.Capt
         ([text], f"psmkit: {text}: file too short; "),
         ([other], "no table of a net plugin, v4 to v12; it has env v1"),
         ([v8, "--kind", "tuner"], f"{v8}: no tuner table; it has net v8"),
-        ([v8, "--kind", "profiler"], f"{v8}: no table of a profiler, v1 to v6; it has net v8"),
+        ([v8, "--kind", "profiler"], f"{v8}: no table of a profiler, v1 to v7; it has net v8"),
         ([dies], "ended by signal 6"),
         ([v8, "--version", "12"], "no ncclNetPlugin_v12; it has v8"),
         ([v8, "--version", "3"], "a net plugin has versions 4 to 12"),

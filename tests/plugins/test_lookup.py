@@ -199,7 +199,8 @@ def test_each_release_looks_for_the_symbols_of_the_fact_sheet() -> None:
         found = {table.symbol for kind in KINDS for table in release("NCCL", name).tables(kind)}
         assert found == set(symbols), name
     known = {version["symbol"] for kind in sheet["plugins"].values() for version in kind["versions"]}
-    assert {table.symbol for table in tables()} == known
+    # the sheet is of released NCCLs
+    assert {table.symbol for table in tables() if not table.coming} == known
 
 
 def test_an_opening_knows_its_tries() -> None:

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 enum { NUMBERS = 600, STEPS = 60000, MANY = 50000, AREA = 64, GRAIN = 256, LATEST = 64, CHURN = 100000 };
 

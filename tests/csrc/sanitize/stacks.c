@@ -12,7 +12,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "san_internal.h"
 
 #define PLAIN __attribute__((noinline, noclone))
 /* What keeps a call from being the last thing that a function does: it has to return there. */

@@ -24,7 +24,7 @@ LIMIT = 120.0
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the programs `writer` and `rank`."""
     folder = tmp_path_factory.mktemp("programs")
-    options = [f"-I{CSRC / 'telemetry'}", f"-I{CSRC / 'abi'}", "-O2"]
+    options = [f"-I{CSRC / 'telemetry'}", f"-I{compiled.ROOT / 'psmkit/psm/include'}", "-O2"]
     compiled.compile_c(folder / "writer", [HERE / "writer.c"], options)
     compiled.compile_c(folder / "rank", [HERE / "rank.c"], [*options, "-ldl"])
     return folder
