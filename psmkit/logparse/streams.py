@@ -243,6 +243,39 @@ class _Recoded:
         self._stream.close()
 
 
+class _Gzip:
+    """A gzip stream, read with isal. Where the data is cut or damaged, isal drops what it had decoded so far and zlib does not."""
+
+    def __init__(self, fast: Any, raw: BinaryIO) -> None:
+        self._stream, self._raw, self._fast, self._given = fast, raw, True, 0
+
+    def read1(self, size: int) -> bytes:
+        if self._fast:
+            try:
+                data = bytes(self._stream.read1(size))
+            except (EOFError, *_damage()):
+                if not self._raw.seekable():
+                    raise
+            else:
+                self._given += len(data)
+                return data
+            self._again()
+        return bytes(self._stream.read1(size))
+
+    def _again(self) -> None:
+        """Read the same input with zlib, up to the bytes that were not returned yet."""
+        import gzip
+
+        self._raw.seek(0)
+        self._fast, self._stream = False, gzip.GzipFile(fileobj=self._raw, mode="rb")
+        left = self._given
+        while left and (data := self._stream.read1(min(left, 1 << 20))):
+            left -= len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
     if kind == "gz":
         try:
@@ -252,7 +285,7 @@ def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
 
             return gzip.GzipFile(fileobj=raw, mode="rb")
         make: Any = igzip.IGzipFile
-        return make(fileobj=raw, mode="rb")
+        return _Gzip(make(fileobj=raw, mode="rb"), raw)
     if kind == "xz":
         return lzma.LZMAFile(raw)
     if kind == "bz2":

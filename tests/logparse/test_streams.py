@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import gzip
 import lzma
+import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from psmkit.catalogue import Catalogue
 from psmkit.logparse import ScanResult, discover, events, scan
+from psmkit.logparse.streams import Input, Reader
 from psmkit.model.errors import InputError
 from tests.logparse.conftest import Scan
 from tests.logparse.test_rpc import begun, noise, queued, received, served, whole
@@ -245,3 +248,19 @@ def test_distinct_messages_are_kept_once_with_a_count(scan_text: Scan) -> None:
     result = scan_text(NET.format(1, "A") * 3 + NET.format(1, "B") + NET.format(2, "A"))
     found = [(e.fields["name"], e.count, e.ref.line, e.last.line if e.last else None) for e in result.events]
     assert found == [("A", 3, 1, 3), ("B", 1, 4, None), ("A", 1, 5, None)]
+
+
+@pytest.mark.parametrize("cut", [1500, 20000, -1])
+def test_a_gzip_that_is_cut_loses_no_line_that_zlib_decodes(cut: int, tmp_path: Path) -> None:
+    numbers = random.Random(5)
+    text = "".join(
+        f"n1:10:20 [0] NCCL INFO Channel {n}/04 : 0 1 2 3 {numbers.random()}\n" for n in range(4000)
+    ).encode()
+    stored = gzip.compress(text)[:cut]
+    want = zlib.decompressobj(31).decompress(stored)
+    (tmp_path / "a.log.gz").write_bytes(stored)
+    reader = Reader(Input(str(tmp_path / "a.log.gz"), "gz", len(stored)))
+    got = b"".join(iter(lambda: reader.read(1 << 20), b""))
+    assert got == want and want
+    assert "ends early" in str(reader.note)
+    reader.close()
