@@ -251,9 +251,10 @@ class _Gzip:
 
     def read1(self, size: int) -> bytes:
         if self._fast:
+            early: tuple[type[Exception], ...] = (EOFError, *_damage())
             try:
                 data = bytes(self._stream.read1(size))
-            except (EOFError, *_damage()):
+            except early:
                 if not self._raw.seekable():
                     raise
             else:
