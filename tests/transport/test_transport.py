@@ -58,7 +58,8 @@ def test_wait_with_a_limit_leaves_the_group_as_it_is(ranks: Ranks) -> None:
 def test_sizes_that_differ_are_told_on_both_sides(ranks: Ranks) -> None:
     got = ranks.run(calls.short_send)
     assert ("MismatchError", True) in [(name, "3" in text and "5" in text) for name, text in got]
-    assert {name for name, _ in got} <= {"MismatchError", "AbortedError"}
+    # the other rank may see the abort, or only that its peer has gone
+    assert {name for name, _ in got} <= {"MismatchError", "AbortedError", "PeerClosedError"}
 
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)

@@ -178,14 +178,21 @@ def test_a_communicator_made_later_has_the_new_rules_and_the_one_before_keeps_it
     session.close()
 
 
+def _replace(rules: Path, text: str) -> None:
+    """Change the file in one step, as an editor does: the plugin may look at any time."""
+    new = rules.with_suffix(".new")
+    new.write_text(text)
+    new.replace(rules)
+
+
 def test_live_rules_reach_communicators_and_wrong_ones_change_nothing(tuner: Built, rules: Path) -> None:
     env = {"PSM_TUNER_CONFIG": str(rules), "PSM_TUNER_RELOAD": "live", "PSM_TUNER_RELOAD_MS": "5"}
     session = tuner.session(5, **env)
     c = session.begin()
     assert session.get(c) == ("tree", "ll", 2)
-    rules.write_text("op,algorithm,protocol,channels\n*,ring,simple,7\n")
+    _replace(rules, "op,algorithm,protocol,channels\n*,ring,simple,7\n")
     assert within(60, lambda: session.get(c) == ("ring", "simple", 7))
-    rules.write_text("op,algorithm,protocol,channels\n*,ring,simple,many\n")
+    _replace(rules, "op,algorithm,protocol,channels\n*,ring,simple,many\n")
     other = rules.with_name("other.csv")
     other.write_text("op,algorithm,protocol,channels\n*,ring,simple,9\n")
     assert session.get(c) == ("ring", "simple", 7)
