@@ -103,7 +103,7 @@ psm_status job_compare(const struct job_rank *r, int from, const uint8_t *in, in
         bool inside = i >= offset && i - offset < bytes;
         uint8_t meant = inside ? byte_of(from, r->rank, iter, i - offset) : JOB_UNTOUCHED;
         if (r->check[i] == meant) continue;
-        printf("rank %d WRONG DATA from %d, iter %d, %llu bytes: byte %llu is %02x, %02x is meant\n", r->rank, from,
+        printf("rank %d WRONG DATA from %d, iter %d, %llu bytes: byte %llu is %02x, expected %02x\n", r->rank, from,
                iter, (unsigned long long)bytes, (unsigned long long)i, r->check[i], meant);
         return PSM_ERR_INTERNAL;
     }
