@@ -119,7 +119,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     notes = [
-        f"{files[i].path} has no end of line at its end: the last line may be cut, or its process still writes it"
+        f"{files[i].path} does not end with a line break: the last line may be cut, or its process still writes it"
         for i in _cut(job)
     ]
     notes += list(getattr(job.scan, "notes", ()))

@@ -502,7 +502,11 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     totals = job.scan.totals
     if not runs and not totals.matched and not totals.unmatched:
         lines_ = counted(totals.lines, "line")
-        return Verdict.INCONCLUSIVE, f"no line of NCCL or of a launcher that psmkit knows in {lines_}", 0.5
+        return (
+            Verdict.INCONCLUSIVE,
+            f"psmkit knows none of the {lines_}: none is of NCCL, a framework or a launcher that it reads",
+            0.5,
+        )
     if not runs:
         return Verdict.INCONCLUSIVE, "the input holds no lines of a NCCL run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))

@@ -244,7 +244,7 @@ class _Recoded:
 
 
 class _Gzip:
-    """A gzip stream, read with isal. Where the data is cut or damaged, isal drops what it had decoded so far and zlib does not."""
+    """A gzip stream, read with isal. Where the data is cut, isal drops what it decoded since its last full buffer; zlib does not."""
 
     def __init__(self, fast: Any, raw: BinaryIO) -> None:
         self._stream, self._raw, self._fast, self._given = fast, raw, True, 0
