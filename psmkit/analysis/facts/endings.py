@@ -11,7 +11,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["STOPS", "WENT_ON", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = ["STOPS", "WENT_ON", "continued", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -134,3 +134,20 @@ def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
         return True
     process = job.process(proc)
     return process.stream == event.stream and process.last.seq > event.ref.seq + WENT_ON
+
+
+def continued(job: Job, run: int | None, event: Event, proc: int | None) -> bool:
+    """Whether the process ``proc`` or its job worked or ended well after a line that this process printed."""
+    if went_on(job, event, proc, run):
+        return True
+    good = (e for e in job.events("nccltests.ok", "program.done", run=run) if e.stream == event.stream)
+    if any((e.last or e.ref).seq > event.ref.seq for e in good):
+        return True
+    procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
+    return any(
+        ref is not None and ref.seq > event.ref.seq
+        for p in procs
+        if job.process(p).stream == event.stream
+        for i in job.instances_of.get(p, ())
+        for ref in (i.complete, i.last_op)
+    )

@@ -8,7 +8,7 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.exceptions import Raised, raised, told
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding
@@ -36,6 +36,7 @@ def _exceptions(
         for rank, item in found.items()
         if rank is not None
         and rank not in known
+        and item.event.name not in told(job)  # which has a finding of its own
         and not endings.went_on(job, item.event, outside.proc_of_event(job, item.event), run)
     }
     if not by_rank:
