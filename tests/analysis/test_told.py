@@ -223,6 +223,38 @@ FORMATS = {
         "hung",
         [{"rank": 5}],
     ),
+    "jax, task 0": (
+        "E x.cc:1] UNAVAILABLE: Task /job:jax_worker/replica:0/task:0 heartbeat timeout.\n",
+        "failed",
+        [{"rank": 0}],
+    ),
+    "paddle": (
+        "W comm_task_manager.cc:150] Find timeout start but not finish task:group_key:21,group_ranks:[0, 1],global_rank:3,local_rank:1,"
+        "comm_count:12,op:AllReduce,started:1,completed:0,numel:4,nranks:2\n",
+        "hung",
+        [],
+    ),
+    "gloo connect": (
+        HEAD
+        + "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:210] Connect timeout [10.0.0.7]:8811\n",
+        "failed",
+        [{"host": "10.0.0.7"}],
+    ),
+    "data parallel": (
+        HEAD + "RuntimeError: Caught RuntimeError in replica 1 on device 3.\n",
+        "failed",
+        [{"device": 3}],
+    ),
+    "pinned memory": (
+        HEAD + "RuntimeError: Caught RuntimeError in pin memory thread for device 2.\n",
+        "failed",
+        [{"device": 2}],
+    ),
+    "data loader": (
+        HEAD + "RuntimeError: DataLoader worker (pid 27351) is killed by signal: Killed.\n",
+        "failed",
+        [{"pid": 27351}],
+    ),
     "jax restart": (
         f"ABORTED: {TASK}3 unexpectedly tried to connect with a different incarnation. It has likely restarted.\n",
         "failed",

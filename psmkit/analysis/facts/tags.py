@@ -93,7 +93,7 @@ def rank_in_line(text: str) -> int | None:
 
 def ranks_in(text: Value | None) -> list[int]:
     """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
-    parts = str(text or "").rpartition("[")[2].split(",")
+    parts = str("" if text is None else text).rpartition("[")[2].split(",")
     return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
 
 
