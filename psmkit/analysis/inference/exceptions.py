@@ -56,10 +56,10 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
         if job.run_of_event(event) != run:
             continue
         if event.name in names:
-            rank = outside.global_rank(job, event)
-            if rank is not None and not endings.stopped(job, event):
+            own = outside.global_rank(job, event)
+            if own is not None and not endings.stopped(job, event):
                 line = "".join(e.text for e in job.quotes.of(event.ref))
-                out.setdefault(rank, Raised(rank, event, without_tag(line, event.tag)[:_LONGEST]))
+                out.setdefault(own, Raised(own, event, without_tag(line, event.tag)[:_LONGEST]))
             continue
         head = _before(heads, event)
         if head is None:
