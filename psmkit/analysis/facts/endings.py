@@ -138,16 +138,21 @@ def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
 
 def continued(job: Job, run: int | None, event: Event, proc: int | None) -> bool:
     """Whether the process ``proc`` or its job worked or ended well after a line that this process printed."""
-    if went_on(job, event, proc, run):
-        return True
-    good = (e for e in job.events("nccltests.ok", "program.done", run=run) if e.stream == event.stream)
-    if any((e.last or e.ref).seq > event.ref.seq for e in good):
-        return True
-    procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
-    return any(
-        ref is not None and ref.seq > event.ref.seq
-        for p in procs
-        if job.process(p).stream == event.stream
-        for i in job.instances_of.get(p, ())
-        for ref in (i.complete, i.last_op)
-    )
+    return went_on(job, event, proc, run) or _latest_work(job).get((run, event.stream), -1) > event.ref.seq
+
+
+@once
+def _latest_work(job: Job) -> dict[tuple[int | None, int], int]:
+    """The last line of each run and stream that shows work or a good end."""
+    out: dict[tuple[int | None, int], int] = {}
+    for event in job.events("nccltests.ok", "program.done"):
+        key = (job.run_of_event(event), event.stream)
+        out[key] = max(out.get(key, -1), (event.last or event.ref).seq)
+    for run in job.runs:
+        for proc in run.procs:
+            key = (run.index, job.process(proc).stream)
+            for instance in job.instances_of.get(proc, ()):
+                for ref in (instance.complete, instance.last_op):
+                    if ref is not None:
+                        out[key] = max(out.get(key, -1), ref.seq)
+    return out

@@ -30,7 +30,8 @@ _SHOWN = 4
 @rule(order=29)
 def find(job: Job) -> list[Finding]:
     """The finding of each entry with a title, the first line of a run first: those behind it may follow from it."""
-    entries = {m.name: m for m in lines.catalogue(job).messages if m.title is not None and m.name in set(job.names)}
+    known = lines.catalogue(job).by_name
+    entries = {name: known[name] for name in job.names if name in known and known[name].title is not None}
     if not entries:
         return []
     out: list[Finding] = []
