@@ -283,7 +283,8 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
         for rank in finding.culprits:
             proc = behind_rank(job, run.index, rank, finding.comm)
             # a launcher's line can name the process of a rank that printed nothing
-            info = job.scan.processes[proc] if proc is not None else _named(finding, rank)
+            named = _named(finding, rank) if proc is None else None
+            info = job.scan.processes[proc] if proc is not None else named
             claim = job.numbering.known.get(proc) if proc is not None else None
             key = (rank, finding.comm)
             out.setdefault(
@@ -296,7 +297,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     global_rank=global_rank(job, proc, rank, finding.comm),
                     host=info.host if info else None,
                     pid=info.pid if info else None,
-                    device=device_of_rank(job, proc, rank, finding.comm),
+                    device=named.device if named is not None else device_of_rank(job, proc, rank, finding.comm),
                     stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                     rank_basis=claim.basis if claim is not None else None,
                 ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any
 
 from psmkit.model.codes import CODES
@@ -69,7 +70,7 @@ _STATES = ("recorded", "done")
 _RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "comm.named", "proc.birth"})
 
 _TEXT_KEYS = frozenset(
-    "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()
+    "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank title".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
 _KEYS = _TEXT_KEYS | _LIST_KEYS | {"early", "origin", "sample", "set"}
@@ -95,6 +96,7 @@ class Message:
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
+    ``title`` is the headline of a line that says by itself who failed: fields in braces, and ``{who}``.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Message:
     next_step: str | None = None
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
+    title: str | None = None
     early: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
@@ -290,12 +293,30 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=own_rank,
+        title=_title(entry, patterns, finding, fail),
         early=entry.get("early", False),
         repairs=tuple(entry.get("repairs", ())),
         constants=constants,
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )
+
+
+def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], finding: str | None, fail: Any) -> str | None:
+    title = entry.get("title")
+    if title is None:
+        return None
+    if finding is None:
+        raise fail("a title needs a finding")
+    known = {"who", *entry.get("set", {})}
+    try:
+        parts = [name for _, name, _, _ in Formatter().parse(title) if name is not None]
+    except ValueError as e:
+        raise fail(f"bad title: {e}") from None
+    for name in parts:
+        if name not in known and not all(f"{{{name}:" in pattern for pattern in patterns):
+            raise fail(f"title names {name!r}, which is not a field of each pattern")
+    return str(title)
 
 
 def _constants(entry: Mapping[str, Any], patterns: tuple[str, ...], role: str | None, fail: Any) -> dict[str, Value]:

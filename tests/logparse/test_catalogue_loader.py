@@ -56,6 +56,9 @@ def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> Non
         ),
         ('[[message]]\nname = "x"\npattern = "a {b:int}"\nset = {b = 1}\n', "x", "set names 'b'"),
         ('[[message]]\nname = "x"\npattern = "a"\nset = {b = true}\n', "x", "set takes a number or a text"),
+        ('[[message]]\nname = "x"\npattern = "a {b:int}"\ntitle = "{who}: {b}"\n', "x", "a title needs a finding"),
+        ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM402"\ntitle = "{b}"\n', "x", "title names 'b'"),
+        ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM402"\ntitle = "{b"\n', "x", "bad title"),
         ('[[message]]\nname = "x"\npattern = "a1"\n[[message]]\nname = "x"\npattern = "a2"\n', "x", "second entry"),
     ],
 )

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["STOPS", "WENT_ON", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = ["STOPS", "WENT_ON", "continued", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -134,3 +134,25 @@ def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
         return True
     process = job.process(proc)
     return process.stream == event.stream and process.last.seq > event.ref.seq + WENT_ON
+
+
+def continued(job: Job, run: int | None, event: Event, proc: int | None) -> bool:
+    """Whether the process ``proc`` or its job worked or ended well after a line that this process printed."""
+    return went_on(job, event, proc, run) or _latest_work(job).get((run, event.stream), -1) > event.ref.seq
+
+
+@once
+def _latest_work(job: Job) -> dict[tuple[int | None, int], int]:
+    """The last line of each run and stream that shows work or a good end."""
+    out: dict[tuple[int | None, int], int] = {}
+    for event in job.events("nccltests.ok", "program.done"):
+        key = (job.run_of_event(event), event.stream)
+        out[key] = max(out.get(key, -1), (event.last or event.ref).seq)
+    for run in job.runs:
+        for proc in run.procs:
+            key = (run.index, job.process(proc).stream)
+            for instance in job.instances_of.get(proc, ()):
+                for ref in (instance.complete, instance.last_op):
+                    if ref is not None:
+                        out[key] = max(out.get(key, -1), ref.seq)
+    return out

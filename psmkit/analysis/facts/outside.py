@@ -39,6 +39,11 @@ def global_rank(job: Job, event: Event) -> int | None:
     rank = event.fields.get("rank")
     if isinstance(rank, int) and event.name.startswith("torch.") and is_default_group(event.fields):
         return rank
+    entry = lines.catalogue(job).by_name.get(event.name)
+    if entry is not None and entry.title is not None and entry.own_rank is not None:
+        own = event.fields.get(entry.own_rank)
+        if isinstance(own, int):
+            return own
     if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.")):
         return rank
     alone = _only_process(job, event) if pid is None else None
@@ -48,9 +53,11 @@ def global_rank(job: Job, event: Event) -> int | None:
 @once
 def _line_ranks(job: Job) -> dict[Ref, int]:
     """The ranks in the lines themselves, read in one pass because seeking back in a compressed input is slow."""
-    events = [e for e in job.events("torch.", "sys.", "framework.") if e.proc < 0 and rank_of_tag(e.tag) is None][
-        :_MOST_LINES
-    ]
+    events = [
+        e
+        for e in job.events("torch.", "sys.", "framework.", "jax.", "xla.")
+        if e.proc < 0 and rank_of_tag(e.tag) is None
+    ][:_MOST_LINES]
     lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
     for event in events:

@@ -36,13 +36,17 @@ _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
 _VLLM = re.compile(r"^\(Worker_TP(\d{1,18})(?:_EP\d+)? pid=\d+\)$")
 _TORCH = re.compile(r"\brank\s*(\d{1,18})")
 # A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, without pipelines),
-# TensorRT-LLM.
+# TensorRT-LLM, Lightning, Composer, NVIDIA's resiliency extension, Orbax (JAX's process).
 _IN_LINE = (
     re.compile(r"\[rank(\d{1,18})\]:"),
     re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "),
     re.compile(r"\[TRT-LLM\] \[RANK (\d{1,18})\]"),
+    re.compile(r"\[rank: (\d{1,18})\] "),
+    re.compile(r"\brank(\d{1,18})\[\d+\]\[\w+\]: "),
+    re.compile(r"\[workload:(\d{1,18})\(\d+\) infra:"),
+    re.compile(r"\[process=(\d{1,18})\]\[thread="),
 )
 # torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
 _ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
@@ -89,7 +93,7 @@ def rank_in_line(text: str) -> int | None:
 
 def ranks_in(text: Value | None) -> list[int]:
     """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
-    parts = str(text or "").rpartition("[")[2].split(",")
+    parts = str("" if text is None else text).rpartition("[")[2].split(",")
     return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
 
 

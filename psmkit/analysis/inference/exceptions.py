@@ -5,13 +5,15 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
+from psmkit.model import CODES, Effect
 
-__all__ = ["Raised", "raised", "uncaught", "unfinished"]
+__all__ = ["Raised", "raised", "told", "uncaught", "unfinished"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
@@ -49,8 +51,15 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
     blocks = _places(job, run, "launch.elastic.rank")
     tasks = _places(job, run, "launch.ray.task_error")
     out: dict[int | None, Raised] = {}
-    for event in job.events("sys.python.exception", "sys.python.memory"):
+    names = told(job)
+    for event in job.events("sys.python.exception", "sys.python.memory", *names):
         if job.run_of_event(event) != run:
+            continue
+        if event.name in names:
+            own = outside.global_rank(job, event)
+            if own is not None and not endings.stopped(job, event):
+                line = "".join(e.text for e in job.quotes.of(event.ref))
+                out.setdefault(own, Raised(own, event, without_tag(line, event.tag)[:_LONGEST]))
             continue
         head = _before(heads, event)
         if head is None:
@@ -76,6 +85,18 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
             rank = outside.global_rank(job, event)
             out.setdefault(rank, Raised(rank, event, text))
     return out
+
+
+@once
+def told(job: Job) -> frozenset[str]:
+    """The messages that say by themselves that the process which prints them failed."""
+    known = lines.catalogue(job).by_name
+    found = (known[name] for name in job.names if name in known)
+    return frozenset(m.name for m in found if m.title and m.blames == "self" and _fails(m.finding))
+
+
+def _fails(code: str | None) -> bool:
+    return code is not None and CODES[code].effect is Effect.FAILS
 
 
 def uncaught(job: Job, run: int | None) -> list[Raised]:

@@ -84,21 +84,7 @@ def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
 
 def _continued(job: Job, run: int | None, event: Event) -> bool:
     """Whether the job worked or ended well after a line."""
-    if endings.went_on(job, event, outside.proc_of_event(job, event), run):
-        return True
-    good = (e for e in job.events("nccltests.ok", "program.done", run=run) if e.stream == event.stream)
-    if any((e.last or e.ref).seq > event.ref.seq for e in good):
-        return True
-    procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
-    steps = (
-        seq
-        for p in procs
-        if job.process(p).stream == event.stream
-        for i in job.instances_of.get(p, ())
-        for ref in (i.complete, i.last_op)
-        if ref is not None and (seq := ref.seq) > event.ref.seq
-    )
-    return next(steps, None) is not None
+    return endings.continued(job, run, event, outside.proc_of_event(job, event))
 
 
 def _named(events: Sequence[Event]) -> list[Named]:

@@ -8,10 +8,10 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.exceptions import Raised, raised, told
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.model import Finding
+from psmkit.model import Finding, Named
 
 __all__ = ["find"]
 
@@ -36,6 +36,7 @@ def _exceptions(
         for rank, item in found.items()
         if rank is not None
         and rank not in known
+        and item.event.name not in told(job)  # which has a finding of its own
         and not endings.went_on(job, item.event, outside.proc_of_event(job, item.event), run)
     }
     if not by_rank:
@@ -76,6 +77,7 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
         how = str(event.fields.get("signame", "")) or "it exited"
         full = "Bus error" in how
         who = f"rank {rank}" if rank is not None else "a rank"
+        pid = event.fields.get("pid")
         out.append(
             new_finding(
                 job,
@@ -88,6 +90,7 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
                 ranks=[rank] if rank is not None else [],
                 procs=[proc] if proc is not None else [],
                 culprits=[rank] if rank is not None else [],
+                named=[Named(pid=pid)] if rank is None and proc is None and isinstance(pid, int) else [],
                 stage="error",
             )
         )

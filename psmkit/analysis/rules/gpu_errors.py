@@ -34,7 +34,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 job, event, outside.proc_of_event(job, event), run
             ):
                 rank = outside.global_rank(job, event)
-                by_rank.setdefault(group_rank(event) if rank is None else rank, event)
+                by_rank.setdefault((group_rank(event) or _device(event)) if rank is None else rank, event)
         if not by_rank:
             continue
         ranks = sorted(r for r in by_rank if isinstance(r, int))
@@ -62,12 +62,12 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 + (", after the watchdog gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
-                explanation=None if not members else OF_GROUP,
+                explanation=OF_GROUP if any(m.comm is not None for m in members) else None,
                 refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
                 culprits=[] if after else culprits,
-                named=members[:1] if not after else [],
+                named=_blamed(members) if not after else [],
                 stage="error",
             )
         )
@@ -75,7 +75,20 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
 
 
 def _member(named: Named) -> str:
-    return f"rank {named.rank} of {named.comm}"
+    return f"rank {named.rank} of {named.comm}" if named.rank is not None else f"device {named.device}"
+
+
+def _device(event: Event) -> Named | None:
+    """The device that a line names, as the process numbers it."""
+    device = event.fields.get("device")
+    return Named(device=device) if isinstance(device, int) else None
+
+
+def _blamed(members: list[Named]) -> list[Named]:
+    """The first of several ranks, and of devices at most two: more of them fail for the same reason."""
+    if members and members[0].rank is None:
+        return members if len(members) <= _SHOWN else []
+    return members[:1]
 
 
 def _xids(job: Job, run: int | None) -> list[Finding]:
@@ -89,7 +102,9 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
         what = str(event.fields.get("what", ""))
         if number == 45 or "caused by previous" in what:
             continue  # the clean-up after another error
-        rank = gpus.rank_of_bus(job, run, bus, event.fields.get("pid"))
+        host, pid = event.fields.get("host"), event.fields.get("pid")
+        rank = gpus.rank_of_bus(job, run, bus, pid)
+        place = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
         hard = number in gpus.HARD_XIDS
         out.append(
             new_finding(
@@ -112,6 +127,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 refs=[event.ref],
                 ranks=[rank] if rank is not None else [],
                 culprits=[rank] if rank is not None else [],
+                named=[place] if rank is None and place != Named() else [],
                 stage="error",
             )
         )
