@@ -9,7 +9,7 @@ from psmkit.logparse.types import Event
 __all__ = ["ended", "since", "step"]
 
 #: Lines of torch in which it ends its process after a timeout.
-_ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
+_ENDS = ("torch.heartbeat.timeout", "torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
 _RECORD = "Set TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
 
 
@@ -36,6 +36,6 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
     parts = [first, f"Read the lines {when}."]
     parts.append(
-        f"Processes of this run have ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
+        f"At least one process of this run ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
     )
     return " ".join(part for part in parts if part)

@@ -59,13 +59,14 @@ def find(job: Job) -> list[Finding]:
         devices = [] if ranks else _devices(events)
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
+        host = _host(job, events) if devices else None
         if devices:
-            who = f"the rank on {_device_text(devices)}"
+            who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
         bare = bool(devices) and all(_bare(job, e) for e in events)
         if bare:
             who = f"the process with {joined(f'[{d}]' for d in devices)} before its line"
             source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
-        # a peer whose connection broke is gone; an address without a route says nothing about it
+        # a connection can break at both ends; an address without a route says nothing about its process
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
         code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
@@ -77,12 +78,12 @@ def find(job: Job) -> list[Finding]:
                 title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {faults.brief(job, first)}",
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
-                explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
+                explanation=f"{known.meaning} The line carries no {'' if host else 'host and '}process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
                 next_step=known.next_step,
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
                 culprits=ranks if cause and known.blames != "peer" else [],
-                named=_named(events, devices, bare, known, broke) if cause else [],
+                named=_named(events, devices, host, bare, known, broke) if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )
@@ -107,8 +108,24 @@ def _bare(job: Job, event: Event) -> bool:
     return event.tag is None and text.lstrip().startswith(f"[{event.device}]")
 
 
-def _named(events: Sequence[Event], devices: Sequence[int], bare: bool, known: Message, broke: bool) -> list[Named]:
-    """The peer whose connection broke, else the devices that report a failure of their own."""
-    if broke:
-        return blame.addressed(events)
-    return [Named(device=device, basis=_BARE if bare else None) for device in devices] if known.blames != "peer" else []
+def _host(job: Job, events: Sequence[Event]) -> str | None:
+    """The name before the device in the prefix of all these lines: that of a host whose pid and thread are lost."""
+    found = set()
+    for event in events:
+        prefix, device, _ = "".join(quote.text for quote in job.quotes.of(event.ref)).partition(f" [{event.device}] ")
+        name = prefix.rpartition(" ")[2] if device else ""
+        plain = name.replace("-", "").replace(".", "").replace("_", "")
+        found.add(name if plain.isascii() and plain.isalnum() and not plain.isdigit() else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _named(
+    events: Sequence[Event], devices: Sequence[int], host: str | None, bare: bool, known: Message, broke: bool
+) -> list[Named]:
+    """The devices that report a failure. Of a connection that broke the peer, and, if only an error of a call shows it, both ends."""
+    ours = [Named(host=host, device=device, basis=_BARE if bare else None) for device in devices]
+    if not broke:
+        return ours if known.blames != "peer" else []
+    peers = blame.addressed(events)
+    unsure = all("err" in event.fields for event in events)
+    return [*peers, *(ours if host and peers and unsure else [])]

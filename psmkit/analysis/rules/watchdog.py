@@ -433,7 +433,7 @@ def _stuck_thread(job: Job, run: int | None, who: str, seconds: Value | None) ->
         return "Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads."
     limit = f"the {seconds} s" if seconds is not None else "the time"
     return (
-        f"The process has ended: read the last lines that {who} printed before this one. "
+        f"torch ends the process: read the last lines that {who} printed before this one. "
         f"Run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before it ends."
     )
 
@@ -472,7 +472,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                 + (f" for {seconds} s" if seconds is not None else ""),
                 confidence=0.6 if run in timed_out else 0.8,
                 explanation=(
-                    "The heartbeat monitor saw no progress of the watchdog thread and ended the process. Such a thread is stuck in a NCCL or CUDA call, "
+                    "The heartbeat monitor saw no progress of the watchdog thread; it ends the process in such a case. Such a thread is stuck in a NCCL or CUDA call, "
                     "or waits for the GIL that another thread holds in such a call."
                 ),
                 next_step=_stuck_thread(job, run, who, seconds),
