@@ -14,7 +14,9 @@ NVLS = (
     "n1:33:73 [3] NCCL INFO init.cc:1010 -> 1\n"
     "n1:33:73 [3] NCCL INFO group.cc:64 -> 1 [Async thread]\n"
 )
-MAIN = "n1:{pid}:{pid} [{dev}] NCCL INFO group.cc:418 -> {code}\nn1:{pid}:{pid} [{dev}] NCCL INFO init.cc:1876 -> {code}\n"
+MAIN = (
+    "n1:{pid}:{pid} [{dev}] NCCL INFO group.cc:418 -> {code}\nn1:{pid}:{pid} [{dev}] NCCL INFO init.cc:1876 -> {code}\n"
+)
 NAMES = "n1:{pid}:{pid} [{dev}] NCCL INFO comm 0x78{dev} rank {dev} nranks 4 cudaDev {dev} busId d{dev}000 - Abort COMPLETE\n"
 QUIET = "n1:{pid}:{pid} [{dev}] NCCL INFO Setting affinity for GPU {dev} to ffff\n"
 
@@ -106,4 +108,44 @@ def test_a_missing_attribute_that_ends_init_is_the_error_of_its_rank(tmp_path: P
 def test_a_heartbeat_monitor_that_ends_its_process_leaves_no_stack_to_take(tmp_path: Path) -> None:
     line = "[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=3\n"
     found = first(analyzed(tmp_path, line))
-    assert not found.next_step.startswith("Attach gdb") and "Run again" in found.next_step
+    assert found.next_step.startswith("If the process still runs") and "If it is gone, run again" in found.next_step
+
+
+FULL = "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+SEGMENT = "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-{kind}-6c6b02bad5bfc129-{channel}-{sender}-{receiver} (size 9637888)\n"
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("send", 2), ("recv", 3)])
+def test_the_name_of_a_segment_tells_which_rank_creates_it(tmp_path: Path, kind: str, rank: int) -> None:
+    segment = SEGMENT.format(kind=kind, channel=1, sender=2, receiver=3)
+    log = FULL + "NCCL INFO include/shm.h:41 -> 2\n" + segment
+    report = analyzed(tmp_path, "".join(f"[5] {line}\n" for line in log.splitlines()))
+    assert [c.rank for c in report.culprits] == [rank]
+    assert [f.code for f in report.findings if f.severity != "info"] == ["PSM503"]
+    report = analyzed(tmp_path, "".join(f"n1:41:47 [0] {line}\n" for line in log.splitlines()))
+    assert [(c.rank, c.pid) for c in report.culprits] == [(rank, 41)]
+
+
+def test_one_full_dev_shm_is_one_cause(tmp_path: Path) -> None:
+    log = "".join(
+        f"n1:{pid}:{pid + 9} [0] {line}\n"
+        for pid, rank in ((41, 0), (42, 2))
+        for line in (
+            FULL
+            + "NCCL INFO include/shm.h:41 -> 2\n"
+            + SEGMENT.format(kind="recv", channel=0, sender=rank + 1, receiver=rank)
+        ).splitlines()
+    )
+    for text in (log, log.replace("nccl-shm-recv-", "nccl-")):  # the rank of each process is known, or is not
+        report = analyzed(tmp_path, text)
+        (cause,) = [cause for cause in report.causes if report.findings[cause.finding].severity == "error"]
+        assert report.findings[cause.finding].code == "PSM503" and cause.same
+        assert (
+            "=1g" in report.findings[cause.finding].next_step and "64m" not in report.findings[cause.finding].next_step
+        )
+        assert "3 ranks" not in report.findings[cause.finding].explanation
+
+
+def test_lines_of_two_devices_stay_two_findings(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, f"[5] {FULL}[6] {SEGMENT.format(kind='send', channel=0, sender=1, receiver=2)}")
+    assert len([f for f in report.findings if f.severity != "info"]) == 2

@@ -300,7 +300,7 @@ def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
     )
     alive = run_rule(find, tmp_path, job=_stuck(0, 480))
     dead = run_rule(find, tmp_path, job=_stuck(0, 480) + ends)
-    assert "Attach gdb" in alive[0].next_step
+    assert "attach gdb at once" in alive[0].next_step
     assert all("Attach gdb" not in f.next_step and "has ended" in f.next_step for f in dead)
 
 

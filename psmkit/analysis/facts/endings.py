@@ -30,7 +30,13 @@ _GIVES_UP = (
     "nccltests.failure",
 )
 #: Those of them that are about time.
-_WAITED = ("torch.watchdog.timeout", "torch.failed_or_timed_out", "torch.heartbeat.", "torch.store.timeout", "torch.barrier.")
+_WAITED = (
+    "torch.watchdog.timeout",
+    "torch.failed_or_timed_out",
+    "torch.heartbeat.",
+    "torch.store.timeout",
+    "torch.barrier.",
+)
 #: From these on a launcher, or a person, ends the ranks that are left.
 STOPS = (
     "launch.elastic.sigterm",

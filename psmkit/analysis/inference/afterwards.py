@@ -9,7 +9,7 @@ from psmkit.logparse.types import Event
 __all__ = ["ended", "since", "step"]
 
 #: Lines of torch in which it ends its process after a timeout.
-_ENDS = ("torch.heartbeat.timeout", "torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
+_ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
 _RECORD = "Set TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
 
 

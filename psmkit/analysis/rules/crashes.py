@@ -38,7 +38,9 @@ _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
 #: What torchrun's line proves.
-_FROM_OUTSIDE = "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
+_FROM_OUTSIDE = (
+    "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
+)
 
 
 @rule(order=30)
@@ -152,7 +154,9 @@ def _has_procs(job: Job, run: int | None) -> bool:
 
 def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[int | None]) -> bool:
     """Whether a process ended itself because of a failed collective."""
-    given_up = [e for e in given_up if e.stream != death.events[0].stream or e.ref.seq < death.events[0].ref.seq]
+    last = death.events[0]
+    if last.name.startswith("sys."):  # the words of the process; a launcher's report can stand anywhere
+        given_up = [e for e in given_up if e.stream != last.stream or e.ref.seq < last.ref.seq]
     if not given_up or death.signal in FAULTS or death.oom:
         return False
     pids = {pid_of_tag(e.tag) for e in given_up}
@@ -312,7 +316,9 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     ranks = [d.rank for d in followers if d.rank is not None]
     who = ranks_text(ranks) if ranks else "the job"
     timeout = any(endings.by_time(e) for e in given_up)
-    why = f"after {'a timeout' if timeout else 'an error'} that the log shows" if given_up else "by a signal from outside"
+    why = (
+        f"after {'a timeout' if timeout else 'an error'} that the log shows" if given_up else "by a signal from outside"
+    )
     return new_finding(
         job,
         "PSM408",

@@ -47,7 +47,7 @@ def find(job: Job) -> list[Finding]:
     ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
     told = any(c.fatal for c in faults.cascades(job))
     out: list[Finding] = []
-    for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
+    for name, events in _merged(kinds, entries).items():
         known, first = entries[name], events[0]
         fails = known.severity == "error" and not told and first.ref.seq > ends
         # a consequence of another line is not a second cause
@@ -56,9 +56,13 @@ def find(job: Job) -> list[Finding]:
         # a bare number may be that of the line, and a line without a tag may be of any rank
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
+        stated = [] if ranks else _stated(job, events)
+        ranks = ranks or stated
         devices = [] if ranks else _devices(events)
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
+        if stated:
+            source = "The name of the segment shows the rank."
         host = _host(job, events) if devices else None
         if devices:
             who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
@@ -89,6 +93,25 @@ def find(job: Job) -> list[Finding]:
             )
         )
     return out
+
+
+def _merged(kinds: dict[str, list[Event]], entries: dict[str, Message]) -> dict[str, list[Event]]:
+    """The kinds of lines, those of one failure together: they prove one code, which says what failed, about the same places."""
+    heads: dict[tuple[object, ...], str] = {}
+    out: dict[str, list[Event]] = {}
+    for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
+        code = entries[name].finding
+        says = code is not None and CODES[code].breaks and not CODES[code].general and entries[name].blames == "self"
+        key = (code, frozenset((e.stream, e.tag, e.device) for e in events)) if says else (name,)
+        out.setdefault(heads.setdefault(key, name), []).extend(events)
+    return out
+
+
+def _stated(job: Job, events: Sequence[Event]) -> list[int]:
+    """The rank that lines of one device state themselves, if they agree."""
+    fields = ((known.own_rank, e.fields) for e in events if (known := faults.message(job, e.name)) is not None)
+    found = {rank for name, values in fields if name and isinstance(rank := values.get(name), int)}
+    return sorted(found) if len(found) == 1 and len({e.device for e in events}) == 1 else []
 
 
 def _devices(events: Sequence[Event]) -> list[int]:

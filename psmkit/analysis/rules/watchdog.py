@@ -429,13 +429,11 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
 
 
 def _stuck_thread(job: Job, run: int | None, who: str, seconds: Value | None) -> str:
+    limit = f"the {seconds} s" if seconds is not None else "the time (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC)"
+    again = f"run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before torch ends it."
     if not afterwards.ended(job, run):
-        return "Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads."
-    limit = f"the {seconds} s" if seconds is not None else "the time"
-    return (
-        f"torch ends the process: read the last lines that {who} printed before this one. "
-        f"Run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before it ends."
-    )
+        return f"If the process still runs, attach gdb at once, and take the stacks of its threads: torch ends such a process. If it is gone, {again}"
+    return f"The process has ended: read the last lines that {who} printed before this one. R{again[1:]}"
 
 
 def _timeout_line(group: Group, states: Mapping[int, Member]) -> str:
