@@ -155,8 +155,9 @@ def _has_procs(job: Job, run: int | None) -> bool:
 def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[int | None]) -> bool:
     """Whether a process ended itself because of a failed collective."""
     last = death.events[0]
-    if last.name.startswith("sys."):  # the words of the process; a launcher's report can stand anywhere
-        given_up = [e for e in given_up if e.stream != last.stream or e.ref.seq < last.ref.seq]
+    if pid_of_tag(last.tag) is not None:
+        # the tag shows that another process printed a line below
+        given_up = [e for e in given_up if e.tag == last.tag or e.stream != last.stream or e.ref.seq < last.ref.seq]
     if not given_up or death.signal in FAULTS or death.oom:
         return False
     pids = {pid_of_tag(e.tag) for e in given_up}

@@ -32,18 +32,7 @@ _BARE = f"{ASSUMED}number in brackets"
 @rule(order=20)
 def find(job: Job) -> list[Finding]:
     """One finding for each kind of warning without a process; the first one is the most probable cause."""
-    kinds: dict[str, list[Event]] = {}
-    entries: dict[str, Message] = {}
-    table = job.scan.events
-    for event in table.make(((table.proc < 0) & table.of_level("WARN", "ABORT")).nonzero()[0]):
-        if (event.where or "").startswith("ras/"):
-            continue
-        known = faults.message(job, event.name)
-        if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
-            kinds.setdefault(event.name, []).append(event)
-            entries[event.name] = known
-    if not kinds:
-        return []
+    kinds, entries = _kinds(job)
     ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
     told = any(c.fatal for c in faults.cascades(job))
     out: list[Finding] = []
@@ -57,17 +46,17 @@ def find(job: Job) -> list[Finding]:
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
         stated = [] if ranks else _stated(job, events)
-        ranks = ranks or stated
         devices = [] if ranks else _devices(events)
+        ranks = ranks or stated
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         if stated:
-            source = "The name of the segment shows the rank."
+            source = "One of these lines states the rank."
         host = _host(job, events) if devices else None
-        if devices:
+        if devices and not ranks:
             who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
         bare = bool(devices) and all(_bare(job, e) for e in events)
-        if bare:
+        if bare and not ranks:
             who = f"the process with {joined(f'[{d}]' for d in devices)} before its line"
             source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
         # a connection can break at both ends; an address without a route says nothing about its process
@@ -86,13 +75,28 @@ def find(job: Job) -> list[Finding]:
                 next_step=known.next_step,
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
-                culprits=ranks if cause and known.blames != "peer" else [],
-                named=_named(events, devices, host, bare, known, broke) if cause else [],
+                culprits=ranks if cause and known.blames != "peer" and not stated else [],
+                named=_named(events, stated, devices, host, bare, known, broke) if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )
         )
     return out
+
+
+def _kinds(job: Job) -> tuple[dict[str, list[Event]], dict[str, Message]]:
+    """The warnings without a process, by message, and the entries of these messages."""
+    kinds: dict[str, list[Event]] = {}
+    entries: dict[str, Message] = {}
+    table = job.scan.events
+    for event in table.make(((table.proc < 0) & table.of_level("WARN", "ABORT")).nonzero()[0]):
+        if (event.where or "").startswith("ras/"):
+            continue
+        known = faults.message(job, event.name)
+        if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
+            kinds.setdefault(event.name, []).append(event)
+            entries[event.name] = known
+    return kinds, entries
 
 
 def _merged(kinds: dict[str, list[Event]], entries: dict[str, Message]) -> dict[str, list[Event]]:
@@ -143,10 +147,18 @@ def _host(job: Job, events: Sequence[Event]) -> str | None:
 
 
 def _named(
-    events: Sequence[Event], devices: Sequence[int], host: str | None, bare: bool, known: Message, broke: bool
+    events: Sequence[Event],
+    stated: Sequence[int],
+    devices: Sequence[int],
+    host: str | None,
+    bare: bool,
+    known: Message,
+    broke: bool,
 ) -> list[Named]:
     """The devices that report a failure. Of a connection that broke the peer, and, if only an error of a call shows it, both ends."""
-    ours = [Named(host=host, device=device, basis=_BARE if bare else None) for device in devices]
+    rank = stated[0] if stated else None
+    basis = _BARE if bare and rank is None else None
+    ours = [Named(rank, host=host, device=device, basis=basis) for device in devices or [None] * len(stated)]
     if not broke:
         return ours if known.blames != "peer" else []
     peers = blame.addressed(events)
