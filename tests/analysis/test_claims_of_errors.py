@@ -8,6 +8,7 @@ import pytest
 
 from psmkit.model import Finding, Report
 from tests.analysis.test_claims_of_excerpts import analyzed
+from tests.analysis.test_watchdog import timeout
 
 NVLS = (
     "n1:33:73 [3] transport/nvls.cc:246 NCCL WARN Cuda failure 3 'initialization error'\n"
@@ -149,3 +150,14 @@ def test_one_full_dev_shm_is_one_cause(tmp_path: Path) -> None:
 def test_lines_of_two_devices_stay_two_findings(tmp_path: Path) -> None:
     report = analyzed(tmp_path, f"[5] {FULL}[6] {SEGMENT.format(kind='send', channel=0, sender=1, receiver=2)}")
     assert len([f for f in report.findings if f.severity != "info"]) == 2
+
+
+def test_a_rank_whose_last_line_is_cut_may_report_too(tmp_path: Path) -> None:
+    log = timeout(1) + timeout(2) + timeout(3)
+    silent = "rank 0 of at least 4 does not report it"
+    assert silent in analyzed(tmp_path, log).reason
+    cut = analyzed(tmp_path, log + "[rank0]:[E617 0")
+    assert not cut.culprits and "rank 0" not in cut.reason
+    assert "no report of rank 0" not in first(cut).explanation
+    # a line of the program says nothing about its watchdog
+    assert silent in analyzed(tmp_path, log + "[rank0]: saving a checkpoint").reason

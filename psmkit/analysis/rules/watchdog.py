@@ -262,7 +262,7 @@ def _waits(silent: MissingRanks) -> str:
     text = "The ranks that report a timeout are those that wait: the cause is what they wait for."
     spans = list(islice(silent.spans(), _MOST_SPANS + 1))
     if 0 < len(spans) <= _MOST_SPANS:
-        text += f" {spans_text(spans).capitalize()} {'does' if len(silent) == 1 else 'do'} not report it."
+        text += f" The log shows no report of {spans_text(spans)}."
     return text
 
 
