@@ -159,5 +159,8 @@ def test_a_rank_whose_last_line_is_cut_may_report_too(tmp_path: Path) -> None:
     cut = analyzed(tmp_path, log + "[rank0]:[E617 0")
     assert not cut.culprits and "rank 0" not in cut.reason
     assert "no report of rank 0" not in first(cut).explanation
+    # ranks that report nothing above the cut may do so below it
+    cut = analyzed(tmp_path, timeout(1) + timeout(2) + timeout(4) + "[rank0]:[E617 0")
+    assert not cut.suspects and "ends within these reports, and shows none of rank 3" in cut.reason
     # a line of the program says nothing about its watchdog
     assert silent in analyzed(tmp_path, log + "[rank0]: saving a checkpoint").reason

@@ -15,7 +15,18 @@ from psmkit.analysis.inference.ras_tables import only_size
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 
-__all__ = ["OF_GROUP", "Group", "Member", "group_rank", "groups_of", "reporter", "silent_ranks", "size_of", "size_text"]
+__all__ = [
+    "OF_GROUP",
+    "Group",
+    "Member",
+    "cut_short",
+    "group_rank",
+    "groups_of",
+    "reporter",
+    "silent_ranks",
+    "size_of",
+    "size_text",
+]
 
 #: What to do with a rank of a process group.
 OF_GROUP = (
@@ -217,9 +228,19 @@ def _reporting(job: Job, run: int | None, group: Group) -> set[int]:
 def _printing(job: Job) -> dict[int | None, set[int]]:
     """The ranks of each run whose watchdogs print anything."""
     return {
-        run: {rank for event in events if (rank := reporter(job, event)) is not None} | _cut_off(job, events)
+        run: {rank for event in events if (rank := reporter(job, event)) is not None} | _cut_runs(job).get(run, set())
         for run, events in outside.runs_of(job, *_REPORTS).items()
     }
+
+
+@once
+def _cut_runs(job: Job) -> dict[int | None, set[int]]:
+    return {run: _cut_off(job, events) for run, events in outside.runs_of(job, *_REPORTS).items()}
+
+
+def cut_short(job: Job, run: int | None) -> bool:
+    """Whether a file ends within a report of a run's ranks: others may report below the cut."""
+    return bool(_cut_runs(job).get(run))
 
 
 def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:

@@ -22,6 +22,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
     Group,
     Member,
+    cut_short,
     groups_of,
     reporter,
     silent_ranks,
@@ -244,6 +245,8 @@ def _reason(
     of = size_text(job, run, group)
     if not silent:
         return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS and cut_short(job, run):
+        return f"the log ends within these reports, and shows none of {ranks_text(silent)} of {of}"
     if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
         return f"{ranks_text(silent)} of {of} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
@@ -273,6 +276,8 @@ def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
     """
     reports = [m.timeout for m in group.reporters if m.timeout is not None]
     folded = group.doubled or any(timeout.count > 1 for timeout in reports)
+    if cut_short(job, run):
+        return []
     few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
     if group.name not in (None, "0") or folded or not few or len({t.stream for t in reports}) > 1:
         return []
@@ -382,7 +387,7 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     reports = [m.timeout for m in group.members.values() if m.timeout is not None]
     if not seen and len({timeout.stream for timeout in reports}) > 1:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
-    if not seen and silent - outside.printing_ranks(job):
+    if not seen and (cut_short(job, run) or silent - outside.printing_ranks(job)):
         return _Absent()  # a part of an output may lack all lines of a rank
     if 1 < len(silent) <= damage.lost_lines(job, _procs(job, run, silent)):
         return _Absent()  # the reports of all but one of them may be lost
