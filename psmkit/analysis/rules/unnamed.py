@@ -157,8 +157,9 @@ def _named(
 ) -> list[Named]:
     """The devices that report a failure. Of a connection that broke the peer, and, if only an error of a call shows it, both ends."""
     rank = stated[0] if stated else None
+    places: list[int | None] = [*devices] or [None] * len(stated)
     basis = _BARE if bare and rank is None else None
-    ours = [Named(rank, host=host, device=device, basis=basis) for device in devices or [None] * len(stated)]
+    ours = [Named(rank, host=host, device=device, basis=basis) for device in places]
     if not broke:
         return ours if known.blames != "peer" else []
     peers = blame.addressed(events)
