@@ -39,6 +39,7 @@ def group(
         explains = hung and CODES[findings[head].code].explains
         near = (n for n in others if not explains and who[n] and who[n] <= who[head])
         same = {n for n in near if _same(findings[head], findings[n])}
+        same |= {n for n in others if not who[n] and not who[head] and _same_lines(findings[head], findings[n])}
         follows = [
             n
             for n in others
@@ -75,7 +76,20 @@ def _same(one: Finding, other: Finding) -> bool:
         return False
     if CODES[one.code].hangs(one.stage) and CODES[other.code].hangs(other.stage):
         return True
-    return bool(_lines(one.evidence[:1]) & _lines(other.evidence))
+    return _share_lines(one, other)
+
+
+def _same_lines(one: Finding, other: Finding) -> bool:
+    """Whether a finding that blames no rank is about lines and processes of another one."""
+    procs = set(other.processes)
+    alike = one.severity is other.severity and one.code != other.code and procs and procs <= set(one.processes)
+    return bool(alike) and _share_lines(one, other)
+
+
+def _share_lines(one: Finding, other: Finding) -> bool:
+    """Whether the decisive line of one of two findings is evidence of the other."""
+    first, second = _lines(one.evidence), _lines(other.evidence)
+    return bool(_lines(one.evidence[:1]) & second or _lines(other.evidence[:1]) & first)
 
 
 def _waits(finding: Finding) -> bool:

@@ -194,7 +194,7 @@ def _unexplained(ends: _Ends, errors: Sequence[faults.Cascade]) -> bool:
     first = next((c for c in errors if c.fatal), None)
     if first is None or first.own is False:
         return False
-    return first.torn or all(c.rank is None and c.pid is None for c in ends.run.culprits)
+    return first.unexplained or all(c.rank is None and c.pid is None for c in ends.run.culprits)
 
 
 def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:

@@ -300,12 +300,12 @@ def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
     )
     alive = run_rule(find, tmp_path, job=_stuck(0, 480))
     dead = run_rule(find, tmp_path, job=_stuck(0, 480) + ends)
-    assert "Attach gdb" in alive[0].next_step
+    assert "attach gdb at once" in alive[0].next_step
     assert all("Attach gdb" not in f.next_step and "has ended" in f.next_step for f in dead)
 
 
 @pytest.mark.parametrize(
-    ("over", "words"), [(False, "If the processes still run"), (True, "Processes of this run have ended")]
+    ("over", "words"), [(False, "If the processes still run"), (True, "At least one process of this run ended")]
 )
 def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Path) -> None:
     down = "[rank1]:[E626 06:24:41.2 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"

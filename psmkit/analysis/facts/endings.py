@@ -11,7 +11,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["STOPS", "WENT_ON", "continued", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = ["STOPS", "WENT_ON", "by_time", "continued", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -28,6 +28,14 @@ _GIVES_UP = (
     "torch.barrier.",
     "torch.fingerprint.mismatch",
     "nccltests.failure",
+)
+#: Those of them that are about time.
+_WAITED = (
+    "torch.watchdog.timeout",
+    "torch.failed_or_timed_out",
+    "torch.heartbeat.",
+    "torch.store.timeout",
+    "torch.barrier.",
 )
 #: From these on a launcher, or a person, ends the ranks that are left.
 STOPS = (
@@ -82,6 +90,11 @@ def _quitters(job: Job) -> dict[int | None, list[Event]]:
     for event in job.events(*_GIVES_UP):
         out.setdefault(job.run_of_event(event), []).append(event)
     return out
+
+
+def by_time(event: Event) -> bool:
+    """Whether a line of a rank that gives up says that it waited too long."""
+    return event.name.startswith(_WAITED)
 
 
 @once

@@ -36,6 +36,6 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
     parts = [first, f"Read the lines {when}."]
     parts.append(
-        f"Processes of this run have ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
+        f"At least one process of this run ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
     )
     return " ".join(part for part in parts if part)

@@ -62,6 +62,7 @@ _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
 _ALARMS = ("WARN", "ABORT")
 #: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
 _CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
+_CUDA_ERROR = 1  # ncclUnhandledCudaError
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
@@ -217,6 +218,11 @@ class Cascade:
         return not self.began and any(kind.name == reports.ENDS_ALL for kind in self.kinds)
 
     @property
+    def unexplained(self) -> bool:
+        """Whether a warning is missing that may name a cause in this process: its log begins too late, or it returned a CUDA error."""
+        return self.first.chain and self.own is not False and (self.torn or self.first.code == _CUDA_ERROR)
+
+    @property
     def settled(self) -> bool:
         """Whether the work went on after it: NCCL repaired it, a communicator progressed, or the process was torn down in order."""
         return self.survived or self.destroyed
@@ -235,7 +241,8 @@ class Cascade:
             return False
         if first.chain:
             if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
-                return False  # only the end of a chain, which does not show a cause
+                # only the end of a chain: a CUDA error is one of this process, the others may come from a peer
+                return None if first.code == _CUDA_ERROR else False
             return _CODES.get(first.code or 0)
         known, report = first.known, first.report
         if known is None or first.kind.name in UNKNOWN:

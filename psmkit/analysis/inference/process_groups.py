@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import is_default_group
+from psmkit.analysis.facts.tags import is_default_group, rank_of_tag
 from psmkit.analysis.inference.ras_tables import only_size
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 
-__all__ = ["OF_GROUP", "Group", "Member", "group_rank", "groups_of", "reporter", "silent_ranks", "size_of", "size_text"]
+__all__ = [
+    "OF_GROUP",
+    "Group",
+    "Member",
+    "cut_short",
+    "group_rank",
+    "groups_of",
+    "reporter",
+    "silent_ranks",
+    "size_of",
+    "size_text",
+]
 
 #: What to do with a rank of a process group.
 OF_GROUP = (
@@ -27,6 +39,8 @@ _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDU
 _GATHERS = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 # What a rank prints that gave up on a work, or was asked to tell about it.
 _REPORTS = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.")
+#: At most so many lines below the last report is the end of its file.
+_BELOW = 8
 
 
 @dataclass(slots=True)
@@ -214,9 +228,39 @@ def _reporting(job: Job, run: int | None, group: Group) -> set[int]:
 def _printing(job: Job) -> dict[int | None, set[int]]:
     """The ranks of each run whose watchdogs print anything."""
     return {
-        run: {rank for event in events if (rank := reporter(job, event)) is not None}
+        run: {rank for event in events if (rank := reporter(job, event)) is not None} | _cut_runs(job).get(run, set())
         for run, events in outside.runs_of(job, *_REPORTS).items()
     }
+
+
+@once
+def _cut_runs(job: Job) -> dict[int | None, set[int]]:
+    return {run: _cut_off(job, events) for run, events in outside.runs_of(job, *_REPORTS).items()}
+
+
+def cut_short(job: Job, run: int | None) -> bool:
+    """Whether a file ends within a report of a run's ranks: others may report below the cut."""
+    return bool(_cut_runs(job).get(run))
+
+
+def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
+    """The ranks of which a file ends within an error line of torch, below reports: they may report the same."""
+    lasts = {
+        e.ref.file: e.ref for e in sorted(events, key=lambda e: e.ref) if not job.scan.files[e.ref.file].complete_end
+    }
+    out: set[int] = set()
+    for ref in lasts.values():
+        for _ in range(_BELOW):
+            after = lines.below(job, ref)
+            if after is None:
+                break
+            ref = after
+        else:
+            continue
+        tag, error, _ = "".join(quote.text for quote in job.quotes.of(ref)).partition("]:[E")
+        rank = rank_of_tag(tag) if error else None
+        out |= {rank} if rank is not None else set()
+    return out
 
 
 def silent_ranks(job: Job, run: int | None, group: Group) -> MissingRanks:

@@ -37,6 +37,12 @@ _MOST_FRAMES = 4000
 _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
+#: What torchrun's line proves.
+_FROM_OUTSIDE = (
+    "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
+)
+
+
 @rule(order=30)
 def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for who ended the job."""
@@ -148,6 +154,10 @@ def _has_procs(job: Job, run: int | None) -> bool:
 
 def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[int | None]) -> bool:
     """Whether a process ended itself because of a failed collective."""
+    last = death.events[0]
+    if pid_of_tag(last.tag) is not None:
+        # the tag shows that another process printed a line below
+        given_up = [e for e in given_up if e.tag == last.tag or e.stream != last.stream or e.ref.seq < last.ref.seq]
     if not given_up or death.signal in FAULTS or death.oom:
         return False
     pids = {pid_of_tag(e.tag) for e in given_up}
@@ -306,7 +316,10 @@ def _stranger(job: Job, run: int | None, death: Death) -> Finding:
 def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up: Sequence[Event]) -> Finding:
     ranks = [d.rank for d in followers if d.rank is not None]
     who = ranks_text(ranks) if ranks else "the job"
-    why = "after a collective failed or timed out" if given_up else "by a signal from outside"
+    timeout = any(endings.by_time(e) for e in given_up)
+    why = (
+        f"after {'a timeout' if timeout else 'an error'} that the log shows" if given_up else "by a signal from outside"
+    )
     return new_finding(
         job,
         "PSM408",
@@ -314,12 +327,14 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         title=f"{who} ended {why}: a consequence, not the cause",
         severity=Severity.WARNING,
         confidence=0.85,
-        explanation="torch's watchdog aborts its own process after a failed collective, and launchers end the ranks that are left."
+        explanation="A process aborts itself after such a line, and launchers end the ranks that are left."
         if given_up
         else "The lines before this one show a failure or a wait. A launcher, a scheduler or a person ended the job after it.",
         next_step="Find out what the ranks waited for before this."
         if not given_up
-        else "Read the watchdog's lines: which rank never joined the collective?",
+        else "Read the watchdog's lines: which rank never joined the collective?"
+        if timeout
+        else "Read the error: what caused it is the reason of this end, too.",
         refs=[followers[0].events[0].ref, *(e.ref for e in given_up[:1])],
         ranks=ranks,
         procs=[d.proc for d in followers if d.proc is not None],
@@ -343,7 +358,7 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
         ),
         (
             ("launch.elastic.death_signal",),
-            "torchrun itself received a signal and ended",
+            "torchrun received a signal and began to shut down its workers",
             "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
         ),
         (
@@ -373,6 +388,7 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     title=text + (f": {why}" if why is not None and "cancelled" not in names[0] else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
+                    explanation=_FROM_OUTSIDE if "launch.elastic.death_signal" in names else None,
                     next_step=step,
                     refs=[events[0].ref],
                 )

@@ -6,6 +6,7 @@ refused, remote error) is never an origin while some rank reports a failure of i
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -141,6 +142,15 @@ def _one_link(job: Job, cascade: Cascade) -> Phrase | None:
     return faults.phrase(job, "a link-local address", faults.body(job, cascade.first.event, _WHOLE))
 
 
+def _self_test(job: Job, cascade: Cascade) -> Phrase | None:
+    """What the catalogue knows about a device that failed while NCCL connected it to itself. No chain of a connection to a peer has this way."""
+    known = cascade.first.known
+    if known is None or known.finding != "PSM406" or known.blames != "unknown":
+        return None
+    files = [place.rpartition(":")[0] for f in cascade.chain if (place := faults.place(f.event)) is not None]
+    return faults.phrase(job, "a device tests itself", " -> ".join(name for name, _ in itertools.groupby(files)))
+
+
 def _cuda_number(cascade: Cascade) -> int | None:
     fields = cascade.first.event.fields
     return next((n for key in ("code", "err", "error", "res") if (n := number(fields, key)) is not None), None)
@@ -200,7 +210,7 @@ def _finding(
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
     # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
-    torn = {c.proc for c in after if c.own is not False and c.torn}
+    torn = {c.proc for c in after if c.unexplained}
     explanation = f"The error of {whose} follows from no other error in the log."
     if torn.intersection(victims):
         explanation = (
@@ -208,7 +218,7 @@ def _finding(
         )
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _reason(job, cascade) or _one_link(job, cascade) or (known if sure else None)
+    says = _reason(job, cascade) or _one_link(job, cascade) or _self_test(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
     explanation += _route(cascade)

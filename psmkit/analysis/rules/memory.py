@@ -198,15 +198,15 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
     for event in failed:
         size = number(event.fields, "size")
         if size is not None:
-            name = str(event.fields.get("name", ""))
+            name = _segment(event)
             wanted[name] = max(size, wanted.get(name, 0))
     needed = made + sum(wanted.values())
     procs = sorted({e.proc for e in failed})
     reason = next((str(e.fields["reason"]) for e in failed if "reason" in e.fields), None)
-    ranks = len(procs_on(job, run, host))
+    ranks = len(procs_on(job, run, host))  # of which lines are in view
     each = max([*sizes.values(), *wanted.values()], default=0)
     # "creating" fails for several reasons; some releases do not print which
-    asked = {e.name for e in failed} != {"memory.shm.create_failed"}
+    asked = any(not e.name.startswith("memory.shm.create_failed") for e in failed)
     full = asked if reason is None else "space" in reason.lower()
     # containers have 64 MiB by default, and the log shows the first segment that does not fit, not the last
     room = _round(max(needed, each * ranks, 1 << 30))
@@ -225,12 +225,11 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
                 if sizes
                 else "The log shows "
             )
-            + f"{_size(sum(wanted.values()))} that could not be allocated: "
-            f"at least {_size(needed)} are needed"
+            + f"{_size(sum(wanted.values()))} that could not be allocated"
             + (
-                f", and about {_size(each * ranks)} if each of its {ranks} ranks creates one of the same size."
-                if each * ranks > needed
-                else "."
+                f": at least {_size(needed)} are needed."
+                if sizes
+                else ". The other segments of this host are not in the log."
             )
         ),
         next_step=f"Make /dev/shm at least {room} large (in a container: --shm-size={room}) and remove /dev/shm/nccl-* of dead processes."
@@ -242,6 +241,12 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         stage="shared memory",
         known_issue="NVIDIA/nccl#290" if full else None,
     )
+
+
+def _segment(event: Event) -> str:
+    """The name of a segment; NCCL 2.4 to 2.11 makes it of its process, channel, sender and receiver."""
+    parts = [str(event.fields.get(key)) for key in ("process", "channel", "sender", "receiver")]
+    return str(event.fields.get("name", "-".join([event.name, *parts])))
 
 
 @once
@@ -263,11 +268,11 @@ def _size(value: int) -> str:
 
 
 def _round(value: int) -> str:
-    """The next power of two of MiB or GiB, at least 64 MiB."""
-    mib = 64
+    """The next power of two of GiB, since 64 MiB is what a container has by default."""
+    mib = 1024
     while mib * (1 << 20) < value:
         mib *= 2
-    return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
+    return f"{mib // 1024}g"
 
 
 def _reported(job: Job, code: str, what: str) -> list[Finding]:

@@ -12,7 +12,6 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.model import CODES, Finding, Severity
-from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -66,7 +65,7 @@ def _of_run(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} {did} {counted(times, 'time')}{then}: {faults.brief(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did}{f' {times} times' if times > 1 else ''}{then}: {faults.brief(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(

@@ -32,22 +32,11 @@ _BARE = f"{ASSUMED}number in brackets"
 @rule(order=20)
 def find(job: Job) -> list[Finding]:
     """One finding for each kind of warning without a process; the first one is the most probable cause."""
-    kinds: dict[str, list[Event]] = {}
-    entries: dict[str, Message] = {}
-    table = job.scan.events
-    for event in table.make(((table.proc < 0) & table.of_level("WARN", "ABORT")).nonzero()[0]):
-        if (event.where or "").startswith("ras/"):
-            continue
-        known = faults.message(job, event.name)
-        if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
-            kinds.setdefault(event.name, []).append(event)
-            entries[event.name] = known
-    if not kinds:
-        return []
+    kinds, entries = _kinds(job)
     ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
     told = any(c.fatal for c in faults.cascades(job))
     out: list[Finding] = []
-    for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
+    for name, events in _merged(kinds, entries).items():
         known, first = entries[name], events[0]
         fails = known.severity == "error" and not told and first.ref.seq > ends
         # a consequence of another line is not a second cause
@@ -56,16 +45,21 @@ def find(job: Job) -> list[Finding]:
         # a bare number may be that of the line, and a line without a tag may be of any rank
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
+        stated = [] if ranks else _stated(job, events)
         devices = [] if ranks else _devices(events)
+        ranks = ranks or stated
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
-        if devices:
-            who = f"the rank on {_device_text(devices)}"
+        if stated:
+            source = "One of these lines states the rank."
+        host = _host(job, events) if devices else None
+        if devices and not ranks:
+            who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
         bare = bool(devices) and all(_bare(job, e) for e in events)
-        if bare:
+        if bare and not ranks:
             who = f"the process with {joined(f'[{d}]' for d in devices)} before its line"
             source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
-        # a peer whose connection broke is gone; an address without a route says nothing about it
+        # a connection can break at both ends; an address without a route says nothing about its process
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
         code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
@@ -77,17 +71,51 @@ def find(job: Job) -> list[Finding]:
                 title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {faults.brief(job, first)}",
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
-                explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
+                explanation=f"{known.meaning} The line carries no {'' if host else 'host and '}process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
                 next_step=known.next_step,
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
-                culprits=ranks if cause and known.blames != "peer" else [],
-                named=_named(events, devices, bare, known, broke) if cause else [],
+                culprits=ranks if cause and known.blames != "peer" and not stated else [],
+                named=_named(events, stated, devices, host, bare, known, broke) if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )
         )
     return out
+
+
+def _kinds(job: Job) -> tuple[dict[str, list[Event]], dict[str, Message]]:
+    """The warnings without a process, by message, and the entries of these messages."""
+    kinds: dict[str, list[Event]] = {}
+    entries: dict[str, Message] = {}
+    table = job.scan.events
+    for event in table.make(((table.proc < 0) & table.of_level("WARN", "ABORT")).nonzero()[0]):
+        if (event.where or "").startswith("ras/"):
+            continue
+        known = faults.message(job, event.name)
+        if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
+            kinds.setdefault(event.name, []).append(event)
+            entries[event.name] = known
+    return kinds, entries
+
+
+def _merged(kinds: dict[str, list[Event]], entries: dict[str, Message]) -> dict[str, list[Event]]:
+    """The kinds of lines, those of one failure together: they prove one code, which says what failed, about the same places."""
+    heads: dict[tuple[object, ...], str] = {}
+    out: dict[str, list[Event]] = {}
+    for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
+        code = entries[name].finding
+        says = code is not None and CODES[code].breaks and not CODES[code].general and entries[name].blames == "self"
+        key = (code, frozenset((e.stream, e.tag, e.device) for e in events)) if says else (name,)
+        out.setdefault(heads.setdefault(key, name), []).extend(events)
+    return out
+
+
+def _stated(job: Job, events: Sequence[Event]) -> list[int]:
+    """The rank that lines of one device state themselves, if they agree."""
+    fields = ((known.own_rank, e.fields) for e in events if (known := faults.message(job, e.name)) is not None)
+    found = {rank for name, values in fields if name and isinstance(rank := values.get(name), int)}
+    return sorted(found) if len(found) == 1 and len({e.device for e in events}) == 1 else []
 
 
 def _devices(events: Sequence[Event]) -> list[int]:
@@ -107,8 +135,33 @@ def _bare(job: Job, event: Event) -> bool:
     return event.tag is None and text.lstrip().startswith(f"[{event.device}]")
 
 
-def _named(events: Sequence[Event], devices: Sequence[int], bare: bool, known: Message, broke: bool) -> list[Named]:
-    """The peer whose connection broke, else the devices that report a failure of their own."""
-    if broke:
-        return blame.addressed(events)
-    return [Named(device=device, basis=_BARE if bare else None) for device in devices] if known.blames != "peer" else []
+def _host(job: Job, events: Sequence[Event]) -> str | None:
+    """The name before the device in the prefix of all these lines: that of a host whose pid and thread are lost."""
+    found = set()
+    for event in events:
+        prefix, device, _ = "".join(quote.text for quote in job.quotes.of(event.ref)).partition(f" [{event.device}] ")
+        name = prefix.rpartition(" ")[2] if device else ""
+        plain = name.replace("-", "").replace(".", "").replace("_", "")
+        found.add(name if plain.isascii() and plain.isalnum() and not plain.isdigit() else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _named(
+    events: Sequence[Event],
+    stated: Sequence[int],
+    devices: Sequence[int],
+    host: str | None,
+    bare: bool,
+    known: Message,
+    broke: bool,
+) -> list[Named]:
+    """The devices that report a failure. Of a connection that broke the peer, and, if only an error of a call shows it, both ends."""
+    rank = stated[0] if stated else None
+    places: list[int | None] = [*devices] or [None] * len(stated)
+    basis = _BARE if bare and rank is None else None
+    ours = [Named(rank, host=host, device=device, basis=basis) for device in places]
+    if not broke:
+        return ours if known.blames != "peer" else []
+    peers = blame.addressed(events)
+    unsure = all("err" in event.fields for event in events)
+    return [*peers, *(ours if host and peers and unsure else [])]

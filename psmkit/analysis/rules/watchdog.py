@@ -22,6 +22,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
     Group,
     Member,
+    cut_short,
     groups_of,
     reporter,
     silent_ranks,
@@ -244,6 +245,8 @@ def _reason(
     of = size_text(job, run, group)
     if not silent:
         return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS and cut_short(job, run):
+        return f"the log ends within these reports, and shows none of {ranks_text(silent)} of {of}"
     if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
         return f"{ranks_text(silent)} of {of} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
@@ -262,7 +265,7 @@ def _waits(silent: MissingRanks) -> str:
     text = "The ranks that report a timeout are those that wait: the cause is what they wait for."
     spans = list(islice(silent.spans(), _MOST_SPANS + 1))
     if 0 < len(spans) <= _MOST_SPANS:
-        text += f" {spans_text(spans).capitalize()} {'does' if len(silent) == 1 else 'do'} not report it."
+        text += f" The log shows no report of {spans_text(spans)}."
     return text
 
 
@@ -273,6 +276,8 @@ def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
     """
     reports = [m.timeout for m in group.reporters if m.timeout is not None]
     folded = group.doubled or any(timeout.count > 1 for timeout in reports)
+    if cut_short(job, run):
+        return []
     few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
     if group.name not in (None, "0") or folded or not few or len({t.stream for t in reports}) > 1:
         return []
@@ -382,7 +387,7 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     reports = [m.timeout for m in group.members.values() if m.timeout is not None]
     if not seen and len({timeout.stream for timeout in reports}) > 1:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
-    if not seen and silent - outside.printing_ranks(job):
+    if not seen and (cut_short(job, run) or silent - outside.printing_ranks(job)):
         return _Absent()  # a part of an output may lack all lines of a rank
     if 1 < len(silent) <= damage.lost_lines(job, _procs(job, run, silent)):
         return _Absent()  # the reports of all but one of them may be lost
@@ -429,13 +434,11 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
 
 
 def _stuck_thread(job: Job, run: int | None, who: str, seconds: Value | None) -> str:
+    limit = f"the {seconds} s" if seconds is not None else "the time (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC)"
+    again = f"run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before torch ends it."
     if not afterwards.ended(job, run):
-        return "Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads."
-    limit = f"the {seconds} s" if seconds is not None else "the time"
-    return (
-        f"The process has ended: read the last lines that {who} printed before this one. "
-        f"Run again, and take the stacks of all its threads (gdb, py-spy dump) within {limit} before it ends."
-    )
+        return f"If the process still runs, attach gdb at once, and take the stacks of its threads: torch ends such a process. If it is gone, {again}"
+    return f"The process has ended: read the last lines that {who} printed before this one. R{again[1:]}"
 
 
 def _timeout_line(group: Group, states: Mapping[int, Member]) -> str:
@@ -472,7 +475,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                 + (f" for {seconds} s" if seconds is not None else ""),
                 confidence=0.6 if run in timed_out else 0.8,
                 explanation=(
-                    "The heartbeat monitor saw no progress of the watchdog thread and ended the process. Such a thread is stuck in a NCCL or CUDA call, "
+                    "The heartbeat monitor saw no progress of the watchdog thread; it ends the process in such a case. Such a thread is stuck in a NCCL or CUDA call, "
                     "or waits for the GIL that another thread holds in such a call."
                 ),
                 next_step=_stuck_thread(job, run, who, seconds),
