@@ -39,6 +39,7 @@ STOPS = (
     "launch.mpi.",
     "launch.slurm.",
     "launch.deepspeed.",
+    "launch.ended.",
     "launch.sglang.",
     "sys.python.interrupt",
 )
