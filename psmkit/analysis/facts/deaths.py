@@ -189,7 +189,14 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if not only.sent:
             placed[only.signal][id(only)] = only
         dropped.add(id(death))
-    return [d for d in found if id(d) not in dropped]
+    left = [d for d in found if id(d) not in dropped]
+    nobody = [d for d in left if d.rank is d.pid is d.local is None]
+    hosts = [d for d in nobody if d.host is not None]
+    for death in nobody if len(hosts) == 1 else ():
+        if death.host is None and (death.signal is None or death.signal == hosts[0].signal):
+            hosts[0].take(death)
+            dropped.add(id(death))
+    return [d for d in left if id(d) not in dropped]
 
 
 def _place(job: Job, run: int | None, death: Death) -> None:
