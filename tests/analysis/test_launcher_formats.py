@@ -26,6 +26,7 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("elastic failed", _ELASTIC + "failed (exitcode: -9) local_rank: 3 (pid: 812917) of binary: /usr/bin/python\n", "failed", [(3, None, 812917)]),
     ("elastic failed, joined workers", "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 2 (pid: 11) of fn: main (start_method: spawn)\n", "failed", [(2, None, 11)]),
     ("elastic summary glued", "[2]: Root Cause (first observed failure): [0]: time : 2026-03-01_10:00:00 host : n2 rank : 10 (local_rank: 2) exitcode : -6 (pid: 189) error_file: <N/A> traceback : Signal 6 (SIGABRT) received by PID 189\n", "failed", [(10, "n2", 189)]),
+    ("elastic summary padded", "Root Cause (first observed failure): [0]:   time      : 2026-03-01_10:00:00   host      : n2   rank      : 5 (local_rank: 1)   exitcode  : -9 (pid: 4711)   error_file: <N/A>   traceback : Signal 9 (SIGKILL) received by PID 4711\n", "failed", [(5, "n2", 4711)]),
     ("elastic child failed", "*****\n               CHILD PROCESS 4711 (local_rank 3) FAILED (exitcode 1)\n", "failed", [(3, None, 4711)]),
     ("spawn raised", "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 5 terminated with the following error:\nTraceback (most recent call last):\n  File \"/a/train.py\", line 3, in main\n    work()\nValueError: bad batch\n", "failed", [(5, None, None)]),
     ("spawn raised old", "Exception: \n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File \"/a/train.py\", line 3, in main\n    work()\nValueError: bad batch\n", "failed", [(1, None, None)]),
@@ -169,5 +170,29 @@ def test_a_report_of_a_launcher_names_the_process_as_far_as_its_text_does(
     text: str, verdict: str, who: list[Who], tmp_path: Path
 ) -> None:
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + text)
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert (report.verdict, [(c.rank, c.host, c.pid) for c in report.culprits]) == (verdict, who), report.reason
+
+
+_INTEL = "=   RANK {rank} PID {pid} RUNNING AT n2\n=   KILLED BY SIGNAL: {signal} (x)\n"
+#: Several processes, or none that failed: name, text, verdict, who.
+SEVERAL: list[tuple[str, str, str, list[Who]]] = [
+    ("killed by the launcher", "".join(_BAD + _INTEL.format(rank=r, pid=47 + r, signal=11 if r == 2 else 9) for r in range(4)), "failed", [(2, "n2", 49)]),
+    ("all killed", "".join(_BAD + _INTEL.format(rank=r, pid=47 + r, signal=9) for r in range(2)), "failed", []),
+    ("all abort", "".join(f"Abort(1) on node {r} (rank {r} in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process {r}\n" for r in range(3)), "failed", []),
+    ("ended after it", "n2: rank 0 died from signal 15\nn2: rank 3 died from signal 11\nn2: rank 1 died from signal 9\n", "failed", [(3, "n2", None)]),
+    ("newest first", "=   EXIT CODE: 139\n=   PID 4711 RUNNING AT n2\n" + _BAD, "failed", [(None, "n2", 4711)]),
+    ("on one line", _BAD.rstrip() + " =   RANK 3 PID 4711 RUNNING AT n2 =   KILLED BY SIGNAL: 11 (Segmentation fault) ===\n", "failed", [(3, "n2", 4711)]),
+    ("good ends", "Process 3 exit with status code 0.\nn2: rank 3 exited with code 0\n", "inconclusive", []),
+    ("a node without a failure", "   Node:         n2\nProcess 3 exit with status code 0.\n", "inconclusive", []),
+    ("a code without a process", "[rank0]: step 2 loss 1.9\nExit code: 3\n", "inconclusive", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "verdict", "who"), [row[1:] for row in SEVERAL], ids=[row[0] for row in SEVERAL])
+def test_of_several_processes_only_the_one_that_the_launcher_singles_out_is_named(
+    text: str, verdict: str, who: list[Who], tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text(text)
     report = psmkit.analyze([str(tmp_path / "job.log")])
     assert (report.verdict, [(c.rank, c.host, c.pid) for c in report.culprits]) == (verdict, who), report.reason

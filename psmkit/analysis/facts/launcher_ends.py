@@ -48,7 +48,8 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
             if found[0].signal is None and not found[0].code:
                 continue
         for death in found:
-            if death.rank is death.local is death.pid is death.host is death.signal is death.code is None:
+            known = (death.rank, death.local, death.pid, death.host, death.signal, death.code)
+            if all(value is None for value in known):
                 if death.where in unnamed:  # a caller or a launcher repeats it
                     continue
                 unnamed.add(death.where)

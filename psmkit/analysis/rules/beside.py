@@ -17,7 +17,7 @@ from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import counted
 
@@ -106,18 +106,21 @@ def _stalled(job: Job, events: Sequence[Event]) -> list[int]:
     """The ranks for which Horovod waits: in brackets, or one a line below ``Missing ranks:``."""
     out: set[int] = set()
     for event in events:
-        if "missing" in event.fields or "seconds" in event.fields:
-            out.update(ranks_in(event.fields.get("missing")))
-            continue
-        ref = lines.below(job, event.ref)
-        for _ in range(_MOST_LISTED):
-            text = without_tag("".join(e.text for e in job.quotes.of(ref)) if ref is not None else "", event.tag)
+        out.update(ranks_in(event.fields.get("missing")))
+        ref, text = _next(job, event.ref, event.tag)
+        for _ in range(_MOST_LISTED if text == "Missing ranks:" else 0):
+            ref, text = _next(job, ref, event.tag)
             rank, listed, _ = text.partition(": [")
-            if ref is None or not listed or not (found := ranks_in(rank.rstrip("!"))):
+            if not listed or not (found := ranks_in(rank.rstrip("!"))):
                 break
             out.update(found)
-            ref = lines.below(job, ref)
     return sorted(out)
+
+
+def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:
+    """The line below another, and its text without the tag."""
+    below = lines.below(job, ref) if ref is not None else None
+    return below, without_tag("".join(e.text for e in job.quotes.of(below)) if below is not None else "", tag)
 
 
 def _named(job: Job, events: Sequence[Event]) -> list[Named]:

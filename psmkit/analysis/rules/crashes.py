@@ -65,7 +65,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     together: list[Death] = []
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     another = False  # an origin that is more than a kill
-    others = any(not (_plain_kill(d) or d.sent) for d in deaths)
+    apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
@@ -80,9 +80,11 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             or death.sent
             or (death.by_peer and elsewhere)
             or _follows(job, death, given_up, quitters)
-            or ((another or (others and death.listed)) and _swept_up(death))
+            or ((another or (apart and death.listed)) and _swept_up(death))
         ):
             followers.append(death)
+        elif death.listed and origins and origins[0].listed and not faulty:
+            origins.append(death)  # the launcher does not say which was the first
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
             same = bool(origins) and origins[0].events[0] is death.events[0]
@@ -135,7 +137,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         job,
         "PSM402",
         run=run,
-        title=f"{ranks_text(ranks)} {manner(deaths[0])}, and the log does not show which rank failed first",
+        title=f"{ranks_text(ranks)} {manner(deaths[0]).replace('was ', 'were ', 1)}, and the log does not show which rank failed first",
         confidence=0.8,
         explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
         if elastic
