@@ -32,7 +32,7 @@ class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
     ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
-    another process closed a connection, ``listed`` that only torchrun's list of the failures after the first one has it. ``time`` is
+    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
     the last printed text. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
