@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import lines, outside
+from psmkit.analysis.facts import launcher_ends, lines, outside
+from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import single_node
 from psmkit.analysis.facts.tags import process_of_tags, without_tag
 from psmkit.logparse.types import Event
 
 __all__ = ["FAULTS", "KILLED", "Death", "at_work_by_lab", "collect", "manner", "signal_name", "told_by_lab", "workers"]
 
-#: Signals that a process usually raises itself; the others come from another process.
-FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
-#: The signal of the OOM killer, and of anybody who ends a process at once.
-KILLED = signals.SIGKILL
-
-_TAG_END = re.compile(r"[\[\]<>:\s]")
-_TASK = re.compile("[0-9]{1,9}")
-_SLURM = {
-    "killed": signals.SIGKILL,
-    "segmentation fault": signals.SIGSEGV,
-    "aborted": signals.SIGABRT,
-    "bus error": signals.SIGBUS,
-    "illegal instruction": signals.SIGILL,
-    "floating point exception": signals.SIGFPE,
-    "terminated": signals.SIGTERM,
-    "out of memory": signals.SIGKILL,
-}
 #: Lines of signal handlers.
 _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
 # Events whose block is identified by their order in the stream.
@@ -55,56 +36,6 @@ _ACTOR_DEAD = "launch.ray.actor_dead"
 _ACTOR_LINES = 16
 
 
-@dataclass(slots=True)
-class Death:
-    """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
-
-    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
-    another process closed a connection, ``listed`` that only torchrun's list of the failures after the first one has it. ``time`` is
-    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
-    the last printed text. ``events`` are the lines about this death,
-    ``reason`` is the one that says why it ended.
-    """
-
-    events: list[Event] = field(default_factory=list)
-    rank: int | None = None
-    proc: int | None = None
-    pid: int | None = None
-    host: str | None = None
-    signal: int | None = None
-    code: int | None = None
-    oom: bool = False
-    root: bool = False
-    by_peer: bool = False
-    listed: bool = False
-    time: str = ""
-    local: int | None = None
-    where: str | None = None
-    reason: Event | None = None
-
-    @property
-    def sent(self) -> bool:
-        """Whether it was ended on purpose, as launchers do with the remaining ranks."""
-        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
-
-    def take(self, other: Death) -> None:
-        """Merge another line about the same process; known values stay."""
-        own = [(e.ref, e.name) for e in self.events]
-        known = set(own) if len(own) > 4 else own  # most have two or three, and a set takes longer to make
-        self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
-        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
-            if getattr(self, name) is None:
-                setattr(self, name, getattr(other, name))
-        # Some handlers catch SIGSEGV and then abort: the fault is the cause.
-        if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
-            self.signal = other.signal
-        self.oom |= other.oom
-        self.root |= other.root
-        self.by_peer |= other.by_peer
-        self.listed &= other.listed
-        self.time = self.time or other.time
-
-
 def told_by_lab(job: Job, event: Event) -> bool:
     """Whether `psmkit lab run` reports how the process of a record ended: by itself, or with the run."""
     return event.proc in _named_by_lab(job)
@@ -119,27 +50,6 @@ def at_work_by_lab(job: Job) -> set[int | None]:
 @once
 def _named_by_lab(job: Job) -> set[int | None]:
     return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")}
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for a signal without a name."""
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def manner(death: Death) -> str:
-    """How a process died, after its name: ``was killed by SIGKILL``."""
-    if death.oom:
-        return "was killed because memory ran out (SIGKILL by the OOM killer)"
-    if death.signal == signals.SIGKILL:
-        return "was killed by SIGKILL"
-    if death.signal is not None:
-        return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
-    if death.code is not None:
-        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
-    return "died" + (f" ({death.where})" if death.where else "")
 
 
 def collect(job: Job, run: int | None) -> Sequence[Death]:
@@ -169,7 +79,12 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     found = _Deaths()
     events = _told(job).get(run, [])
     reports = [*_actors(job, events), *_launchers(events)]
-    for death in (*_blocks(job, events), *_singles(job, run, events), *(d for d in reports if d.pid is not None)):
+    told = launcher_ends.read(job, run, events)
+    for death in (
+        *_blocks(job, events),
+        *_in_order(told, _singles(job, events)),
+        *(d for d in reports if d.pid is not None),
+    ):
         _place(job, run, death)
         found.add(death)
     # without a process id, such a report may be about any of the deaths
@@ -274,7 +189,14 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if not only.sent:
             placed[only.signal][id(only)] = only
         dropped.add(id(death))
-    return [d for d in found if id(d) not in dropped]
+    left = [d for d in found if id(d) not in dropped]
+    nobody = [d for d in left if d.rank is d.pid is d.local is None]
+    hosts = [d for d in nobody if d.host is not None]
+    for death in nobody if len(hosts) == 1 else ():
+        if death.host is None and (death.signal is None or death.signal == hosts[0].signal):
+            hosts[0].take(death)
+            dropped.add(id(death))
+    return [d for d in left if id(d) not in dropped]
 
 
 def _place(job: Job, run: int | None, death: Death) -> None:
@@ -299,18 +221,6 @@ def _place(job: Job, run: int | None, death: Death) -> None:
     if death.proc is not None:
         process = job.process(death.proc)
         death.pid, death.host = death.pid or process.pid, death.host or process.host
-
-
-def _split(death: Death, value: object) -> None:
-    """Interpret an exit code: minus a signal, 128 plus a signal, or the program's own code."""
-    if not isinstance(value, int):
-        return
-    if value < 0:
-        death.signal = -value
-    elif 128 < value < 128 + 65:
-        death.signal = value - 128
-    else:
-        death.code = value
 
 
 def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
@@ -345,7 +255,7 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
             ended = event.name == "launch.elastic.exitcode"
             current.events.insert(0 if ended else len(current.events), event)
             if ended:
-                _split(current, event.fields.get("exitcode"))
+                current.exited(event.fields.get("exitcode"))
                 pid = event.fields.get("pid")
                 current.pid = pid if isinstance(pid, int) else None
     return [d for d in out if d.signal is not None or d.code]
@@ -406,77 +316,47 @@ def _on_one_line(event: Event, head: list[Event]) -> Death:
         root=bool(head),
         listed=not head,
     )
-    _split(death, event.fields.get("exitcode"))
+    death.exited(event.fields.get("exitcode"))
     return death
 
 
-def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
+def _in_order(*found: list[Death]) -> list[Death]:
+    """Deaths in the order of their lines."""
+    return sorted(itertools.chain(*found), key=lambda d: d.events[0].ref.seq)
+
+
+def _singles(job: Job, events: Iterable[Event]) -> list[Death]:
     out: list[Death] = []
     for event in events:
-        made = _single(job, run, event)
-        for death in made if isinstance(made, list) else [made] if made is not None else []:
+        death = _single(job, event)
+        if death is not None:
             death.events.append(event)
             out.append(death)
     return out
 
 
-def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | None:
-    fields = event.fields
+def _single(job: Job, event: Event) -> Death | None:
+    """Lines that need more than their fields."""
+    fields, name = event.fields, event.name
     pid = fields.get("pid")
-    host = fields.get("host")
-    death = Death(
-        pid=pid if isinstance(pid, int) and pid > 0 else None,
-        # The word of a pattern begins at the first bracket of the line: "1,0]<stderr>:[node0". Launchers have tags of too many forms to
-        # list them in patterns.
-        host=_TAG_END.split(str(host))[-1] or None if host is not None else None,
-    )
-    name = event.name
-    if name == "launch.elastic.failed":
-        _split(death, fields.get("exitcode"))
-        _locate(job, run, death, fields.get("local_rank"))
-        return death if death.signal is not None or death.code else None
-    if name == "launch.spawn.exited":
-        return _spawn(job, run, event, death)
-    if name in (
-        "launch.elastic.no_error_file",
-        "launch.composer.exit",
-        "launch.paddle.container",
-        "launch.horovod.exit",
-    ):
-        rank = fields.get("rank")
-        death.rank = rank if isinstance(rank, int) else None
-        death.root = name == "launch.elastic.no_error_file"
-        _split(death, fields.get("exitcode"))
-        _locate(job, run, death, fields.get("local_rank"))
-        return death if fields.get("exitcode") != 0 else None
-    if name in ("launch.mpi.signal", "launch.mpi.abort"):
-        rank, number = fields.get("rank"), fields.get("signal")
-        death.rank = rank if isinstance(rank, int) else None
-        death.signal = number if isinstance(number, int) else None
-        if name == "launch.mpi.abort":
-            death.where = "MPI_Abort"
-        return death
+    death = Death(pid=pid if isinstance(pid, int) and pid > 0 else None, host=launcher_ends.host_of(fields.get("host")))
     if name == "launch.mpi.exitcode":
-        rank = _first_of_mpi(job, event)
-        death.rank, death.root = rank, True
-        _split(death, fields.get("exitcode"))
-        return death if rank is not None and (death.signal is not None or death.code) else None
-    if name == "launch.slurm.task":
-        return _slurm(event)
+        if not _first_of_mpi(job, event, death):
+            return None
+        death.root = True
+        death.exited(fields.get("exitcode"))
+        return death if death.signal is not None or death.code else None
     if name == "launch.ray.worker_died":
         if "INTENDED" in str(fields.get("exit", "")):
             return None
         death.where = _ray_detail(event)
         return death
     if name == "launch.deepspeed.exit":
-        _split(death, fields.get("exitcode"))
+        death.exited(fields.get("exitcode"))
         death.pid = _only_worker(job, event)
         return death if death.signal is not None or death.code else None
-    if name in ("launch.slurm.oom", "launch.k8s.oom_killed", "launch.ray.oom"):
-        death.signal, death.oom = signals.SIGKILL, True
-        return death
     if name == "launch.k8s.exit_code":
-        _split(death, fields.get("exitcode"))
+        death.exited(fields.get("exitcode"))
         return death if death.signal is not None or (death.code and "command" not in _line(job, event)) else None
     if name == "sys.kernel.oom":
         death.signal, death.oom = signals.SIGKILL, True
@@ -489,14 +369,19 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     return _handler(job, event, death)
 
 
-def _first_of_mpi(job: Job, event: Event) -> int | None:
-    """The rank that mpirun or horovodrun names beside an exit code. With several GPUs in a process its number is not that of a rank."""
+def _first_of_mpi(job: Job, event: Event, death: Death) -> bool:
+    """Find the process that mpirun or horovodrun names beside an exit code. With several GPUs in a process its number is not that of a rank."""
     if any(_gpus(e) != 1 for e in job.events("nccltests.header")):
-        return None
+        return False
     named = [e for e in job.events("launch.mpi.nonzero") if e.stream == event.stream]
     near = [e for e in named if abs(e.ref.seq - event.ref.seq) <= 2]
-    rank = near[0].fields.get("rank") if near else None
-    return rank if isinstance(rank, int) else None
+    if not near:
+        return False
+    rank, local = near[0].fields.get("rank"), near[0].fields.get("local_rank")
+    death.rank = rank if isinstance(rank, int) else None
+    death.local = local if isinstance(local, int) else None
+    death.host = launcher_ends.host_of(near[0].fields.get("host"))
+    return death.rank is not None or death.local is not None
 
 
 def _gpus(header: Event) -> int:
@@ -517,7 +402,7 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     fields, name = event.fields, event.name
     number = fields.get("signal")
     if name in _SIGNALS:
-        death.signal = number if isinstance(number, int) else _signal(fields.get("signame"))
+        death.signal = number if isinstance(number, int) else signal_of(fields.get("signame"))
         detail = fields.get("detail")
         death.where = str(detail) if detail is not None else None
     elif name in ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.python.fatal"):
@@ -532,20 +417,13 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
             return None
         death.signal = signals.SIGKILL
     elif name == "sys.shell.signal":
-        text = _line(job, event).lower()
-        death.signal = next((number for word, number in _SLURM.items() if word in text), None)
+        death.signal = _named_signal(_line(job, event))
     else:
         return None
     if death.pid is None and event.tag and not name.startswith("sys.shell."):
         death.pid, death.host = process_of_tags(_line(job, event))
     death.rank = outside.global_rank(job, event)
     return death
-
-
-def _signal(name: object) -> int | None:
-    """The number of ``SIGSEGV``."""
-    found = getattr(signals, name, None) if isinstance(name, str) and name.startswith("SIG") else None
-    return int(found) if isinstance(found, signals.Signals) else None
 
 
 def _blames_peer(job: Job, event: Event) -> bool:
@@ -559,45 +437,9 @@ def _line(job: Job, event: Event) -> str:
     return "".join(e.text for e in job.quotes.of(event.ref))
 
 
-def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
-    name, code = event.fields.get("signame"), event.fields.get("exitcode")
-    death.signal = _signal(name)
-    _split(death, code)
-    _locate(job, run, death, event.fields.get("local_rank"))
-    return death if death.signal is not None or death.code else None
-
-
-def _locate(job: Job, run: int | None, death: Death, local: object) -> None:
-    """The local rank of a worker; in a job on one host it is the rank."""
-    death.local = local if isinstance(local, int) and local >= 0 else None
-    if death.local is None or run is None or run >= len(job.runs) or not job.runs[run].procs:
-        return
-    if single_node(job, run):
-        death.rank = death.local
-
-
-def _slurm(event: Event) -> list[Death]:
-    """srun numbers tasks. In most jobs a task is a rank."""
-    low = str(event.fields.get("what", "")).strip().lower()
-    number = next((int(value) for word, value in _SLURM.items() if low.startswith(word)), None)
-    out = []
-    for task in _tasks(str(event.fields.get("tasks", ""))):
-        death = Death(
-            rank=task,
-            host=str(event.fields.get("host", "")) or None,
-            signal=number,
-            oom=low.startswith("out of memory"),
-        )
-        _split(death, event.fields.get("exitcode"))
-        if death.signal is not None or death.code:
-            out.append(death)
-    return out
-
-
-def _tasks(text: str, most: int = 4096) -> list[int]:
-    out: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if _TASK.fullmatch(first) and (not last or _TASK.fullmatch(last)):
-            out.extend(range(int(first), min(int(last or first), int(first) + most) + 1))
-    return out[:most]
+def _named_signal(text: str) -> int | None:
+    """The signal that a shell names behind a line number or a process id."""
+    words = text.split()
+    return next(
+        (found for at in range(len(words)) if (found := signal_of(" ".join(words[at : at + 3]))) is not None), None
+    )

@@ -47,6 +47,7 @@ STOPS = (
     "launch.mpi.",
     "launch.slurm.",
     "launch.deepspeed.",
+    "launch.ended.",
     "launch.sglang.",
     "sys.python.interrupt",
 )

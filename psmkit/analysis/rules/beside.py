@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, names_of, ranks_text
-from psmkit.analysis.facts.tags import rank_of_tag, ranks_in
+from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import counted
 
@@ -25,6 +25,7 @@ __all__ = ["find"]
 
 _LONGEST = 60
 _MOST = 2  # peers that a title names
+_MOST_LISTED = 4096  # ranks of a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
         ranks=ranks if own else [],
         procs=procs if own else [],
         culprits=ranks if own and len(ranks) == 1 else [],
-        named=(_named(events) or outside.tagged_process(job, events)) if not own or not procs else [],
+        named=(_named(job, events) or outside.tagged_process(job, events)) if not own or not procs else [],
         stage="error",
     )
 
@@ -87,9 +88,31 @@ def _continued(job: Job, run: int | None, event: Event) -> bool:
     return endings.continued(job, run, event, outside.proc_of_event(job, event))
 
 
-def _named(events: Sequence[Event]) -> list[Named]:
+def _stalled(job: Job, events: Sequence[Event]) -> list[int]:
+    """The ranks for which Horovod waits: in brackets, or one a line below ``Missing ranks:``."""
+    out: set[int] = set()
+    for event in events:
+        out.update(ranks_in(event.fields.get("missing")))
+        ref, text = _next(job, event.ref, event.tag)
+        for _ in range(_MOST_LISTED if text == "Missing ranks:" else 0):
+            ref, text = _next(job, ref, event.tag)
+            rank, listed, _ = text.partition(": [")
+            if not listed or not (found := ranks_in(rank.rstrip("!"))):
+                break
+            out.update(found)
+    return sorted(out)
+
+
+def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:
+    """The line below another, and its text without the tag."""
+    below = lines.below(job, ref) if ref is not None else None
+    return below, without_tag("".join(e.text for e in job.quotes.of(below)) if below is not None else "", tag)
+
+
+def _named(job: Job, events: Sequence[Event]) -> list[Named]:
     """The processes that the lines name, or the peer if all of them name the same one."""
-    missing = sorted({rank for e in events for rank in ranks_in(e.fields.get("missing"))})
+    missing = _stalled(job, [e for e in events if e.name == "horovod.stalled"])
+    missing = missing or sorted({rank for e in events for rank in ranks_in(e.fields.get("missing"))})
     if missing:
         return [Named(rank) for rank in missing]
     peers = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
@@ -122,7 +145,7 @@ def _who(job: Job, events: Sequence[Event]) -> str:
         return names_of(job, procs)
     if ranks := _ranks(job, events):
         return ranks_text(ranks)
-    named = [n for n in _named(events) if n.pid is not None]
+    named = [n for n in _named(job, events) if n.pid is not None]
     hosts = {n.host for n in named}
     if not named:
         return "a process"
@@ -199,7 +222,7 @@ def _engine(job: Job, events: Sequence[Event]) -> str:
 
 
 def _horovod(job: Job, events: Sequence[Event]) -> str:
-    missing = [n.rank for n in _named(events) if n.rank is not None]
+    missing = [n.rank for n in _named(job, events) if n.rank is not None]
     seconds = next((s for e in events if isinstance(s := e.fields.get("seconds"), int)), None)
     after = f" for more than {seconds} s" if seconds is not None else ""
     who = ranks_text(missing) if missing else "a rank"
@@ -214,12 +237,17 @@ def _sglang(job: Job, events: Sequence[Event]) -> str:
     )
 
 
+def _late(job: Job, events: Sequence[Event]) -> str:
+    ranks = sorted({r for e in events if isinstance(r := e.fields.get("rank"), int)})
+    return f"ft_launcher's monitor saw no progress of {ranks_text(ranks)} for {events[0].fields.get('seconds')} s"
+
+
 def _no_nccl(job: Job, events: Sequence[Event]) -> str:
     return f"XLA could not load NCCL's library in {_who(job, events)}"
 
 
 def _task(job: Job, events: Sequence[Event]) -> str:
-    tasks = joined(str(n.rank) for n in _named(events))
+    tasks = joined(str(n.rank) for n in _named(job, events))
     return f"JAX's coordination service lost the heartbeat of task {tasks}"
 
 
@@ -234,6 +262,7 @@ def _desync(job: Job, events: Sequence[Event]) -> str:
 _KINDS = (
     _Kind("deepep.timeout", _deepep, 0.7),
     _Kind("horovod.stalled", _horovod, 0.7),
+    _Kind("launch.monitor.late", _late, 0.7),
     _Kind("torch.desync.failed", _desync, 0.7),
     _Kind("nccl1.cuda_failed", _nccl_1, 0.7),
     _Kind("framework.sglang_watchdog", _sglang, 0.7),

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside
-from psmkit.analysis.facts.deaths import FAULTS, Death, collect, manner
+from psmkit.analysis.facts.death import FAULTS, Death, manner
+from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
@@ -70,6 +71,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     together: list[Death] = []
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     another = False  # an origin that is more than a kill
+    apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
@@ -84,9 +86,11 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             or death.sent
             or (death.by_peer and elsewhere)
             or _follows(job, death, given_up, quitters)
-            or (another and _swept_up(death))
+            or ((another or (apart and death.listed)) and _swept_up(death))
         ):
             followers.append(death)
+        elif death.listed and origins and origins[0].listed and not faulty:
+            origins.append(death)  # the launcher does not say which was the first
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
             same = bool(origins) and origins[0].events[0] is death.events[0]
@@ -132,16 +136,21 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
 
 
 def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
-    """Workers that torchrun lists as failed after the first one, which the log does not show."""
+    """Processes that a launcher lists as failed, of which the log does not show which was the first."""
+    elastic = deaths[0].events[0].name.startswith("launch.elastic.")
     ranks = [d.rank for d in deaths if d.rank is not None]
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{ranks_text(ranks)} {manner(deaths[0])}, and the log does not show which rank failed first",
+        title=f"{ranks_text(ranks)} {manner(deaths[0]).replace('was ', 'were ', 1)}, and the log does not show which rank failed first",
         confidence=0.8,
-        explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`.",
-        next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank.",
+        explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
+        if elastic
+        else "The launcher reports several processes and does not say which one failed first.",
+        next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank."
+        if elastic
+        else "Compare the last lines of these processes: the one that stops first, or that reports an error of its own, is the cause.",
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
         stage="error",
@@ -352,9 +361,9 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
         ),
         (
-            ("launch.slurm.node_fail",),
-            "Slurm lost a node of the job",
-            "Check the state of the named node (scontrol show node).",
+            ("launch.batch.ended",),
+            "the batch system ended the job",
+            "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
         ),
         (
             ("launch.elastic.death_signal",),

@@ -1,0 +1,120 @@
+"""The end of one process, and how it is said."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass, field
+
+from psmkit.logparse.types import Event
+
+__all__ = ["FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
+
+#: Signals that a process usually raises itself; the others come from another process.
+FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
+#: The signal of the OOM killer, and of anybody who ends a process at once.
+KILLED = signals.SIGKILL
+
+# As strsignal() names them, in lower case.
+_WORDS = {
+    "killed": signals.SIGKILL,
+    "segmentation fault": signals.SIGSEGV,
+    "aborted": signals.SIGABRT,
+    "bus error": signals.SIGBUS,
+    "illegal instruction": signals.SIGILL,
+    "floating point exception": signals.SIGFPE,
+    "terminated": signals.SIGTERM,
+    "out of memory": signals.SIGKILL,
+}
+
+
+@dataclass(slots=True)
+class Death:
+    """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
+
+    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
+    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first. ``time`` is
+    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
+    the last printed text. ``events`` are the lines about this death,
+    ``reason`` is the one that says why it ended.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    rank: int | None = None
+    proc: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    signal: int | None = None
+    code: int | None = None
+    oom: bool = False
+    root: bool = False
+    by_peer: bool = False
+    listed: bool = False
+    time: str = ""
+    local: int | None = None
+    where: str | None = None
+    reason: Event | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether it was ended on purpose, as launchers do with the remaining ranks."""
+        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+
+    def exited(self, value: object) -> None:
+        """Interpret an exit code: minus a signal, 128 plus a signal, or the program's own code."""
+        if not isinstance(value, int):
+            return
+        if value < 0:
+            self.signal = -value
+        elif 128 < value < 128 + 65:
+            self.signal = value - 128
+        else:
+            self.code = value
+
+    def take(self, other: Death) -> None:
+        """Merge another line about the same process; known values stay."""
+        own = [(e.ref, e.name) for e in self.events]
+        known = set(own) if len(own) > 4 else own  # most have two or three, and a set takes longer to make
+        self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
+        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(other, name))
+        # Some handlers catch SIGSEGV and then abort: the fault is the cause.
+        if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
+            self.signal = other.signal
+        self.oom |= other.oom
+        self.root |= other.root
+        self.by_peer |= other.by_peer
+        self.listed &= other.listed
+        self.time = self.time or other.time
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 99`` for a signal without a name."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def manner(death: Death) -> str:
+    """How a process died, after its name: ``was killed by SIGKILL``."""
+    if death.oom:
+        return "was killed because memory ran out (SIGKILL by the OOM killer)"
+    if death.signal == signals.SIGKILL:
+        return "was killed by SIGKILL"
+    if death.signal is not None:
+        return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
+    if death.code is not None:
+        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
+    return "died" + (f" ({death.where})" if death.where else "")
+
+
+def signal_of(text: object) -> int | None:
+    """The number of a signal's name, ``SIGSEGV``, or of a text that begins as strsignal() does: ``Killed``."""
+    if not isinstance(text, str):
+        return None
+    found = getattr(signals, text, None) if text.startswith("SIG") else None
+    if isinstance(found, signals.Signals):
+        return int(found)
+    low = text.strip().lower()
+    return next((int(number) for word, number in _WORDS.items() if low.startswith(word)), None)

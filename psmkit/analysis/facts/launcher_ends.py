@@ -1,0 +1,154 @@
+"""Ends of processes in lines of launchers. The catalogue's fields say whose end it is and how, so a new form needs an entry and no code.
+
+Fields, read from the text or ``set`` by the entry: ``rank``, ``local_rank``, ``ranks`` or ``tasks`` (a list), ``pid``, ``host``; ``exitcode``,
+``signal`` (a number), ``signame`` (a name, or a text of strsignal()), ``status`` (as wait() gives it); ``oom`` (memory ran out), ``where`` (how
+it ended, in words), ``first`` (the launcher calls it the first), ``several`` (it reports all processes, also those that it ended itself),
+``more`` (the line adds to one of the same entry group just before it).
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Iterable
+
+from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.death import Death, signal_of
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.places import single_node
+from psmkit.analysis.facts.tags import ranks_in
+from psmkit.logparse.types import Event
+
+__all__ = ["host_of", "local_rank", "read"]
+
+_TAG_END = re.compile(r"[\[\]<>:\s]")
+_TASK = re.compile("[0-9]{1,9}")
+_MOST_TASKS = 4096
+_BLOCK = 8  # lines
+# Lines that other readers combine, or that say too little alone.
+_ELSEWHERE = ("launch.elastic.exitcode", "launch.elastic.signal", "launch.elastic.worker", "launch.deepspeed.exit")
+_NO_END = ("launch.mpi.nonzero", "launch.mpi.daemon_lost", "launch.ray.worker_died", "launch.ray.actor_died")
+
+
+def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
+    """The ends that lines of launchers report, in the order of the lines."""
+    out: list[Death] = []
+    heads: dict[tuple[int, str | None], Death] = {}
+    unnamed: set[object] = set()
+    for event in events:
+        if not _tells(job, event.name):
+            continue
+        place = event.stream, event.tag
+        found = _ends(job, run, event)
+        if "more" in event.fields and found:
+            head = heads.get(place)
+            if head is not None and event.ref.seq - head.events[0].ref.seq <= _BLOCK:
+                head.take(found[0])
+                continue
+            if found[0].signal is None and not found[0].code:
+                continue
+        for death in found:
+            known = (death.rank, death.local, death.pid, death.host, death.signal, death.code)
+            if all(value is None for value in known):
+                if death.where in unnamed:  # a caller or a launcher repeats it
+                    continue
+                unnamed.add(death.where)
+            out.append(death)
+        if found:
+            heads[place] = found[0]
+    return out
+
+
+def _tells(job: Job, name: str) -> bool:
+    """Whether an entry of the catalogue is about the end of a process."""
+    if not name.startswith("launch.") or name.startswith(_ELSEWHERE) or name in _NO_END:
+        return False
+    entry = lines.catalogue(job).by_name.get(name)
+    return entry is not None and entry.finding == "PSM402" and entry.blames == "self" and entry.origin is True
+
+
+def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
+    fields = event.fields
+    if fields.get("exitcode") == 0 or fields.get("signal") == 0:
+        return []
+    pid, rank = fields.get("pid"), fields.get("rank")
+    death = Death(
+        events=[event],
+        rank=rank if isinstance(rank, int) and rank >= 0 else None,
+        pid=pid if isinstance(pid, int) and pid > 0 else None,
+        host=host_of(fields.get("host")),
+        oom="oom" in fields,
+        root="first" in fields,
+        listed="several" in fields,
+        where=str(fields["where"]) if "where" in fields else None,
+    )
+    _how(death, event)
+    local_rank(job, run, death, fields.get("local_rank"))
+    if "tasks" not in fields and "ranks" not in fields:
+        return [death]
+    ranks = _tasks(str(fields["tasks"])) if "tasks" in fields else ranks_in(fields["ranks"])
+    return _together(death, ranks) if ranks else [death]
+
+
+def _how(death: Death, event: Event) -> None:
+    fields = event.fields
+    number, status = fields.get("signal"), fields.get("status")
+    death.exited(fields.get("exitcode"))
+    if isinstance(number, int):
+        death.signal = number
+    elif "signame" in fields:
+        death.signal = signal_of(fields["signame"])
+        death.oom |= str(fields["signame"]).lower().startswith("out of memory")
+        if death.signal is None:
+            death.where = death.where or str(fields["signame"])
+    if isinstance(status, int):
+        core = status & 0x7F
+        death.exited(-core if 0 < core < status or core in (6, 7, 8, 9, 11, 15) else status)
+    if death.oom:
+        death.signal = signals.SIGKILL
+
+
+def _together(death: Death, ranks: list[int]) -> list[Death]:
+    """One death for each rank of a line. A line with several does not say which was the first."""
+    host = None if death.host is not None and death.host.endswith("]") else death.host
+    return [
+        Death(
+            events=list(death.events),
+            rank=rank,
+            host=host,
+            signal=death.signal,
+            code=death.code,
+            oom=death.oom,
+            root=death.root,
+            listed=death.listed or (len(ranks) > 1 and death.code is None),
+            where=death.where,
+        )
+        for rank in ranks
+    ]
+
+
+def host_of(value: object) -> str | None:
+    """The host of a field. The word of a pattern begins at the first bracket of the line, as in ``1,0]<stderr>:[node0``: tags have many forms."""
+    if value is None:
+        return None
+    text = str(value)
+    return text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
+
+
+def local_rank(job: Job, run: int | None, death: Death, local: object) -> None:
+    """Set the local rank of a worker; in a job on one host it is the rank."""
+    death.local = local if isinstance(local, int) and local >= 0 else None
+    if death.local is None or run is None or run >= len(job.runs) or not job.runs[run].procs:
+        return
+    if single_node(job, run):
+        death.rank = death.local
+
+
+def _tasks(text: str) -> list[int]:
+    """The numbers of ``1,3-5``. In most jobs a task of srun is a rank."""
+    out: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if _TASK.fullmatch(first) and (not last or _TASK.fullmatch(last)):
+            out.extend(range(int(first), min(int(last or first), int(first) + _MOST_TASKS) + 1))
+    return out[:_MOST_TASKS]
