@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import lines, outside
+from psmkit.analysis.facts import engines, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import single_node
@@ -85,7 +85,7 @@ class Death:
     @property
     def sent(self) -> bool:
         """Whether it was ended on purpose, as launchers do with the remaining ranks."""
-        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT)
 
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
@@ -449,6 +449,10 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         _split(death, fields.get("exitcode"))
         _locate(job, run, death, fields.get("local_rank"))
         return death if fields.get("exitcode") != 0 else None
+    if name == "sys.python.fatal" and engines.told_to_abort(job, event):
+        return None
+    if name.startswith("launch.engine."):
+        return _of_engine(job, run, event, death)
     if name in ("launch.mpi.signal", "launch.mpi.abort"):
         rank, number = fields.get("rank"), fields.get("signal")
         death.rank = rank if isinstance(rank, int) else None
@@ -487,6 +491,22 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         death.where = str(library).split("[", 1)[0] if library is not None else None
         return death
     return _handler(job, event, death)
+
+
+def _of_engine(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
+    """A process of an inference engine, as its parent reports it."""
+    end = engines.ended(job, event)
+    if end is None:
+        return None
+    code, itself = end
+    _split(death, code)
+    if itself:
+        rank = event.fields.get("rank")
+        death.rank = rank if isinstance(rank, int) else None
+        _locate(job, run, death, event.fields.get("local_rank"))
+    else:
+        death.pid, death.where = None, "its engine reports it"
+    return death if death.signal is not None or death.code else None
 
 
 def _first_of_mpi(job: Job, event: Event) -> int | None:
