@@ -113,7 +113,7 @@ def test_rank_of_a_vllm_worker_stands_in_its_tag(tmp_path: Path) -> None:
     raised = "Traceback (most recent call last):\nx = torch.zeros(n)\ntorch.AcceleratorError: CUDA error: misaligned address\n"
     tagged = "".join(f"(Worker_TP7 pid=88) ERROR {line}\n" for line in raised.splitlines())
     assert _who(_report(tmp_path, tagged)) == ["rank 7"]
-    assert _who(_report(tmp_path, tagged.replace("Worker_TP7", "Worker_PP1_TP7"))) == []
+    assert _who(_report(tmp_path, tagged.replace("Worker_TP7", "Worker_PP1_TP7"))) == ["pid 88 (rank unknown)"]
 
 
 def test_peer_that_closed_its_connection_is_named_by_its_address(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Death:
     @property
     def sent(self) -> bool:
         """Whether it was ended on purpose, as launchers do with the remaining ranks."""
-        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT)
 
     def exited(self, value: object) -> None:
         """Interpret an exit code: minus a signal, 128 plus a signal, or the program's own code."""

@@ -8,7 +8,7 @@ import signal as signals
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from psmkit.analysis.facts import launcher_ends, lines, outside
+from psmkit.analysis.facts import engines, launcher_ends, lines, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -82,7 +82,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     told = launcher_ends.read(job, run, events)
     for death in (
         *_blocks(job, events),
-        *_in_order(told, _singles(job, events)),
+        *_in_order(told, _singles(job, run, events)),
         *(d for d in reports if d.pid is not None),
     ):
         _place(job, run, death)
@@ -325,21 +325,25 @@ def _in_order(*found: list[Death]) -> list[Death]:
     return sorted(itertools.chain(*found), key=lambda d: d.events[0].ref.seq)
 
 
-def _singles(job: Job, events: Iterable[Event]) -> list[Death]:
+def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     out: list[Death] = []
     for event in events:
-        death = _single(job, event)
+        death = _single(job, run, event)
         if death is not None:
             death.events.append(event)
             out.append(death)
     return out
 
 
-def _single(job: Job, event: Event) -> Death | None:
+def _single(job: Job, run: int | None, event: Event) -> Death | None:
     """Lines that need more than their fields."""
     fields, name = event.fields, event.name
     pid = fields.get("pid")
     death = Death(pid=pid if isinstance(pid, int) and pid > 0 else None, host=launcher_ends.host_of(fields.get("host")))
+    if name.startswith("launch.engine."):
+        return _of_engine(job, run, event, death)
+    if name == "sys.python.fatal" and engines.told_to_abort(job, event):
+        return None
     if name == "launch.mpi.exitcode":
         if not _first_of_mpi(job, event, death):
             return None
@@ -367,6 +371,22 @@ def _single(job: Job, event: Event) -> Death | None:
         death.where = str(library).split("[", 1)[0] if library is not None else None
         return death
     return _handler(job, event, death)
+
+
+def _of_engine(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
+    """A process of an inference engine, as its parent reports it."""
+    end = engines.ended(job, event)
+    if end is None:
+        return None
+    code, itself = end
+    death.exited(code)
+    if itself:
+        rank = event.fields.get("rank")
+        death.rank = rank if isinstance(rank, int) else None
+        launcher_ends.local_rank(job, run, death, event.fields.get("local_rank"))
+    else:
+        death.pid, death.where = None, "its engine reports it"
+    return death if death.signal is not None or death.code else None
 
 
 def _first_of_mpi(job: Job, event: Event, death: Death) -> bool:

@@ -54,7 +54,21 @@ STOPS = (
 # Lines of frameworks, launchers, kernels and libraries beside NCCL.
 _OUTSIDE = (
     *("launch.", "sys.", "torch.", "framework.", "nccltests."),
-    *("gloo.", "ofi.", "ucx.", "nixl.", "deepep.", "xla.", "jax.", "horovod.", "nccl1.", "program.failed"),
+    *(
+        "gloo.",
+        "ofi.",
+        "ucx.",
+        "nixl.",
+        "deepep.",
+        "xla.",
+        "jax.",
+        "horovod.",
+        "nccl1.",
+        "program.failed",
+        "serving.",
+        "mooncake.",
+        "nvshmem.",
+    ),
 )
 # This many lines of a process after an exception show that it continued.
 WENT_ON = 20

@@ -1,8 +1,7 @@
 """Process numbers in the tags that launchers put before lines.
 
 Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``, vLLM's
-``(Worker_TP5 pid=812)``. Names of pods and Ray's
-``(RayWorker pid=812)`` are not ranks.
+``(Worker_TP5 pid=812)`` or ``(VllmWorker rank=5 pid=812)``. Names of pods and Ray's ``(RayWorker pid=812)`` are not ranks.
 """
 
 from __future__ import annotations
@@ -29,24 +28,34 @@ _LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
 _ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d{1,18})\]:?$")
 _PID = re.compile(r"\bpid=(\d{1,18})")
 # Ray's tag, with the address of another host; vLLM puts its own tag before it.
-_ACTOR = re.compile(r"\([\w.:-]+ pid=(\d{1,9})(?:, ip=([0-9A-Fa-f.:]+))?\)")
+_ACTOR = re.compile(r"\([\w.:-]+(?: [\w=]+)? pid=(\d{1,9})(?:, ip=([0-9A-Fa-f.:]+))?\)")
 _MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
 _SRUN = re.compile(r"^(\d{1,18})\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
-_VLLM = re.compile(r"^\(Worker_TP(\d{1,18})(?:_EP\d+)? pid=\d+\)$")
+# vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
+# others are 0. Without pipelines the number among the experts' ranks is the rank.
+_VLLM = re.compile(
+    r"^\((?:VllmWorker rank=(\d{1,18})"
+    r"|(?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(\d{1,18})(?:_DCP\d+)?(?:_EP\d+)?"
+    r"|Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(\d{1,18})) pid=\d+\)$"
+)
 _TORCH = re.compile(r"\brank\s*(\d{1,18})")
-# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, without pipelines),
-# TensorRT-LLM, Lightning, Composer, NVIDIA's resiliency extension, Orbax (JAX's process).
+# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, in the first stage of a
+# pipeline; its releases print the time in several forms), TensorRT-LLM, Lightning, Composer, NVIDIA's resiliency extension, Orbax (JAX's
+# process).
 _IN_LINE = (
     re.compile(r"\[rank(\d{1,18})\]:"),
     re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
-    re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "),
+    re.compile(
+        r"^\s*\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "
+    ),
     re.compile(r"\[TRT-LLM\] \[RANK (\d{1,18})\]"),
     re.compile(r"\[rank: (\d{1,18})\] "),
     re.compile(r"\brank(\d{1,18})\[\d+\]\[\w+\]: "),
     re.compile(r"\[workload:(\d{1,18})\(\d+\) infra:"),
     re.compile(r"\[process=(\d{1,18})\]\[thread="),
+    re.compile(r"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(\d{1,18})\] "),
 )
 # torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
 _ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
@@ -111,4 +120,4 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
     if not text:  # as the tag of most lines
         return None
     found = next((m for pattern in patterns if (m := pattern.search(text))), None)
-    return int(found.group(1)) if found is not None else None
+    return int(found[found.lastindex or 1]) if found is not None else None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import rank_of_tag, without_tag
+from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
-from psmkit.model import CODES, Effect
+from psmkit.model import CODES, Effect, Named
 
-__all__ = ["Raised", "raised", "told", "uncaught", "unfinished"]
+__all__ = ["Raised", "named_by_engine", "raised", "told", "thrower", "uncaught", "unfinished"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
@@ -31,6 +32,10 @@ _TEXTS = (
 )
 # So many characters identify the begin of a text.
 _TYPE = 40
+# So many lines are read for the process that they show.
+_MOST_LINES = 400
+# Ray prints equal lines of several processes once, with the tag of one of them.
+_FOLDED = "x across cluster]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,46 @@ def told(job: Job) -> frozenset[str]:
 
 def _fails(code: str | None) -> bool:
     return code is not None and CODES[code].effect is Effect.FAILS
+
+
+def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
+    """The process of these lines by its id, or the rank that the engine names, if there is only one.
+
+    The id stands in the tag of a line, or in Ray's report above the line, which repeats the exception of another process.
+    """
+    found: dict[int, set[str | None]] = {}
+    for event in events[:_MOST_LINES]:
+        task = _before(_tasks(job), event)
+        line = "".join(e.text for e in job.quotes.of(event.ref))
+        if _FOLDED in line:
+            return []
+        pid, host = (task.fields.get("pid"), task.fields.get("host")) if task is not None else process_of_tags(line)
+        if isinstance(pid, int):
+            found.setdefault(pid, set()).add(str(host) if host is not None else None)
+    hosts = {host for each in found.values() for host in each} - {None}
+    if found:
+        return [Named(host=next(iter(hosts), None), pid=next(iter(found)))] if len(found) == 1 >= len(hosts) else []
+    return named_by_engine(job, run)
+
+
+def named_by_engine(job: Job, run: int | None) -> list[Named]:
+    """The rank of which an inference engine reports that it failed, if there is only one.
+
+    An engine of vLLM that is not the first one of several counts its ranks from 0.
+    """
+    events = job.events("framework.engine_reports", run=run)
+    first = [e for e in events if "_DP" not in (e.tag or "") or "_DP0" in (e.tag or "")]
+    ranks = {rank for e in first if isinstance(rank := e.fields.get("rank"), int)}
+    return [Named(rank) for rank in ranks] if len(ranks) == 1 else []
+
+
+@once
+def _tasks(job: Job) -> dict[tuple[int, str | None], list[Event]]:
+    """Ray's reports of exceptions, by stream and tag."""
+    out: dict[tuple[int, str | None], list[Event]] = {}
+    for event in job.events("launch.ray.task_error"):
+        out.setdefault((event.stream, event.tag), []).append(event)
+    return out
 
 
 def uncaught(job: Job, run: int | None) -> list[Raised]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, names_of, ranks_text
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.exceptions import uncaught, unfinished
+from psmkit.analysis.inference.exceptions import named_by_engine, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -46,9 +47,18 @@ def find(job: Job) -> list[Finding]:
             continue
         # the first kind is the nearest to the cause
         found = [f for kind in _KINDS if (f := _library(job, run, kind)) is not None][:1]
-        found = found or _exceptions(job, run) or [f for f in [_library(job, run, _ENGINE)] if f is not None]
-        out += found or _program(job, run) or _cut(job, run) or _waits(job, run)
+        thrown = _exceptions(job, run)
+        # who waits reports; who threw for a reason of its own is the cause
+        if not found or (found[0].code == "PSM305" and any(f.culprits or f.named for f in thrown)):
+            found = thrown or found
+        out += found or _engines(job, run) or _program(job, run) or _cut(job, run) or _waits(job, run)
     return out
+
+
+def _engines(job: Job, run: int | None) -> list[Finding]:
+    """The finding that names a process, else the first one."""
+    found = [f for kind in _ENGINES if (f := _library(job, run, kind)) is not None]
+    return [f for f in (*found, *(_cut(job, run) if found else [])) if f.culprits or f.named][:1] or found[:1]
 
 
 def _passed_on(cascade: faults.Cascade) -> bool:
@@ -78,9 +88,32 @@ def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
         ranks=ranks if own else [],
         procs=procs if own else [],
         culprits=ranks if own and len(ranks) == 1 else [],
-        named=(_named(job, events) or outside.tagged_process(job, events)) if not own or not procs else [],
+        named=_others(job, run, kind, events, own) if not own or not procs else [],
         stage="error",
     )
+
+
+def _others(job: Job, run: int | None, kind: _Kind, events: Sequence[Event], own: bool) -> list[Named]:
+    """The processes that the lines are about, or, where they are about the process that prints them, its tag."""
+    if kind.name == "framework.engine_reports":
+        return named_by_engine(job, run)
+    return _absent(events) or _named(job, events) or (outside.tagged_process(job, events) if own else [])
+
+
+def _absent(events: Sequence[Event]) -> list[Named]:
+    """The rank for which several ranks wait in vain, if it is the only one, and waits for none itself."""
+    waits: dict[int, set[int]] = {}
+    reporters: set[int] = set()
+    for event in events:
+        rank, peer, value = (event.fields.get(name) for name in ("rank", "peer", "value"))  # a value is about any peer
+        if isinstance(rank, int):
+            reporters.add(rank)
+            if isinstance(peer, int) and value is None:
+                waits.setdefault(peer, set()).add(rank)
+    late = [peer for peer in waits if peer not in reporters]
+    if len(late) != 1 or len(reporters) < 2 or waits[late[0]] != reporters:
+        return []
+    return [Named(late[0], basis=f"{ASSUMED}rank of its group")]
 
 
 def _continued(job: Job, run: int | None, event: Event) -> bool:
@@ -221,6 +254,44 @@ def _engine(job: Job, events: Sequence[Event]) -> str:
     return f"the inference engine reports that {which} failed{name}"
 
 
+def _report(job: Job, events: Sequence[Event]) -> str:
+    ranks = sorted({rank for e in events if isinstance(rank := e.fields.get("rank"), int)})
+    names = [_said(e) for e in events if "what" in e.fields]
+    one = f"one of its processes failed{f' ({names[0]})' if names else ''}"
+    return f"the inference engine reports that {f'{ranks_text(ranks)} failed' if ranks else one}"
+
+
+def _rpc(job: Job, events: Sequence[Event]) -> str:
+    return f"vLLM's engine gave up in {_said(events[0])}: a worker did not answer"
+
+
+def _trtllm(job: Job, events: Sequence[Event]) -> str:
+    ranks = sorted({rank for e in events if isinstance(rank := e.fields.get("rank"), int)})
+    return f"TensorRT-LLM's watchdog gave up on {ranks_text(ranks)}: the loop of its executor made no progress"
+
+
+def _lost(job: Job, events: Sequence[Event]) -> str:
+    return f"SGLang lost the prefill instance at {joined(sorted({str(e.fields['addr']) for e in events})[:_MOST])}"
+
+
+def _transfer(job: Job, events: Sequence[Event]) -> str:
+    return f"a transfer between a prefill and a decode instance failed: {_said(events[0])}"
+
+
+def _agent(job: Job, events: Sequence[Event]) -> str:
+    return f"{_who(job, events)} lost the NIXL agent of another instance: {_said(events[0])}"
+
+
+def _mooncake(job: Job, events: Sequence[Event]) -> str:
+    peers = sorted({peer for e in events if isinstance(peer := e.fields.get("peer"), int)})
+    ranks = sorted({rank for e in events if isinstance(rank := e.fields.get("rank"), int)})
+    return f"{ranks_text(ranks)} got no answer from {ranks_text(peers)} in Mooncake's process group"
+
+
+def _nvshmem(job: Job, events: Sequence[Event]) -> str:
+    return f"NVSHMEM failed in {_who(job, events)}: {_said(events[0]) or 'it ended the process'}"
+
+
 def _horovod(job: Job, events: Sequence[Event]) -> str:
     missing = [n.rank for n in _named(job, events) if n.rank is not None]
     seconds = next((s for e in events if isinstance(s := e.fields.get("seconds"), int)), None)
@@ -233,7 +304,7 @@ def _sglang(job: Job, events: Sequence[Event]) -> str:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     who = ranks_text(ranks) if ranks else "a scheduler"
     return (
-        f"SGLang's watchdog gave up after {events[0].fields.get('seconds')} s on {who}: a forward pass did not finish"
+        f"SGLang's watchdog gave up after {events[0].fields.get('seconds'):g} s on {who}: a forward pass did not finish"
     )
 
 
@@ -265,19 +336,30 @@ _KINDS = (
     _Kind("launch.monitor.late", _late, 0.7),
     _Kind("torch.desync.failed", _desync, 0.7),
     _Kind("nccl1.cuda_failed", _nccl_1, 0.7),
+    _Kind("mooncake.peer_failed", _mooncake, 0.7),
+    _Kind("serving.peer_lost", _lost, 0.6),
+    _Kind("serving.agent_lost", _agent, 0.6),
     _Kind("framework.sglang_watchdog", _sglang, 0.7),
+    _Kind("framework.trtllm_hang", _trtllm, 0.7),
+    _Kind("framework.rpc_timeout", _rpc, 0.65),
     _Kind("jax.task.lost", _task, 0.7),
     _Kind("xla.no_nccl", _no_nccl, 0.9),
     _Kind("xla.rendezvous.exits", _xla, 0.7),
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),
     _Kind("nixl.error", _nixl, 0.6),
+    _Kind("nvshmem.error", _nvshmem, 0.6),
+    _Kind("serving.transfer_failed", _transfer, 0.55),
     _Kind("gloo.closed", _gloo, 0.6),
     _Kind("gloo.timeout", _gloo_timeout, 0.6),
     _Kind("jax.service.fatal", _jax, 0.6),
 )
 #: An engine wraps the exceptions of its workers, which say more.
-_ENGINE = _Kind("framework.engine_failed", _engine, 0.6)
+_ENGINES = (
+    _Kind("framework.engine_failed", _engine, 0.6),
+    _Kind("framework.engine_reports", _report, 0.6),
+    _Kind("framework.engine_core_failed", _engine, 0.6),
+)
 
 
 def _exceptions(job: Job, run: int | None) -> list[Finding]:
@@ -285,9 +367,15 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     items = [i for i in uncaught(job, run) if not _continued(job, run, i.event) and _last_words(job, i.event)]
     if not items:
         return []
+    # an exception about others only passes on what another process did
+    items = [i for i in items if not faults.phrase(job, "the others are named", i.text)] or items
+    passed_on = faults.phrase(job, "the others are named", items[0].text) is not None
     ranks = sorted({i.rank for i in items if i.rank is not None})
-    who = ranks_text(ranks) if ranks else "a process"
-    own = len(ranks) == 1 and not any(faults.phrase(job, "the others are named", i.text) for i in items)
+    own = len(ranks) == 1 and not passed_on
+    process = [] if ranks or passed_on else thrower(job, run, [i.event for i in items])
+    who = ranks_text(ranks) if ranks else f"process {process[0].pid}" if process and process[0].rank is None else ""
+    who = who or (ranks_text([process[0].rank]) if process and process[0].rank is not None else "a process")
+    own = own or bool(process)
     return [
         new_finding(
             job,
@@ -301,6 +389,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             refs=[i.event.ref for i in items[:4]],
             ranks=ranks,
             culprits=ranks if own else [],
+            named=process,
             stage="error",
         )
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import OF_GROUP, group_rank
 from psmkit.analysis.registry import rule
@@ -29,21 +30,25 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         (("sys.cuda.oom",), "PSM509", "out of device memory"),
     ):
         by_rank: dict[int | Named | None, Event] = {}
+        loose: list[Event] = []  # of no known rank
         for event in job.events(*names):
             if job.run_of_event(event) == run and not endings.went_on(
                 job, event, outside.proc_of_event(job, event), run
             ):
                 rank = outside.global_rank(job, event)
-                by_rank.setdefault((group_rank(event) or _device(event)) if rank is None else rank, event)
+                known = (group_rank(event) or _device(event)) if rank is None else rank
+                by_rank.setdefault(known, event)
+                loose += [event] if known is None else []
         if not by_rank:
             continue
         ranks = sorted(r for r in by_rank if isinstance(r, int))
         members = [r for r in by_rank if isinstance(r, Named)] if not ranks else []
+        process = thrower(job, run, loose) if by_rank.keys() == {None} else []
         # a rank that is being torn down after a timeout fails in many ways
         after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
-        who = ranks_text(ranks) if ranks else joined(_member(m) for m in members[:_SHOWN]) or "a rank"
+        who = ranks_text(ranks) if ranks else joined(_member(m) for m in members[:_SHOWN] or process) or "a rank"
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
         # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
@@ -67,7 +72,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
                 culprits=[] if after else culprits,
-                named=_blamed(members) if not after else [],
+                named=(_blamed(members) or process[:1]) if not after else [],
                 stage="error",
             )
         )
@@ -75,7 +80,11 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
 
 
 def _member(named: Named) -> str:
-    return f"rank {named.rank} of {named.comm}" if named.rank is not None else f"device {named.device}"
+    if named.device is not None:
+        return f"device {named.device}"
+    if named.rank is None:
+        return f"process {named.pid}"
+    return f"rank {named.rank}" + (f" of {named.comm}" if named.comm is not None else "")
 
 
 def _device(event: Event) -> Named | None:
