@@ -33,16 +33,17 @@ def fit(
     *,
     left: Sequence[int] = (),
     pair: tuple[int, int] | None = None,
+    whole: Sequence[int] = (),
 ) -> list[str]:
     """A table of at most ``width`` characters. The widest columns shrink first.
 
-    A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
+    A column of ``whole`` does not shrink. A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
     """
     from tabulate import tabulate
 
     cells = [[visible(cell) for cell in row] for row in rows]
     sizes = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(headers)]
-    floor = [max(len(head), 4) for head in headers]
+    floor = [sizes[i] if i in whole else max(len(head), 4) for i, head in enumerate(headers)]
     excess = sum(sizes) + 2 * (len(headers) - 1) - width
     while excess > 0:
         column = max((i for i in range(len(sizes)) if sizes[i] > floor[i]), key=lambda i: sizes[i], default=None)
