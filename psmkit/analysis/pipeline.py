@@ -59,7 +59,7 @@ def analyse_job(job: Job) -> Report:
         runs=tuple(runs),
         communicators=coverage.communicators(job),
         ranks=table.rank_rows(job, runs, findings),
-        coverage=coverage.coverage(job, runs),
+        coverage=coverage.coverage(job, runs, findings),
         versions=coverage.versions(job),
         causes=groups.group(findings, runs, functools.partial(blamed, job)),
         suspects=tuple(s for run in runs for s in run.suspects),

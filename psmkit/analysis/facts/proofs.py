@@ -57,7 +57,7 @@ def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
     (start, end), fields = match
     words: dict[str, None] = {}
     for at, to in fields:
-        words[text[_named(text, start, at) : to]] = None
+        words[text[_named(text, start, at) : to].strip()] = None
         start = max(start, to)
     return tuple(words) or (text[start:end],)
 
