@@ -72,7 +72,9 @@ def _units(text: str, width: int, about: str, words: Sequence[str]) -> Iterator[
     values = {place: place in told or not told for place in found}
     for match in _UNIT.finditer(text):
         parts = (
-            [match] if match.end() - match.start() <= width // 2 else _PART.finditer(text, match.start(), match.end())
+            [match]
+            if match.end() - match.start() <= width - _LEAST
+            else _PART.finditer(text, match.start(), match.end())
         )
         for part in parts:
             yield _Unit(part.start(), part.end(), tuple(_says(part, wanted, values).items()))
