@@ -54,8 +54,8 @@ def fit(
     cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
     if pair is not None:
         one, other = pair
-        for row, whole in zip(cut, cells, strict=True):
-            row[one], row[other] = shorten_apart(whole[one], whole[other], sizes[one], sizes[other])
+        for row, uncut in zip(cut, cells, strict=True):
+            row[one], row[other] = shorten_apart(uncut[one], uncut[other], sizes[one], sizes[other])
     # The headers go in as a row; tabulate would widen their columns.
     table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
     return [line.rstrip()[:width] for line in str(table).splitlines()]
