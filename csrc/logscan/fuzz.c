@@ -113,8 +113,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint64_t present[2], values[LS_FIELDS];
         uint32_t starts[LS_FIELDS], lengths[LS_FIELDS];
         size_t rest = size - (size_t)(nl - text);
-        ls_match_text(own, 0, nl, rest < 500 ? rest : 500, present, values, starts, lengths);
-        ls_match_text(own, 1, nl, rest < 500 ? rest : 500, present, values, starts, lengths);
+        ls_match_text(own, 0, nl, rest < 500 ? rest : 500, present, values, starts, lengths, NULL);
+        ls_match_text(own, 1, nl, rest < 500 ? rest : 500, present, values, starts, lengths, NULL);
         ls_catalogue_free(own);
     }
     ls_scan *scan = ls_scan_new(cat, size ? data[0] & 3 : 0);

@@ -358,7 +358,7 @@ void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint6
 }
 
 int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
-                  uint32_t *starts, uint32_t *lengths)
+                  uint32_t *starts, uint32_t *lengths, uint32_t *span)
 {
     struct ls_match m;
     bool found = false;
@@ -370,5 +370,9 @@ int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n,
     if (!found) return !line && m.torn ? -2 : -1;
     if (line) at--;
     ls_show_match(&m, at, present, values, starts, lengths);
+    if (span) {
+        span[0] = (uint32_t)at;
+        span[1] = (uint32_t)at + m.end;
+    }
     return (int)m.index;
 }

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
+from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
     Communicator,
     Coverage,
+    Finding,
     MatchCount,
     Matching,
     Run,
+    Severity,
     Shape,
     Verdict,
 )
@@ -26,6 +30,12 @@ __all__ = ["communicators", "coverage", "matching", "versions"]
 # The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
 _WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
+#: The lines of benchmarks, which need no line of NCCL to show their end.
+_BENCHMARKS = ("nccltests.", "program.result")
+#: The lines that NCCL prints while it makes a communicator.
+_INIT = ("bootstrap.", "comm.shape", "comm.start", "graph.", "topo.", "tuning.")
+#: The stages before a communicator is ready.
+_EARLY = frozenset(STAGES[: STAGES.index("ready")])
 #: Parts of the catalogue whose lines come from what runs beside NCCL.
 _BESIDE = frozenset({"beside", "kernel", "launcher", "nccltests", "program", "pytorch", "scheduler", "system"})
 
@@ -110,7 +120,7 @@ def _size(members: Sequence[CommInstance]) -> int:
     return max((m.nranks for m in members), default=0)
 
 
-def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
+def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) -> Coverage:
     """What was read, what no entry matches, and the environment that would show what is missing."""
     totals = job.scan.totals
     files = job.scan.files
@@ -119,10 +129,13 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     notes = [
-        f"{files[i].path} does not end with a line break: the last line may be cut, or its process still writes it"
+        f"the last line of {files[i].path} is not complete: it was cut, or its process still writes it"
         for i in _cut(job)
     ]
     notes += list(getattr(job.scan, "notes", ()))
+    instead = _instead(job, runs, findings)
+    if instead is not None:
+        notes.append(f"missing for a verdict: {instead}")
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
@@ -142,7 +155,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
         ),
         missing_ranks=tuple(missing),
         missing_subsystems=lacking,
-        rerun_with={} if healthy else _rerun(),
+        rerun_with={} if healthy or instead is not None else _rerun(),
         notes=tuple(notes),
         beside=_beside(job),
     )
@@ -162,7 +175,14 @@ def _beside(job: Job) -> int:
 
 
 def _cut(job: Job) -> list[int]:
-    return [i for i, f in enumerate(job.scan.files) if not f.complete_end]
+    """The files whose last line stops in the middle of a message. A line that may be complete, and lacks only its end of line, is none."""
+    files, known = job.scan.files, lines.catalogue(job)
+    ends = {
+        process.last.file: process.last
+        for process in job.scan.processes
+        if process.last.line == files[process.last.file].lines and not files[process.last.file].complete_end
+    }
+    return sorted(file for file, ref in ends.items() if known.cut(lines.message_at(job, ref).strip()))
 
 
 def _missing_subsystems(job: Job) -> tuple[str, ...]:
@@ -176,6 +196,30 @@ def _missing_subsystems(job: Job) -> tuple[str, ...]:
 def _messages(job: Job) -> Mapping[str, Message]:
     """The messages of the scan's catalogue, including the user's own."""
     return (getattr(job.scan, "catalogue", None) or load()).by_name
+
+
+def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str | None:
+    """What an undecided input lacks where more lines of NCCL would not decide; None where they may."""
+    if not runs or any(r.verdict is not Verdict.INCONCLUSIVE or r.suspects for r in runs):
+        return None
+    by_name = _messages(job)
+    names = [name for name in (*job.scan.counts.names, *job.scan.events.names) if name in by_name]
+    if job.scan.totals.matched <= _beside(job) and not job.scan.totals.unmatched:
+        if any(f.code == "PSM408" for f in findings):
+            return "what sent the signal: the lines before it, and the logs of the scheduler and of the other nodes"
+        if any(name.startswith(_BENCHMARKS) for name in names):
+            return "the end of the log, where the benchmark prints its summary or its error"
+        return None
+    informed = any(by_name[name].level == "INFO" for name in names)
+    if not informed or not any(name.startswith(_INIT) for name in names):
+        return None
+    if any(furthest_stage(job, p) not in _EARLY for run in job.runs for p in run.procs):
+        return None
+    if any(f.severity is Severity.ERROR for f in findings):
+        return None
+    unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
+    others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
+    return f"the end of the log, which stops before init is complete{others}"
 
 
 def _rerun() -> dict[str, str]:

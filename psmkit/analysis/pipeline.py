@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.analysis import coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import scanned
 from psmkit.model import CODES, Finding, Report, Verdict
@@ -43,7 +44,7 @@ def analyse_job(job: Job) -> Report:
     findings: list[Finding] = []
     for rule in registry.registered():
         findings.extend(rule.find(job))
-    findings = _ordered(job.quotes.filled(findings))
+    findings = marked(job, _ordered(job.quotes.filled(findings)))
     runs = verdict.judge(job, findings)
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
@@ -58,7 +59,7 @@ def analyse_job(job: Job) -> Report:
         runs=tuple(runs),
         communicators=coverage.communicators(job),
         ranks=table.rank_rows(job, runs, findings),
-        coverage=coverage.coverage(job, runs),
+        coverage=coverage.coverage(job, runs, findings),
         versions=coverage.versions(job),
         causes=groups.group(findings, runs, functools.partial(blamed, job)),
         suspects=tuple(s for run in runs for s in run.suspects),

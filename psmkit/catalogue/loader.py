@@ -9,6 +9,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ _UNMATCHED = Message(
     keep="all",
     meaning="A warning that the catalogue does not know.",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    # What the engine found in a text, in bytes. ``number`` is that of the message, or negative.
+    number: int
+    span: tuple[int, int]
+    fields: dict[int, tuple[int, int]]
+    values: Any
+    texts: int
 
 
 class Catalogue:
@@ -131,26 +142,41 @@ class Catalogue:
 
     def cut(self, text: str) -> bool:
         """Whether a NCCL message ends in the middle of a pattern, so that its end is lost."""
-        data = text.encode()
-        present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
-        starts, lengths = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]")
-        torn: bool = lib.ls_match_text(self.native, False, data, len(data), present, values, starts, lengths) == _TORN
-        return torn
+        return self._matched(text.encode(), False).number == _TORN
 
     def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
         """The entry that matches a message (for ``nccl``, without its prefix) or a line, and its fields. None: no entry matches."""
         data = text.encode() if isinstance(text, str) else text
-        present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
-        starts, lengths = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]")
-        number = lib.ls_match_text(self.native, where == "line", data, len(data), present, values, starts, lengths)
-        if number < 0:
+        found = self._matched(data, where == "line")
+        if found.number < 0:
             return None
-        fields: dict[str, Value] = dict(self.compiled[number].constants)
-        for i, (name, kind) in enumerate(self.fields[number]):
-            if present[0] >> i & 1:
-                raw = data[starts[i] : starts[i] + lengths[i]]
-                fields[name] = raw.decode("utf-8", "replace") if present[1] >> i & 1 else decode(kind, values[i])
-        return self.compiled[number], fields
+        fields: dict[str, Value] = dict(self.compiled[found.number].constants)
+        for i, (name, kind) in enumerate(self.fields[found.number]):
+            if i in found.fields:
+                start, end = found.fields[i]
+                is_text = found.texts >> i & 1
+                fields[name] = data[start:end].decode("utf-8", "replace") if is_text else decode(kind, found.values[i])
+        return self.compiled[found.number], fields
+
+    def places(self, text: str, *, where: str = "nccl") -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
+        """Where in a message or a line an entry matches, and where its fields are, as offsets of characters. None: no entry matches."""
+        data = text.encode("utf-8", "replace")
+        found = self._matched(data, where == "line")
+        if found.number < 0:
+            return None
+
+        def characters(span: tuple[int, int]) -> tuple[int, int]:
+            return len(data[: span[0]].decode("utf-8", "replace")), len(data[: span[1]].decode("utf-8", "replace"))
+
+        return characters(found.span), sorted(map(characters, found.fields.values()))
+
+    def _matched(self, data: bytes, line: bool) -> _Matched:
+        present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
+        starts, lengths, span = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]"), ffi.new("uint32_t[2]")
+        number = lib.ls_match_text(self.native, line, data, len(data), present, values, starts, lengths, span)
+        count = len(self.fields[number]) if number >= 0 else 0
+        known = {i: (starts[i], starts[i] + lengths[i]) for i in range(count) if present[0] >> i & 1}
+        return _Matched(number, (span[0], span[1]), known, values, present[1])
 
 
 def decode(kind: int, value: int) -> int | float:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+#: The least width of each column but the first.
+_LEAST = {"level": 5, "code": 6, "versions": 8, "meaning": 16}
 _WHOLE = 4  # up to this many messages are shown in full
 
 
@@ -74,7 +76,14 @@ def _table(page: Page, hits: list[Message]) -> None:
     from psmkit.report.ranktable import fit
 
     cells = [[m.name, m.level or "-", m.finding or "-", versions_of(m) or "-", m.meaning] for m in hits]
-    lines = fit(["name", "level", "code", "versions", "meaning"], cells, page.width)
+    heads = ["name", "level", "code", "versions", "meaning"]
+    # A name that is cut cannot be given to explain: on a narrow page, other columns give way.
+    for column in ("versions", "level", "meaning", "code"):
+        if max(len(row[0]) for row in cells) + sum(_LEAST[head] + 2 for head in heads[1:]) <= page.width:
+            break
+        at = heads.index(column)
+        heads, cells = heads[:at] + heads[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
+    lines = fit(heads, cells, page.width, whole=[n for n, head in enumerate(heads) if head in ("name", "code")])
     page.add(Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add(line)

@@ -10,9 +10,13 @@ import click
 from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
-    from psmkit.catalogue import Catalogue
+    from collections.abc import Sequence
+
+    from psmkit.catalogue import Catalogue, Message
+    from psmkit.catalogue.entries import Value
     from psmkit.model import Code
     from psmkit.report.layout import Page
 
@@ -60,7 +64,8 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         raise PsmkitError(f"nothing to explain: {given}; give a code, the name of a message, or a log line")
     page = Page(width(sys.stdout))
     found: list[dict[str, object]] = []
-    for line in lines:
+    unknown: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
         name = line.strip()
         if not name:
             continue
@@ -69,8 +74,16 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
             found.append(_code(page, CODES[code], known))
         elif name in known.by_name or name.lower() in known.by_name:
             found.append(_message(page, name if name in known.by_name else name.lower(), known))
-        else:
+        elif what != ("-",):
             found += _line(page, line, known)
+        elif hits := _line_hits(line, known):
+            found += _shown(page, hits)
+        else:
+            unknown.append((number, name))
+            found.append({"kind": "unknown", "line": number, "text": name})
+    if unknown and len(unknown) == len(found):
+        raise PsmkitError(_unknown(unknown[0][1], known))
+    _not_known(page, unknown)
     if form == "json":
         import json
 
@@ -126,11 +139,33 @@ def _message(page: Page, name: str, known: Catalogue) -> dict[str, object]:
 
 
 def _line(page: Page, line: str, known: Catalogue) -> list[dict[str, object]]:
-    from psmkit.cli.messages import message_dict, message_page, recognise
-
-    hits = [] if _CODE.fullmatch(line.strip()) else recognise(line, known)
+    hits = _line_hits(line, known)
     if not hits:
         raise PsmkitError(_unknown(line.strip(), known))
+    return _shown(page, hits)
+
+
+def _line_hits(line: str, known: Catalogue) -> list[tuple[Message, dict[str, Value]]]:
+    from psmkit.cli.messages import recognise
+
+    return [] if _CODE.fullmatch(line.strip()) else recognise(line, known)
+
+
+def _not_known(page: Page, unknown: Sequence[tuple[int, str]]) -> None:
+    """The lines of standard input that nothing explains, below those that are explained."""
+    if not unknown:
+        return
+    page.blank()
+    page.wrap(f"not known: {counted(len(unknown), 'line')}; 'psmkit catalogue WORDS' searches the messages", "heading")
+    for number, text in unknown[:_MOST]:
+        page.cut(f"line {number}: {text}", indent="  ")
+    if len(unknown) > _MOST:
+        page.cut(f"and {len(unknown) - _MOST} more", indent="  ")
+
+
+def _shown(page: Page, hits: Sequence[tuple[Message, dict[str, Value]]]) -> list[dict[str, object]]:
+    from psmkit.cli.messages import message_dict, message_page
+
     found: list[dict[str, object]] = []
     for message, fields in hits:
         page.blank()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -23,12 +23,14 @@ class Severity(StrEnum):
 class Evidence:
     """One line that proves something.
 
-    ``line`` counts from 1; ``text`` is the line in the file without its end, with undecodable bytes replaced.
+    ``line`` counts from 1; ``text`` is the line in the file without its end, with undecodable bytes replaced. ``words`` are the parts of the text
+    that prove it, for a report that has no room for all of the text; empty if they are not known.
     """
 
     file: str
     line: int
     text: str
+    words: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import takewhile
 
-__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_around", "shorten_left", "visible"]
+__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
 # invisible (zero width, bidirectional marks and isolates, tags, BOM); surrogates and non-characters, which no encoder accepts.
@@ -16,14 +14,6 @@ _UNSAFE = re.compile(
 )
 # Some characters start a heading or a list only at the start of a line; the others are markup anywhere.
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~$]|^[#+-])")
-
-_WORD = re.compile(r"[^\W_]+")
-#: Words of at most this length, such as "the" and "on", are in every line.
-_SHORT_WORD = 3
-#: A number of so many digits names a process or a work; it weighs as two words.
-_LONG_NUMBER = 3
-#: A cut at the front must gain words of this weight.
-_LOST_BEGINNING = 2
 
 
 def _name(match: re.Match[str]) -> str:
@@ -71,38 +61,6 @@ def shorten_apart(one: str, other: str, width: int, other_width: int) -> tuple[s
     """Two texts cut to their widths (at least 4) around their first difference, so that the cut texts differ as the texts do."""
     at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return _around(one, at, width), _around(other, at, other_width)
-
-
-def shorten_around(text: str, width: int, about: str) -> str:
-    """``text`` cut to ``width`` characters; where its beginning says little of ``about``, cut around the words that both have."""
-    if len(text) <= width:
-        return text
-    wanted = {word for word in map(str.lower, _WORD.findall(about)) if word.isdecimal() or len(word) > _SHORT_WORD}
-    places = [(m.start(), m.end(), word) for m in _WORD.finditer(text) if (word := m.group().lower()) in wanted]
-    enough = sum(map(_weight, {word for _, end, word in places if end < width})) + _LOST_BEGINNING
-    windows = [(start, _weight_from(places[n:], start + width - 2)) for n, (start, _, _) in enumerate(places)]
-    most = max((weight for _, weight in windows), default=0)
-    if most >= enough:
-        return _from(text, next(start for start, weight in windows if weight == most), width)
-    return shorten_left(text, width) if " " not in text[:width] else shorten(text, width)
-
-
-def _weight(word: str) -> int:
-    return 2 if len(word) >= _LONG_NUMBER and word.isdecimal() else 1
-
-
-def _weight_from(places: Sequence[tuple[int, int, str]], limit: int) -> int:
-    """The weight of the words that end before ``limit``."""
-    return sum(map(_weight, {word for _, _, word in takewhile(lambda place: place[1] <= limit, places)}))
-
-
-def _from(text: str, at: int, width: int) -> str:
-    """``width`` characters of a longer text from the word at ``at``; from a word further left if the text ends before."""
-    start = len(text) - width + 1
-    if at > start:  # the rest of the line is short
-        blank = text.find(" ", start - 1, at)
-        return "…" + text[blank + 1 if blank >= 0 else start :]
-    return "…" + shorten(text[at:], width - 1) if at > 1 else shorten(text, width)
 
 
 def _around(text: str, at: int, width: int) -> str:

@@ -7,6 +7,7 @@ import re
 from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
 from psmkit.model.wording import counted, protocol_stage
 from psmkit.report.escape import markdown_text, visible
+from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
 from psmkit.report.ranktable import FOLD_ABOVE
@@ -28,6 +29,7 @@ from psmkit.report.summary import (
 __all__ = ["render"]
 
 _EVIDENCE = 8
+_PROOF = 300  # characters; the evidence below shows the whole line
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -45,7 +47,8 @@ def render(report: Report, options: Options | None = None) -> str:
     if (finding := behind(report)) is not None:
         if finding.evidence:
             item = finding.evidence[0]
-            out.append(f"- **proof** {markdown_text(f'{item}: {item.text}')}")
+            shown = excerpt(visible(item.text), _PROOF, finding.title, [visible(word).strip() for word in item.words])
+            out.append(f"- **proof** {markdown_text(f'{item}: {shown}')}")
         if finding.next_step:
             out.append(f"- **do this** {markdown_text(finding.next_step)}")
     if report.verdict is not Verdict.INCONCLUSIVE:

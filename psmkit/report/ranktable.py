@@ -33,16 +33,17 @@ def fit(
     *,
     left: Sequence[int] = (),
     pair: tuple[int, int] | None = None,
+    whole: Sequence[int] = (),
 ) -> list[str]:
     """A table of at most ``width`` characters. The widest columns shrink first.
 
-    A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
+    A column of ``whole`` does not shrink. A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
     """
     from tabulate import tabulate
 
     cells = [[visible(cell) for cell in row] for row in rows]
     sizes = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(headers)]
-    floor = [max(len(head), 4) for head in headers]
+    floor = [sizes[i] if i in whole else max(len(head), 4) for i, head in enumerate(headers)]
     excess = sum(sizes) + 2 * (len(headers) - 1) - width
     while excess > 0:
         column = max((i for i in range(len(sizes)) if sizes[i] > floor[i]), key=lambda i: sizes[i], default=None)
@@ -53,8 +54,8 @@ def fit(
     cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
     if pair is not None:
         one, other = pair
-        for row, whole in zip(cut, cells, strict=True):
-            row[one], row[other] = shorten_apart(whole[one], whole[other], sizes[one], sizes[other])
+        for row, uncut in zip(cut, cells, strict=True):
+            row[one], row[other] = shorten_apart(uncut[one], uncut[other], sizes[one], sizes[other])
     # The headers go in as a row; tabulate would widen their columns.
     table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
     return [line.rstrip()[:width] for line in str(table).splitlines()]

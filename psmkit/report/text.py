@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
-from psmkit.report.escape import shorten, shorten_around, visible
+from psmkit.report.escape import shorten, visible
+from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit, legend, rank_table
@@ -109,13 +110,12 @@ def _who(page: Page, report: Report) -> None:
 
 def _proof(page: Page, item: Evidence, folder: str, about: str) -> None:
     place = _place(item, folder)
-    text = visible(item.text)
     room = page.width - 13 - len(place)
     if room >= 40:
-        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(text, room, about), "quote"))
+        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(item, room, about), "quote"))
     else:
         page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
-        page.add(" " * 11, Span(_quoted(text, page.width - 11, about), "quote"))
+        page.add(" " * 11, Span(_quoted(item, page.width - 11, about), "quote"))
 
 
 def _place(item: Evidence, folder: str) -> str:
@@ -278,25 +278,28 @@ def _all_evidence(
 
 def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: bool) -> None:
     place = _place(item, folder)
-    text = visible(item.text)
     room = page.width - len(place) - 7
     if not whole and len(place) <= _SHORT_PLACE and room >= 30:
-        page.add("    ", Span(place, "place"), Span(" | ", "dim"), Span(_quoted(text, room, about), "quote"))
+        page.add("    ", Span(place, "place"), Span(" | ", "dim"), Span(_quoted(item, room, about), "quote"))
         return
     page.add("    ", Span(place, "place"))
-    page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8, about), "quote"))
+    page.add(
+        "      ",
+        Span("| ", "dim"),
+        Span(visible(item.text) if whole else _quoted(item, page.width - 8, about), "quote"),
+    )
 
 
-def _quoted(text: str, width: int, about: str) -> str:
+def _quoted(item: Evidence, width: int, about: str) -> str:
     """A log line in ``width`` characters; its message matters more than its time stamp and process.
 
-    A line that is still too long is cut around the words that it shares with ``about``, the title of its finding.
+    A message that is still too long is cut around its deciding words and those that it shares with ``about``, the title of its finding.
     """
-    text = text.strip()
+    text = visible(item.text).strip()
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > width and at > 0:
-        text, about = "…" + text[at:].removeprefix("NCCL INFO "), ""  # a message of NCCL begins with what it says
-    return shorten_around(text, width, about)
+        text = "…" + text[at:].removeprefix("NCCL INFO ")
+    return excerpt(text, width, about, [visible(word).strip() for word in item.words])
 
 
 def _matching(page: Page, report: Report) -> None:

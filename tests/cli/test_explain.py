@@ -156,3 +156,24 @@ def test_own_catalogues_can_be_searched_and_errors_in_them_are_one_line(psmkit_c
     assert result.err.count("\n") == 1
     assert "mine.one" in result.err
     assert psmkit_cli("catalogue", "--catalogue", tmp_path / "none.toml").status == 2
+
+
+def test_lines_that_nothing_explains_do_not_hide_the_others(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = f"nothing of it\n{SERVED}\nmore of nothing\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    result = psmkit_cli("explain", "-")
+    assert result.status == 0
+    assert "op = 0x7f0215c09cc0" in result.out
+    assert "not known: 2 lines" in result.out
+    assert "line 1: nothing of it" in result.out
+    assert "line 3: more of nothing" in result.out
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    answers = json.loads(psmkit_cli("explain", "-", "--format", "json").out)
+    assert [answer["kind"] for answer in answers] == ["unknown", "line", "unknown"]
+
+
+def test_standard_input_of_which_nothing_is_known_is_an_error(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("nothing of it\nmore of nothing\n"))
+    result = psmkit_cli("explain", "-")
+    assert (result.status, result.out) == (2, "")
+    assert "no message of the catalogue matches this line: nothing of it" in result.err

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from psmkit import catalogue
+from psmkit.catalogue import load
 from psmkit.lab import faults
 from psmkit.model import CODES
 from psmkit.transport import variants
@@ -53,3 +54,16 @@ def test_the_catalogue_keeps_to_the_width_and_its_rows_are_whole_elsewhere(
     monkeypatch.delenv("COLUMNS")
     whole = psmkit_cli("catalogue", "torch").out
     assert catalogue.load().by_name["torch.store.gone"].meaning in whole
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80"])
+def test_a_narrow_list_of_messages_shows_whole_names_and_codes(
+    psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = psmkit_cli("catalogue", "proxy", "error").out.splitlines()
+    known = load().by_name
+    assert len(lines) > 6
+    assert all(line.split()[0] in known for line in lines[1:-1])
+    assert not [line for line in lines[1:-1] if "PSM…" in line]
+    assert all(len(line) <= int(columns) for line in lines[:-1])

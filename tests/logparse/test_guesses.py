@@ -41,7 +41,7 @@ class Engine:
 
     def full(self, text: bytes) -> Found | None:
         arrays = self._arrays()
-        return self._read(lib.ls_match_text(self.catalogue.native, False, text, len(text), *arrays), arrays)
+        return self._read(lib.ls_match_text(self.catalogue.native, False, text, len(text), *arrays, ffi.NULL), arrays)
 
     def guess(self, seen: bytes, text: bytes) -> Found | None:
         """The match of ``text`` that is guessed after ``seen`` was matched in full; None: nothing was guessed."""

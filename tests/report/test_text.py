@@ -10,7 +10,7 @@ import pytest
 
 from psmkit.model import Cause, RankRow, Report, Severity, Verdict
 from psmkit.report import Options, render
-from psmkit.report.escape import shorten_around
+from psmkit.report.excerpt import excerpt
 from psmkit.report.ranktable import rank_table
 
 from . import samples
@@ -116,7 +116,7 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_control() -> None:
 def test_long_evidence_is_cut_with_an_ellipsis_and_keeps_its_message() -> None:
     page = text(samples.hung(), width=80)
     (quoted,) = [line for line in page.splitlines() if "| …ncclProxyCallAsync" in line]
-    assert len(quoted) == 80
+    assert len(quoted) <= 80
     assert quoted.endswith("…")
 
 
@@ -161,21 +161,21 @@ WATCHDOG = (
 @pytest.mark.parametrize(
     ("line", "about", "shown"),
     [
-        (WATCHDOG, "watchdog timeout: GATHER 203441 did not finish in 600 s on rank 3", "Watchdog caught collective operation timeout"),
+        (WATCHDOG, "watchdog timeout: GATHER 203441 did not finish in 600 s on rank 3", "timeout: WorkNCCL(SeqNum=203441"),
         (f"{'x' * 90} pid 12345 died " + "y" * 90, "a process (pid 12345) died", "12345 died"),
         (f"{'x ' * 90} a b", "none of these words", "x x x x"),
         (f"/{'long/' * 30}paths.cc:608 -> 3", "something else", "paths.cc:608 -> 3"),
     ],
 )  # fmt: skip
 def test_a_long_line_is_cut_around_the_words_of_its_finding(line: str, about: str, shown: str) -> None:
-    cut = shorten_around(line, 60, about)
+    cut = excerpt(line, 60, about)
     assert shown in cut
     assert len(cut) <= 60
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 20, 200])
 def test_a_cut_line_never_exceeds_its_width(width: int) -> None:
-    assert len(shorten_around(WATCHDOG, width, "watchdog timeout: GATHER 203441")) <= width
+    assert len(excerpt(WATCHDOG, width, "watchdog timeout: GATHER 203441")) <= width
 
 
 def test_v_shows_communicators_and_what_was_not_understood() -> None:

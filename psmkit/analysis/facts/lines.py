@@ -9,7 +9,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["below", "catalogue", "fields_at", "message_at", "prefetch", "with_role"]
+__all__ = ["below", "catalogue", "fields_at", "message_at", "message_at_start", "prefetch", "with_role"]
 
 # NCCL 2.0 to 2.2 do not print their name.
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
@@ -34,7 +34,11 @@ def with_role(job: Job, role: str) -> list[Event]:
 def message_at(job: Job, ref: Ref | None) -> str:
     """The text of a line without its prefix and without a second record after it; empty if there is no line."""
     evidence = job.quotes.of(ref)
-    text = evidence[0].text if evidence else ""
+    return message_at_start(evidence[0].text) if evidence else ""
+
+
+def message_at_start(text: str) -> str:
+    """The message of a line without its prefix and without a second record after it."""
     parts = _HEAD.split(text, maxsplit=1)
     text = parts[1] if len(parts) == 2 else text
     glued = _NEXT.search(text)

@@ -1,0 +1,74 @@
+"""What decides in a line of evidence: the values that the engine read from it, each with the words before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.lines import catalogue, message_at_start
+from psmkit.catalogue import Catalogue
+from psmkit.model import Evidence, Finding
+
+__all__ = ["deciding", "marked"]
+
+#: So many lines of a finding are quoted in a report.
+_QUOTED = 3
+#: A shorter line is never cut.
+_SHORT = 40
+#: In a longer line only the beginning is matched.
+_LONG = 16_000
+#: So many words before a value say what it is: "return code = -11".
+_NAMES = 2
+#: A longer word, such as a path, is no name.
+_LONGEST_NAME = 24
+
+
+def marked(job: Job, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, the lines that prove each with their deciding words."""
+    known = catalogue(job)
+    found: dict[str, tuple[str, ...]] = {}
+
+    def mark(evidence: Evidence) -> Evidence:
+        if len(evidence.text) <= _SHORT:
+            return evidence
+        if evidence.text not in found:
+            found[evidence.text] = deciding(evidence.text[:_LONG], known)
+        return replace(evidence, words=found[evidence.text])
+
+    return [
+        replace(f, evidence=(*map(mark, f.evidence[:_QUOTED]), *f.evidence[_QUOTED:])) if f.evidence else f
+        for f in findings
+    ]
+
+
+def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
+    """The values that the catalogue reads from a line, each with the words before it; all that matched if it reads none.
+
+    Empty if no entry matches the line.
+    """
+    text = message_at_start(line).strip()
+    match = known.places(text)
+    if match is None:
+        text = line
+        match = known.places(text, where="line")
+    if match is None:
+        return ()
+    (start, end), fields = match
+    words: dict[str, None] = {}
+    for at, to in fields:
+        words[text[_named(text, start, at) : to].strip()] = None
+        start = max(start, to)
+    return tuple(words) or (text[start:end],)
+
+
+def _named(text: str, start: int, at: int) -> int:
+    """Where the words begin that name the value at ``at``; not before ``start``."""
+    words = 0
+    while at > start and words < _NAMES:
+        before = text.rfind(" ", start, at - 1) + 1 or start
+        if at - before > _LONGEST_NAME:
+            break
+        words += any(map(str.isalnum, text[before:at]))
+        at = before
+    return at

@@ -1,0 +1,125 @@
+"""Cut a line of a log to a width so that it still proves what a finding says: its head, and the place with the deciding words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from psmkit.report.escape import shorten, shorten_left
+
+__all__ = ["excerpt"]
+
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+#: What a cut never divides: a word between blanks; in a word that needs too much room, a run of letters or an escape of ``visible``.
+_UNIT = re.compile(r"\S+")
+_PART = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|[\w.-]+|\W")
+#: Words of at most this length, such as "the" and "on", are in every line.
+_SHORT_WORD = 3
+#: A number of so many digits names a process or a work; it weighs as two words.
+_LONG_NUMBER = 3
+#: A value with the words before it of at most so many characters decides as a whole; of a longer one each word tells a part.
+_VALUE = 48
+_DECIDES, _PART_OF_VALUE = 2.0, 0.5
+#: The weight of the beginning, which says who printed the line: of all that fits, and of a part of it before another place.
+_BEGINNING, _PART_OF_BEGINNING = 4.0, 3.0
+#: A shorter beginning tells nothing.
+_LEAST = 8
+_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+_GAP = f" {_ELLIPSIS} "
+#: Only so much of a line, and so many of its words, are looked at.
+_MOST, _PLACES = 20_000, 80
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    start: int
+    end: int
+    says: tuple[tuple[str, float], ...]  # what it tells of the finding, each with its weight
+
+
+def excerpt(text: str, width: int, about: str, words: Sequence[str] = ()) -> str:
+    """``text`` cut to ``width`` characters: its beginning, and the place that says most of ``words``, else of ``about``.
+
+    ``words`` are the parts of the text that a finding rests on, ``about`` is its title. Words and escapes stay whole where the width allows it.
+    """
+    if len(text) <= width:
+        return text
+    units = list(_units(text[:_MOST], width, about, words))
+    whole = sum(unit.end < width for unit in units)
+    best = (_weight(units[:whole]) + (_BEGINNING if whole else 0), whole, 0)
+    choice = (whole, whole, whole)
+    heads = [0, *(n + 1 for n in range(whole) if _LEAST <= units[n].end <= width // 2)]
+    for first in [n for n, unit in enumerate(units) if unit.says][:_PLACES]:
+        for head in heads:
+            if head > first:
+                break
+            room = width - (units[head - 1].end + len(_GAP) if head else 1)
+            last = _last(units, first, room, len(text.rstrip()))
+            weight = _weight(units[:head] + units[first:last]) + (_PART_OF_BEGINNING if head else 0)
+            if last > first and (weight, head, -first) > best:
+                best, choice = (weight, head, -first), (head, first, last)
+    if not best[0] or (choice == (whole, whole, whole) and " " not in text[:width]):  # no word fits
+        return shorten_left(text, width) if " " not in text[:width] else shorten(text, width)
+    return _joined(text, width, units, *choice)
+
+
+def _units(text: str, width: int, about: str, words: Sequence[str]) -> Iterator[_Unit]:
+    wanted = {word for word in map(str.lower, _WORD.findall(about)) if word.isdecimal() or len(word) > _SHORT_WORD}
+    found = [(at, at + len(word)) for word in words if word and (at := text.find(word)) >= 0]
+    # Of several values, those decide that the title repeats.
+    told = [(at, end) for at, end in found if wanted.intersection(map(str.lower, _WORD.findall(text, at, end)))]
+    values = {place: place in told or not told for place in found}
+    for match in _UNIT.finditer(text):
+        parts = (
+            [match]
+            if match.end() - match.start() <= width - _LEAST
+            else _PART.finditer(text, match.start(), match.end())
+        )
+        for part in parts:
+            yield _Unit(part.start(), part.end(), tuple(_says(part, wanted, values).items()))
+
+
+def _says(unit: re.Match[str], wanted: set[str], values: Mapping[tuple[int, int], bool]) -> dict[str, float]:
+    says: dict[str, float] = {}
+    inside = [(at, end) for at, end in values if unit.start() < end and at < unit.end()]
+    for word in map(str.lower, _WORD.findall(unit.group())):
+        if word in wanted:
+            says[word] = 2 if inside or (len(word) >= _LONG_NUMBER and word.isdecimal()) else 1
+    for at, end in inside:
+        decides = values[at, end] and end <= unit.end() and end - at <= _VALUE
+        says[f"{at}:{unit.start()}"] = _DECIDES if decides else _PART_OF_VALUE
+    return says
+
+
+def _weight(units: Sequence[_Unit]) -> float:
+    said: dict[str, float] = {}
+    for unit in units:
+        for what, weight in unit.says:
+            said[what] = max(weight, said.get(what, 0))
+    return sum(said.values())
+
+
+def _last(units: Sequence[_Unit], first: int, room: int, end: int) -> int:
+    """The end of the units from ``first`` on that fit in ``room`` characters with their ellipses."""
+    last, limit = first, units[first].start + room
+    while last < len(units) and units[last].end + (units[last].end < end) <= limit:
+        last += 1
+    return last
+
+
+def _joined(text: str, width: int, units: Sequence[_Unit], head: int, first: int, last: int) -> str:
+    end = units[last - 1].end
+    tail = "" if end >= len(text.rstrip()) else _ELLIPSIS
+    if head == first:  # one place, from the beginning on
+        return text[:end] + tail
+    start = text[: units[head - 1].end] + _GAP if head else _ELLIPSIS
+    room = width - len(start) - len(tail)
+    place = first
+    while first > head + 1 and end - units[first - 1].start <= room:
+        first -= 1
+    while first < place and text[units[first].start - 1] != " ":  # a part of a word
+        first += 1
+    if first == head:
+        return text[:end] + tail
+    return start + text[units[first].start : end] + tail

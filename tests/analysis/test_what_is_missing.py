@@ -1,0 +1,84 @@
+"""What a report asks for when it is undecided, and when it calls a last line incomplete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis import analyze
+from psmkit.model import Report, Verdict
+
+HEAD = "node-a:700:700 [0] NCCL INFO "
+INIT = "".join(
+    f"{HEAD}{text}\n"
+    for text in (
+        "Bootstrap : Using eth0:10.0.0.1<0>",
+        "Using network Socket",
+        "Channel 00/02 :    0   1   2   3",
+        "Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2",
+        "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read",
+    )
+)
+TIMINGS = "Init timings: rank 2 nranks 16 total 1.08 (kernels 0.51, bootstrap 0.22, allgathers 0.01, topo 0.28, graphs 0.04, connections 0.02, rest 0.01)"
+SIGNAL = "WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers\n"
+TABLE = (
+    "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+    "#\n# Using devices\n"
+    "#  Rank  0 Group  0 Pid    700 on     node-a device  0 [0x0f] NVIDIA A100\n"
+    "#  Rank  1 Group  0 Pid    701 on     node-a device  1 [0x1f] NVIDIA A100\n"
+)
+
+
+def report_of(tmp_path: Path, text: str) -> Report:
+    log = tmp_path / "job.log"
+    log.write_text(text, "utf-8")
+    return analyze([log])
+
+
+def missing(report: Report) -> list[str]:
+    return [note for note in report.coverage.notes if note.startswith("missing for a verdict: ")]
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        pytest.param(INIT, "the end of the log", id="INFO lines of init"),
+        pytest.param(SIGNAL, "what sent the signal", id="signal from outside"),
+        pytest.param(TABLE, "the end of the log, where the benchmark", id="benchmark"),
+    ],
+)
+def test_a_rerun_is_not_asked_for_where_other_lines_of_nccl_decide_nothing(
+    tmp_path: Path, text: str, needed: str
+) -> None:
+    report = report_of(tmp_path, text)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert not report.coverage.rerun_with
+    (note,) = missing(report)
+    assert needed in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"{HEAD}{TIMINGS}\n{INIT}", id="init done"),
+        pytest.param("node-a:700:700 [0] NCCL WARN Something that no entry knows\n", id="only a warning"),
+    ],
+)
+def test_a_rerun_is_asked_for_where_more_lines_may_decide(tmp_path: Path, text: str) -> None:
+    report = report_of(tmp_path, text)
+    if report.verdict is Verdict.INCONCLUSIVE:
+        assert report.coverage.rerun_with or report.suspects
+    assert not missing(report)
+
+
+@pytest.mark.parametrize("last", ["Using network Socket", "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read"])
+def test_a_whole_last_line_without_a_line_break_is_not_called_incomplete(tmp_path: Path, last: str) -> None:
+    report = report_of(tmp_path, f"{INIT}{HEAD}{last}")
+    assert not [note for note in report.coverage.notes if "last line" in note]
+
+
+def test_a_last_line_that_stops_in_a_message_is_called_incomplete(tmp_path: Path) -> None:
+    report = report_of(tmp_path, f"{INIT}{HEAD}{TIMINGS[:70]}")
+    (note,) = [note for note in report.coverage.notes if "last line" in note]
+    assert "is not complete" in note

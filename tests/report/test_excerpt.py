@@ -1,0 +1,86 @@
+"""Lines of a log in a small width: they keep who printed them and the words that decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis import analyze
+from psmkit.analysis.facts.proofs import deciding
+from psmkit.catalogue import load
+from psmkit.report import Options, render
+from psmkit.report.excerpt import excerpt
+
+ARGUMENTS = ", ".join(f"'--option-{n}', '/srv/data/run{n}/configuration.json'" for n in range(9))
+DEEPSPEED = f"[2025-01-02 03:04:05,678] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', {ARGUMENTS}] exits with return code = -11"
+PADDLE = f"Container rank 5 status failed cmd ['/usr/bin/python3', '-u', {ARGUMENTS}] code 1 log log/workerlog.5"
+HOROVOD = "[1,0]<stderr>:[2025-01-02 03:04:05.851506: W horovod/common/operations.cc:588] HorovodBroadcast_dense_layer_bias_Momentum_9 [missing ranks: 6]"
+WATCHDOG = (
+    "(Worker pid=4321) [rank7]:[E102 03:04:05.984683378 ProcessGroupNCCL.cpp:607] [Rank 7] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=31, OpType=ALLTOALL, NumelIn=3150848, NumelOut=3150848, Timeout(ms)=600000) ran for 600003 milliseconds before timing out."
+)
+SHM = "[2025-01-02 03:04:05] a-host-with-a-name:202:235 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab12Cd to 9637892 bytes, error: No space left on device (28)"
+LINES = [
+    pytest.param(DEEPSPEED, "a process died by SIGSEGV", ["[ERROR]", "return code = -11"], id="DeepSpeed"),
+    pytest.param(PADDLE, "rank 5 exited with code 1", ["Container rank 5", "code 1"], id="Paddle"),
+    pytest.param(HOROVOD, "rank 6 did not submit tensors", ["[1,0]<stderr>", "missing ranks: 6"], id="Horovod"),
+    pytest.param(
+        WATCHDOG, "watchdog timeout: ALLTOALL 31 did not finish in 600 s on rank 7", ["(Worker", "SeqNum=31", "ALLTOALL"], id="torch"
+    ),
+    pytest.param(SHM, "host:202 could not create a shared memory segment: /dev/shm is full", ["No space left on device"], id="NCCL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "about", "shown"), LINES)
+def test_a_cut_line_keeps_its_beginning_and_the_words_that_decide(line: str, about: str, shown: list[str]) -> None:
+    cut = excerpt(line, 66, about, deciding(line, load()))
+    assert len(cut) <= 66
+    assert all(words in cut for words in shown), cut
+
+
+@pytest.mark.parametrize(("line", "about", "shown"), LINES)
+def test_a_cut_line_is_never_too_wide_and_never_ends_within_a_word(line: str, about: str, shown: list[str]) -> None:
+    words = deciding(line, load())
+    for width in (*range(30, len(line), 17), len(line)):
+        cut = excerpt(line, width, about, words)
+        assert len(cut) <= width
+        for part in filter(None, (part.strip() for part in cut.split("…"))):
+            assert part in line
+            at = line.index(part)
+            assert not (at and line[at - 1].isalnum() and part[0].isalnum()), (width, cut)
+            end = line[at + len(part) :][:1]
+            assert not (end.isalnum() and part[-1].isalnum()), (width, cut)
+
+
+def test_a_cut_never_divides_an_escape() -> None:
+    line = "error: " + "\\x1b[0m\\u202e" * 40
+    for width in range(12, 90):
+        cut = excerpt(line, width, "nothing of it").rstrip("…")
+        assert cut.endswith(("error:", "\\x1b", "\\u202e", "[", "0m")), cut
+
+
+def test_each_value_has_the_words_before_it() -> None:
+    assert deciding(PADDLE, load()) == ("Container rank 5", "code 1", "log log/workerlog.5")
+    assert deciding(f"é {DEEPSPEED}", load()) == ("return code = -11",)
+    assert deciding("nothing that an entry matches", load()) == ()
+
+
+def test_a_line_that_fits_is_not_cut() -> None:
+    assert excerpt(SHM, len(SHM), "x", ("28",)) == SHM
+
+
+def test_a_line_without_a_deciding_word_keeps_its_beginning() -> None:
+    assert excerpt("who says it " + "and more " * 30, 40, "", ()).startswith("who says it and more")
+
+
+def test_the_proof_of_a_report_shows_the_exit_code(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(f"step 1\n{DEEPSPEED}\n", "utf-8")
+    report = analyze([log])
+    (proof,) = [line for line in render(report, "text", Options(width=100)).splitlines() if "proof:" in line]
+    assert "return code = -11" in proof
+    assert "[ERROR]" in proof
+    assert '"words"' not in render(report, "json", Options())
+    (proof,) = [line for line in render(report, "markdown", Options()).splitlines() if "**proof**" in line]
+    assert "return code = -11" in proof
