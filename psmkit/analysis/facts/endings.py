@@ -11,7 +11,19 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["STOPS", "WENT_ON", "by_time", "continued", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = [
+    "STOPS",
+    "WENT_ON",
+    "by_time",
+    "continued",
+    "done",
+    "gave_up",
+    "runs",
+    "stopped",
+    "timed_out",
+    "warned",
+    "went_on",
+]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (

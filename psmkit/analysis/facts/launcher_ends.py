@@ -26,7 +26,13 @@ _TASK = re.compile("[0-9]{1,9}")
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
 # Lines that other readers combine, or that say too little alone.
-_ELSEWHERE = ("launch.elastic.exitcode", "launch.elastic.signal", "launch.elastic.worker", "launch.deepspeed.exit", "launch.engine.")
+_ELSEWHERE = (
+    "launch.elastic.exitcode",
+    "launch.elastic.signal",
+    "launch.elastic.worker",
+    "launch.deepspeed.exit",
+    "launch.engine.",
+)
 _NO_END = ("launch.mpi.nonzero", "launch.mpi.daemon_lost", "launch.ray.worker_died", "launch.ray.actor_died")
 
 

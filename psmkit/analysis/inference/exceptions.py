@@ -14,7 +14,7 @@ from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Effect, Named
 
-__all__ = ["Raised", "named_by_engine", "raised", "told", "thrower", "uncaught", "unfinished"]
+__all__ = ["Raised", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
