@@ -111,7 +111,8 @@ def _shift(rows: Array, offset: int) -> Array:
     for kind, layout, columns in ((1, COLL, ("done_ns",)), (2, P2P, ("done_ns",)), (4, PROXY_STEP, ("net_ns",))):
         at = np.flatnonzero(rows["event"]["type"] == kind)
         if len(at):
-            inside = member(rows[at], layout).copy()
+            # Not .copy(), which would drop the bytes between members: the tag is among them.
+            inside = member(rows[at], layout)
             for column in columns:
                 inside[column][inside[column] > 0] += np.uint64(offset)
             rows["event"]["u"][at] = inside.view("u1").reshape(len(at), 80)

@@ -58,7 +58,10 @@ _SIZES = dict(zip(DATATYPES, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1), strict=True))
 
 _OPERATION = pa.struct(
     [
-        *((name, pa.uint64()) for name in ("comm_hash", "handle", "seq", "count", "bytes", "start_ns", "duration_ns", "user_tag")),
+        *(
+            (name, pa.uint64())
+            for name in ("comm_hash", "handle", "seq", "count", "bytes", "start_ns", "duration_ns", "user_tag")
+        ),
         *((name, pa.int32()) for name in ("rank", "nranks", "nnodes", "peer", "channels")),
         *((name, pa.string()) for name in ("func", "algo", "proto", "datatype", "completion")),
     ]

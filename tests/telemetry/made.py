@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.telemetry.layout import API, CE, COLL, EVENT, KERNEL, KERNEL_PHASE, NET, P2P, PROXY_CTRL, PROXY_OP, PROXY_STEP
+from psmkit.telemetry.layout import (
+    API,
+    CE,
+    COLL,
+    EVENT,
+    KERNEL,
+    KERNEL_PHASE,
+    NET,
+    P2P,
+    PROXY_CTRL,
+    PROXY_OP,
+    PROXY_STEP,
+)
 
 WINDOWS, SHARDS, NAMES, NAME, PAIRS = 4, 16, 64, 32, 64
 READY, FILLING, CLOSING, PROCESSING = range(4)
