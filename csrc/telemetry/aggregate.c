@@ -73,6 +73,13 @@ static void count_kernel(struct psm_tel *tel, struct tel_comm *c, struct tel_bat
     if (end > side->gpu_end) side->gpu_end = end;
 }
 
+/* Only the GPU's timer says how long a phase took: NCCL starts and stops its event after the kernel's end. */
+static void count_phase(struct psm_tel *tel, const struct tel_comm *c, const struct psm_prof_event *e)
+{
+    uint64_t begin = e->u.kernel_phase.gpu_begin_ns, end = e->u.kernel_phase.gpu_end_ns;
+    if (begin && end >= begin) count_time(tel, c, PSM_PROF_KERNEL_PHASE, e->u.kernel_phase.phase, 0, end - begin);
+}
+
 /* Steps of tables before v4 have no size: their op says how much they moved together. */
 static bool lacks_size(const struct psm_prof_event *step)
 {
@@ -146,6 +153,9 @@ static void count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch 
         return;
     case PSM_PROF_NET:
         if (!again) count_time(tel, c, PSM_PROF_NET, e->u.net.id, net_bytes(e), span_of(start_ns, e->stop_ns));
+        return;
+    case PSM_PROF_KERNEL_PHASE:
+        if (!again) count_phase(tel, c, e);
         return;
     case PSM_PROF_CE_SYNC:
     case PSM_PROF_CE_BATCH:

@@ -121,9 +121,11 @@ struct psm_tel_fit {
 void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double syy, struct psm_tel_fit *fit);
 
 /* Proxy thread, kernel channels, network events, groups, API events: how long, how often. what: enum psm_prof_type
- * (UINT32_MAX: other); sub: for proxy ctrl 0 idle, 1 active, 2 sleep, 3 append; for net the id; else 0. NCCL marks only
+ * (UINT32_MAX: other); sub: for proxy ctrl 0 idle, 1 active, 2 sleep, 3 append; for net the id; for a phase of a kernel
+ * its id; else 0. NCCL marks only
  * when the proxy thread becomes idle and active: the times are those between the marks. Kernel channels: by the GPU's
- * timer, if it was given. bytes: of network events of NCCL's own plugins; the appended bytes for append. */
+ * timer, if it was given. Phases of kernels: by the GPU's timer only. bytes: of network events of NCCL's own plugins;
+ * the appended bytes for append. */
 struct psm_tel_span_stat {
     uint32_t comm, what;
     int64_t sub;

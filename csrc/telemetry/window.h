@@ -21,6 +21,7 @@
 #define PSM_TELEMETRY_WINDOW_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -114,6 +115,8 @@ enum psm_prof_algo {
     PSM_PROF_ALGOS
 };
 enum psm_prof_proto { PSM_PROF_LL, PSM_PROF_LL128, PSM_PROF_SIMPLE, PSM_PROF_PROTOS };
+/* The names of a kernel's phases are their ids, too. */
+enum psm_prof_phase { PSM_PROF_INITIAL_SYNC, PSM_PROF_COMPUTE, PSM_PROF_FINAL_SYNC, PSM_PROF_PHASES };
 enum { PSM_PROF_NAME_NONE = 255, PSM_PROF_NAME_OTHER = 128 };
 /* Data types are ncclDataType_t: 0 int8, 1 uint8, 2 int32, 3 uint32, 4 int64, 5 uint64, 6 half, 7 float, 8 double,
  * 9 bfloat16, 10 float8e4m3, 11 float8e5m2. */
@@ -123,7 +126,7 @@ struct psm_prof_comm {
     uint64_t begin_ns, end_ns; /* end_ns 0: finalize was not called */
     int32_t rank, nranks, nnodes;
     uint32_t context; /* number of the communicator in its process, as in handles */
-    uint32_t abi;     /* version of the table that NCCL took: 1 to 6 */
+    uint32_t abi;     /* version of the table that NCCL took: 1 to 7 */
     uint32_t slots;   /* of a window */
     uint32_t trigger; /* events that close a window */
     uint32_t clock;   /* 0 clock_gettime, 1 TSC */
@@ -176,6 +179,7 @@ enum psm_prof_type { /* the number of the bit in NCCL's mask */
                      PSM_PROF_CE_COLL,
                      PSM_PROF_CE_SYNC,
                      PSM_PROF_CE_BATCH,
+                     PSM_PROF_KERNEL_PHASE,
                      /* Not NCCL's: an event of a window that was taken while it was open has now stopped. parent is its
                       * handle, stop_ns its stop; state and u as the event's. */
                      PSM_PROF_LATE = 31
@@ -244,6 +248,15 @@ struct psm_prof_event {
             uint8_t channel, pad[7];
         } kernel_ch;
         struct {
+            uint64_t
+                gpu_begin_ns; /* as in kernel_ch; NCCL reports a phase after its end, so only the GPU's times count */
+            _Atomic uint64_t gpu_end_ns;
+            uint8_t channel;
+            uint8_t phase; /* the id that NCCL gave */
+            uint8_t name;  /* enum psm_prof_phase, or as for the other names */
+            uint8_t pad[5];
+        } kernel_phase;
+        struct {
             int64_t id;
             uint32_t size; /* bytes of data, if known for this id */
             uint32_t updates;
@@ -262,10 +275,22 @@ struct psm_prof_event {
             uint8_t func, datatype, complete, intra;
             uint32_t batches;
         } ce;
+        /* Of coll, p2p, coll API, p2p API and CE coll from v7 on: the application's tag of the call, its highest bit is
+         * NCCL's. 0: none. Older writers leave 0, older readers ignore it. */
+        struct {
+            unsigned char others[72];
+            uint64_t user_tag;
+        } tagged;
         unsigned char raw[80];
     } u;
 };
 _Static_assert(sizeof(struct psm_prof_event) == 104, "a row of two cache lines");
+#define PSM_PROF_BESIDE_TAG(member, last)                                                                              \
+    (offsetof(struct psm_prof_event, u.member.last) + sizeof(((struct psm_prof_event *)0)->u.member.last) <=           \
+     offsetof(struct psm_prof_event, u.tagged.user_tag))
+_Static_assert(PSM_PROF_BESIDE_TAG(coll, kernels_ended) && PSM_PROF_BESIDE_TAG(p2p, kernels_ended) &&
+                   PSM_PROF_BESIDE_TAG(api, pad) && PSM_PROF_BESIDE_TAG(ce, batches),
+               "the tag is the last word of each kind that has one");
 _Static_assert(sizeof(struct psm_prof_shard) == 64, "a cache line");
 
 #endif

@@ -289,14 +289,17 @@ def _skipped(page: Page, done: Drive) -> None:
 
 
 def _findings(page: Page, done: Drive) -> None:
+    """Each fault once, whatever the number of checks that saw it."""
+    from psmkit.model import CODES, Severity
     from psmkit.report.layout import Span
 
-    for finding in done.findings:
+    for fault in done.faults:
+        first, severity = fault.first, Severity(CODES[fault.code].severity).value
         page.blank()
-        lead = Span(f"{finding.severity.value} {finding.code} ", finding.severity.value)
-        page.wrap(finding.title, "heading", hang="  ", lead=lead)
-        page.wrap(finding.explanation, indent="  ")
-        page.wrap(f"next: {finding.next_step}", indent="  ")
+        where = f"{first.check} (v{first.version})" if len(fault.checks) == 1 else f"{len(fault.checks)} checks"
+        page.wrap(f"{where}: {first.text}", "heading", hang="  ", lead=Span(f"{severity} {fault.code} ", severity))
+        page.wrap(fault.explanation, indent="  ")
+        page.wrap(f"next: {fault.next_step}", indent="  ")
 
 
 def _plain(done: Drive) -> dict[str, Any]:
@@ -323,4 +326,14 @@ def _plain(done: Drive) -> dict[str, Any]:
             for result in done.results
         ],
         "findings": [finding_dict(finding) for finding in done.findings],
+        "faults": [
+            {
+                "code": fault.code,
+                "seen": fault.first.text,
+                "count": fault.count,
+                "checks": {name: list(versions) for name, versions in fault.checks.items()},
+                "next_step": fault.next_step,
+            }
+            for fault in done.faults
+        ],
     }

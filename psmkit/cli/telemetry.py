@@ -290,7 +290,7 @@ def mask(process: str, events: str, folder: str | None) -> None:
     """Select the events that NCCL reports to the plugin, in running processes.
 
     EVENTS has the syntax of PSM_PROFILER_EVENTS: a comma-separated list of names (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl,
-    kernel_ch, net, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch), default, all or none; a - before a name removes
+    kernel_ch, net, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch, kernel_phase), default, all or none; a - before a name removes
     it. A number such as 0x1f works, too. The plugin adds the parent events that they need.
     """
     from psmkit.telemetry.errors import TelemetryError

@@ -20,6 +20,7 @@ from psmkit.model.errors import PsmkitError
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive_checks import CHECKS, Check, check
 from psmkit.plugins.driven import chosen, find_program, tables_of
+from psmkit.plugins.faults import Fault, advice, explanation, faults
 
 __all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
@@ -75,13 +76,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """The result of all checks with all versions."""
+    """The result of all checks with all versions. A finding is one check that fails in one way, a fault all checks that saw the same."""
 
     path: Path
     ranks: int
     versions: tuple[int, ...]
     results: tuple[Result, ...]
     findings: tuple[Finding, ...]
+    faults: tuple[Fault, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -139,7 +141,7 @@ def drive(
     for version in wanted:
         one = _Version(path.absolute(), version, ranks, timeout, dict(environment or {}), cuda, watch)
         results += one.run([c.name for c in CHECKS if not only or c.name in only])
-    return Drive(path, ranks, wanted, tuple(results), tuple(_findings(path, ranks, results)))
+    return Drive(path, ranks, wanted, tuple(results), tuple(_findings(path, ranks, results)), _faults(results, ranks))
 
 
 class _Version:
@@ -314,22 +316,20 @@ def _findings(path: Path, ranks: int, results: Sequence[Result]) -> list[Finding
     return sorted(findings, key=lambda finding: -finding.severity.weight)
 
 
+def _faults(results: Sequence[Result], ranks: int) -> tuple[Fault, ...]:
+    return tuple(faults(results, _CODES, {one.name: one for one in CHECKS}, ranks))
+
+
 def _finding(one: Check, same: Sequence[Result], ranks: int) -> Finding:
     first = same[0]
     code = CODES[_CODES[first.kind]]
-    versions = ", ".join(f"v{result.version}" for result in same)
-    parts = [f"Check {one.name} with {versions}, {ranks} ranks. {one.text} Source: {one.source}."]
-    if first.call:
-        parts.append(f"The last call on rank {first.rank} was {first.call}.")
-    if first.warning:
-        parts.append(f"The plugin's last warning there: {first.warning}")
     return Finding(
         code.code,
         f"{one.name} (v{first.version}): {first.text}",
         Severity(code.severity),
         1.0,
-        " ".join(parts),
-        one.next_step,
+        explanation(one, first, [result.version for result in same], ranks),
+        advice(code.code, first.text, one),
         ranks=() if first.rank is None else (first.rank,),
         stage=first.call or None,
         culprits=() if first.rank is None else (first.rank,),

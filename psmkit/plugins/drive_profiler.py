@@ -24,6 +24,7 @@ from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner import symbols
 from psmkit.plugins.driven import chosen, find_program, tables_of
+from psmkit.plugins.faults import Fault, advice, explanation, faults
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 
@@ -101,7 +102,7 @@ def drive_profiler(
             results.append(result)
             if check.name in _SETUP and result.outcome == "failed" and result.kind != "weak":
                 broken = check.name
-    return Drive(path, 1, wanted, tuple(results), tuple(_findings(results)))
+    return Drive(path, 1, wanted, tuple(results), tuple(_findings(results)), _faults(results))
 
 
 def _run(
@@ -176,6 +177,10 @@ def _report(data: bytes) -> dict[str, Any]:
     return {}
 
 
+def _faults(results: Sequence[Result]) -> tuple[Fault, ...]:
+    return tuple(faults(results, _CODES, {check.name: check for check in PROFILER_CHECKS}))
+
+
 def _findings(results: Sequence[Result]) -> list[Finding]:
     """One finding for each check and kind; versions that fail in the same way share it."""
     of = {check.name: check for check in PROFILER_CHECKS}
@@ -186,19 +191,14 @@ def _findings(results: Sequence[Result]) -> list[Finding]:
     findings = []
     for (name, kind), same in grouped.items():
         first, check, code = same[0], of[name], CODES[_CODES[kind]]
-        parts = [
-            f"Check {name} with {', '.join(f'v{one.version}' for one in same)}. {check.text} Source: {check.source}."
-        ]
-        if first.warning:
-            parts.append(f"The profiler's last warning there: {first.warning}")
         findings.append(
             Finding(
                 code.code,
                 f"{name} (v{first.version}): {first.text}",
                 Severity(code.severity),
                 1.0,
-                " ".join(parts),
-                check.next_step,
+                explanation(check, first, [one.version for one in same], None),
+                advice(code.code, first.text, check),
                 stage=first.call or None,
             )
         )

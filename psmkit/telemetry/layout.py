@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,19 +19,24 @@ __all__ = [
     "EVENT_TYPES",
     "FUNCTIONS",
     "KERNEL",
+    "KERNEL_PHASE",
     "LINK",
     "LOSSES",
     "NET",
     "OP",
     "P2P",
+    "PHASES",
     "PROTOCOLS",
     "PROXY_CTRL",
     "PROXY_OP",
     "PROXY_STEP",
     "ROW",
     "STAT",
+    "TAGGED",
     "TIME",
     "member",
+    "phase_name",
+    "user_tag",
 ]
 
 BUCKETS = 48
@@ -124,6 +131,10 @@ PROXY_STEP = _member(
 )  # fmt: skip
 PROXY_CTRL = _member(("appended", "i4"), ("pad", "u4"), ("idle_ns", "u8"), ("sleep_ns", "u8"), ("append_ns", "u8"))
 KERNEL = _member(("gpu_begin_ns", "u8"), ("gpu_end_ns", "u8"), ("channel", "u1"))
+KERNEL_PHASE = _member(("gpu_begin_ns", "u8"), ("gpu_end_ns", "u8"), ("channel", "u1"), ("phase", "u1"), ("name", "u1"))
+# Each kind that has an application's tag keeps it in the last word.
+TAGGED = _member(("others", "u1", (72,)), ("user_tag", "u8"))
+_TAGGED_TYPES = (1, 2, 9, 10, 12)  # coll, p2p, coll_api, p2p_api, ce_coll
 NET = _member(("id", "i8"), ("size", "u4"), ("updates", "u4"), ("data", "u1", (48,)))
 API = _member(
     ("count", "u8"), ("stream", "u8"), ("mark1_ns", "u8"), ("mark2_ns", "u8"), ("root", "i4"), ("depth", "i4"), ("func", "u1"),
@@ -140,17 +151,32 @@ def member(rows: npt.NDArray[np.void], kind: np.dtype[np.void]) -> npt.NDArray[n
     return np.ascontiguousarray(rows["event"]["u"]).view(kind).reshape(len(rows))
 
 
+def user_tag(event: Any) -> tuple[int, bool]:
+    """The application's tag of an event (of EVENT), 0: none; and whether NCCL's own bit of it is set."""
+    if int(event["type"]) not in _TAGGED_TYPES:
+        return 0, False
+    tag = int(event["u"].view(TAGGED)[0]["user_tag"])
+    return tag & (2**63 - 1), bool(tag >> 63)
+
+
+def phase_name(u: Any) -> str:
+    """What to call a phase of a kernel (of KERNEL_PHASE): the name that NCCL gave, else its number."""
+    name = int(u["name"])
+    return PHASES[name] if name < len(PHASES) else f"phase {int(u['phase'])}"
+
+
 # ---- words ----
 
 EVENT_TYPES = (
     "group", "coll", "p2p", "proxy_op", "proxy_step", "proxy_ctrl", "kernel_ch", "net", "group_api", "coll_api", "p2p_api",
-    "kernel_launch", "ce_coll", "ce_sync", "ce_batch",
+    "kernel_launch", "ce_coll", "ce_sync", "ce_batch", "kernel_phase",
 )  # fmt: skip
 FUNCTIONS = (
     "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv", "AlltoAll", "Scatter",
     "Gather",
 )  # fmt: skip
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+PHASES = ("initial_sync", "compute", "final_sync")
 PROTOCOLS = ("ll", "ll128", "simple")
 DATATYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3",

@@ -9,11 +9,12 @@ __all__ = ["mask_of"]
 
 _NAMES = tuple(name.replace("_", "") for name in EVENT_TYPES)
 _ALL = (1 << len(_NAMES)) - 1
+_KERNEL, _PHASE = 1 << 6, 1 << 15
 _WORDS = {
     "all": _ALL,
     "none": 0,
-    # The plugin's default: without proxy_ctrl, kernel_ch and net.
-    "default": _ALL & ~(1 << 5 | 1 << 6 | 1 << 7),
+    # The plugin's default: without proxy_ctrl, kernel_ch, kernel_phase and net.
+    "default": _ALL & ~(1 << 5 | _KERNEL | 1 << 7 | _PHASE),
 }
 
 
@@ -29,6 +30,8 @@ def mask_of(text: str) -> int:
             bits = 1 << _NAMES.index(name)
         if bits is None:
             bits = _number(part.strip(), name)
+        if out and bits == _KERNEL:
+            bits |= _PHASE  # its phases would bring it back
         # A text that starts with an exclusion excludes from the default.
         before = (_WORDS["default"] if out else 0) if wanted is None else wanted
         wanted = before & ~bits if out else before | bits

@@ -14,7 +14,7 @@ from typing import Any
 
 from psmkit.model import CODES, Finding
 from psmkit.model.wording import counted, plural
-from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP
+from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP, user_tag
 
 __all__ = ["Limits", "Watch", "wait_of"]
 
@@ -380,6 +380,8 @@ def _waiting(row: Any, comm: Any) -> _Wait | None:
         text = f"the end of its {what}" + (
             f" with rank {peer}" if peer >= 0 else f" {int(u['seq'])}" if kind == _COLL else ""
         )
+        if tag := user_tag(event)[0]:
+            text += f" (the application's tag {tag})"
         return _Wait(rank, since, "enqueued", text, None)
     return None
 

@@ -10,7 +10,19 @@ from html import escape
 import numpy as np
 
 from psmkit.telemetry.errors import TelemetryError
-from psmkit.telemetry.layout import COLL, FUNCTIONS, KERNEL, P2P, PROXY_OP, PROXY_STEP, ROW, member
+from psmkit.telemetry.layout import (
+    COLL,
+    FUNCTIONS,
+    KERNEL,
+    KERNEL_PHASE,
+    P2P,
+    PROXY_OP,
+    PROXY_STEP,
+    ROW,
+    member,
+    phase_name,
+    user_tag,
+)
 from psmkit.telemetry.take import Array, Take, text, word
 
 __all__ = ["timeline"]
@@ -99,7 +111,8 @@ def _shift(rows: Array, offset: int) -> Array:
     for kind, layout, columns in ((1, COLL, ("done_ns",)), (2, P2P, ("done_ns",)), (4, PROXY_STEP, ("net_ns",))):
         at = np.flatnonzero(rows["event"]["type"] == kind)
         if len(at):
-            inside = member(rows[at], layout).copy()
+            # Not .copy(), which would drop the bytes between members: the tag is among them.
+            inside = member(rows[at], layout)
             for column in columns:
                 inside[column][inside[column] > 0] += np.uint64(offset)
             rows["event"]["u"][at] = inside.view("u1").reshape(len(at), 80)
@@ -146,7 +159,9 @@ def _rank(rank: int, rows: Array, tops: Array) -> list[_Bar]:
         label = f"{name} {int(u['seq'])}" if top["event"]["type"] == 1 else f"{name} {int(u['peer'])}"
         # A send and a receive in one group overlap.
         lane = (0, 0, "") if top["event"]["type"] == 1 else (0, int(u["func"]), name)
-        out.append(_bar(rank, lane, "operation", int(top["start_ns"]), end, label, label))
+        tag = user_tag(top["event"])[0]
+        title = f"{label}, tag {tag}" if tag else label
+        out.append(_bar(rank, lane, "operation", int(top["start_ns"]), end, label, title))
     ops = rows[(rows["event"]["type"] == 3) & np.isin(rows["event"]["parent"], list(inside))]
     channels: dict[int, int] = {}
     if len(ops):
@@ -167,14 +182,34 @@ def _rank(rank: int, rows: Array, tops: Array) -> list[_Bar]:
             lane = (1, channel, f"ch {channel} {side}")
             out.append(_bar(rank, lane, "transfer", begin, int(step["event"]["stop_ns"]), "", title))
     kernels = rows[(rows["event"]["type"] == 6) & np.isin(rows["event"]["parent"], list(inside))]
+    phases = _phases(rows, kernels)
     if len(kernels):
         for kernel, u in zip(kernels, member(kernels, KERNEL), strict=True):
             channel = int(u["channel"])
             lane = (2, channel, f"ch {channel} kernel")
             out.append(
-                _bar(rank, lane, "kernel", int(kernel["start_ns"]), int(kernel["event"]["stop_ns"]), "", lane[2])
+                _bar(
+                    rank,
+                    lane,
+                    "kernel",
+                    int(kernel["start_ns"]),
+                    int(kernel["event"]["stop_ns"]),
+                    "",
+                    ", ".join([lane[2], *phases[int(kernel["handle"])]]),
+                )
             )
     return [bar for bar in out if bar.end > 0]
+
+
+def _phases(rows: Array, kernels: Array) -> dict[int, list[str]]:
+    """For each kernel how long its phases took by the GPU's timer, in their order."""
+    out: dict[int, list[str]] = {int(handle): [] for handle in kernels["handle"]}
+    mine = rows[(rows["event"]["type"] == 15) & np.isin(rows["event"]["parent"], list(out))]
+    for row, u in zip(mine, member(mine, KERNEL_PHASE), strict=True):
+        took = int(u["gpu_end_ns"]) - int(u["gpu_begin_ns"])
+        if u["gpu_begin_ns"] and took >= 0:
+            out[int(row["event"]["parent"])].append(f"{phase_name(u)} {_time(took)}")
+    return out
 
 
 def _bar(rank: int, lane: tuple[int, int, str], kind: str, begin: int, end: int, label: str, title: str) -> _Bar:

@@ -33,6 +33,7 @@ from psmkit.telemetry.layout import (
     ROW,
     TIME,
     member,
+    user_tag,
 )
 from psmkit.telemetry.take import OFFSET, STEP, Array, Take, word
 
@@ -57,7 +58,10 @@ _SIZES = dict(zip(DATATYPES, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1), strict=True))
 
 _OPERATION = pa.struct(
     [
-        *((name, pa.uint64()) for name in ("comm_hash", "handle", "seq", "count", "bytes", "start_ns", "duration_ns")),
+        *(
+            (name, pa.uint64())
+            for name in ("comm_hash", "handle", "seq", "count", "bytes", "start_ns", "duration_ns", "user_tag")
+        ),
         *((name, pa.int32()) for name in ("rank", "nranks", "nnodes", "peer", "channels")),
         *((name, pa.string()) for name in ("func", "algo", "proto", "datatype", "completion")),
     ]
@@ -155,6 +159,7 @@ def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
     datatype = word(DATATYPES, int(u["datatype"]))
     count = int(u["count"])
     return {
+        "user_tag": user_tag(row["event"])[0],
         "seq": 0 if kind == 2 else int(u["seq"]),
         "count": count,
         "bytes": int(u["bytes"]) if kind == 12 else count * _SIZES.get(datatype, 0),

@@ -27,12 +27,15 @@ from psmkit.telemetry.layout import (
     EVENT_TYPES,
     FUNCTIONS,
     KERNEL,
+    KERNEL_PHASE,
     NET,
     P2P,
     PROTOCOLS,
     PROXY_CTRL,
     PROXY_OP,
     PROXY_STEP,
+    phase_name,
+    user_tag,
 )
 from psmkit.telemetry.otlp import SCOPE
 from psmkit.telemetry.take import Take, text, word
@@ -40,14 +43,14 @@ from psmkit.telemetry.totals import operation_key
 
 __all__ = ["Exemplars", "Spans", "build"]
 
-_GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL = 0, 1, 2, 3, 4, 5, 6, 7, 12
+_GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL, _PHASE = 0, 1, 2, 3, 4, 5, 6, 7, 12, 15
 _OPERATIONS = (_COLL, _P2P, _CE_COLL)
 _STOPPED, _FOREIGN, _SENDS = 1, 2, 4
 _WHY = {1: "slowest", 2: "open", 3: "sampled", 4: "incomplete"}
 _FIRST = (2, 4, 1, 3, 0)  # the order of these reasons when the budget is short
 _MEMBERS = {
     _COLL: COLL, _P2P: P2P, _OP: PROXY_OP, _STEP: PROXY_STEP, _CTRL: PROXY_CTRL, _KERNEL: KERNEL, _NET: NET, 0: API, 8: API, 9: API,
-    10: API, 11: API, 12: CE, 13: CE, 14: CE,
+    10: API, 11: API, 12: CE, 13: CE, 14: CE, _PHASE: KERNEL_PHASE,
 }  # fmt: skip
 _STATES = (("gpu_ns", "gpu wait"), ("peer_ns", "peer wait"), ("net_ns", "network wait"), ("flush_ns", "flush wait"))
 
@@ -214,9 +217,20 @@ class _Maker:
         return max(0, clock_ns + offset)
 
     def _begin(self, row: _Row) -> int:
-        return self._epoch(row, int(row.row["start_ns"]))
+        return self._in_kernel(row, "gpu_begin_ns") or self._epoch(row, int(row.row["start_ns"]))
+
+    def _in_kernel(self, row: _Row, column: str) -> int | None:
+        """Where a time of the GPU lies within the span of the kernel, for its phases: NCCL reports them after the kernel's end."""
+        if row.type != _PHASE or row.parent is None or row.parent.type != _KERNEL:
+            return None
+        begin, at = int(row.parent.member["gpu_begin_ns"]), int(row.member[column])
+        if not begin or at < begin:
+            return None
+        return min(self._begin(row.parent) + at - begin, self._end(row.parent))
 
     def _end(self, row: _Row) -> int:
+        if (inside := self._in_kernel(row, "gpu_end_ns")) is not None:
+            return max(self._begin(row), inside)
         stop = int(row.event["stop_ns"])
         if row.type in (_COLL, _P2P):
             stop = max(stop, int(row.member["done_ns"])) if _ended(row) else 0
@@ -398,6 +412,11 @@ class _Maker:
         if row.type == _COLL:
             out["nccl.algorithm"] = word(ALGORITHMS, int(u["algo"]))
             out["nccl.protocol"] = word(PROTOCOLS, int(u["proto"]))
+        tag, reserved = user_tag(row.event)
+        if tag:
+            out["nccl.user_tag"] = tag
+        if reserved:
+            out["nccl.user_tag.reserved_bit"] = True
         if row.type in (_COLL, _P2P):
             out["nccl.channels"] = int(u["channels"])
         if row.type == 12:
@@ -415,8 +434,10 @@ class _Maker:
                     out[f"nccl.wait.{name}"] = spent / 1e9
         elif row.type == _STEP:
             out["nccl.step"] = int(u["step"])
-        elif row.type == _KERNEL:
+        elif row.type in (_KERNEL, _PHASE):
             out["nccl.channel"] = int(u["channel"])
+            if row.type == _PHASE:
+                out["nccl.kernel.phase"] = phase_name(u)
             if u["gpu_end_ns"]:
                 out["nccl.kernel.gpu_time"] = (int(u["gpu_end_ns"]) - int(u["gpu_begin_ns"])) / 1e9
         elif row.type == _NET:
@@ -474,6 +495,8 @@ def _name(row: _Row) -> str:
         return f"proxy {side}" if row.type == _OP else f"{side} step"
     if row.type in (9, 10) and u["func"] < len(FUNCTIONS):
         return f"nccl{FUNCTIONS[int(u['func'])]}"
+    if row.type == _PHASE:
+        return f"kernel {phase_name(u).replace('_', ' ')}"
     return str(word(EVENT_TYPES, row.type)).replace("_", " ")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, EVENT_TYPES, FUNCTIONS, PROTOCOLS
+from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, EVENT_TYPES, FUNCTIONS, PHASES, PROTOCOLS
 from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric
 from psmkit.telemetry.reader import fit
 from psmkit.telemetry.take import Array, Take, text, word
@@ -315,6 +315,8 @@ class Totals:
             self._merge("nccl.proxy.state.duration", (*key, word(_PROXY_STATES, int(row["sub"]))), row["duration"])
         elif kind == "kernel_ch":
             self._merge("nccl.kernel.duration", key, row["duration"])
+        elif kind == "kernel_phase":
+            self._merge("nccl.kernel.phase.duration", (*key, word(PHASES, int(row["sub"]))), row["duration"])
         elif kind == "net":
             event = f"{int(row['sub']) & 0xFFFFFFFFFFFFFFFF:#x}"
             self._merge("nccl.network.duration", (*key, event), row["duration"])

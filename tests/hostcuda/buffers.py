@@ -129,7 +129,7 @@ class Gate:
         if self.held:
             self.held.open()
 
-    def open_during(self, call: Callable[[], None]) -> None:
+    def expect_to_wait(self, call: Callable[[], None]) -> None:
         """Opens the gate from another thread while `call` runs, a moment after it began as far as one can tell."""
         timer = threading.Timer(0.02, self.open)
         timer.start()

@@ -118,6 +118,18 @@ def child(rt: Face) -> Child:
     return run
 
 
+@pytest.fixture
+def expect_child(child: Child) -> Child:
+    """`child`, for a test whose assertions are in the code of the child: any of them that fails ends it with a status, which fails the test."""
+
+    def run(code: str, *arguments: str, env: dict[str, str] | None = None, timeout: float = 60) -> Any:
+        done = child(code, *arguments, env=env, timeout=timeout, check=False)
+        assert done.returncode == 0, f"child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
 @pytest.fixture(params=["inside", "shim"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts programs under the handle sanitizer, in hostcuda or in the shim over it; they share a record folder."""

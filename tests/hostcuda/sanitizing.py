@@ -60,7 +60,7 @@ class Told:
         assert len(self.reports) == 1 and self.code == 0, self.text
         return self.reports[0]
 
-    def nothing(self) -> None:
+    def expect_nothing(self) -> None:
         """No report, and a good end."""
         assert not self.reports and not self.stacks and self.code == 0, self.text
 

@@ -220,8 +220,8 @@ def test_relaxed_capture_is_ended_by_any_thread(lab: Graphs) -> None:
 
 
 @emulated
-def test_reset_of_the_device_ends_its_captures(child: Child) -> None:
-    child("""
+def test_reset_of_the_device_ends_its_captures(expect_child: Child) -> None:
+    expect_child("""
         stream, out = new("cudaStream_t *"), new("void **")
         ok.cudaStreamCreateWithFlags(stream, 1)
         ok.cudaStreamBeginCapture(stream[0], 0)

@@ -263,7 +263,7 @@ def test_async_copy_to_pageable_memory_is_done_when_it_returns(rt: Face, source:
         stream, src, dst = b.stream(NON_BLOCKING), b.of(source, 64), b.pageable(64)
         b.fill(src, noise(64))
         gate = b.gate(stream)
-        gate.open_during(lambda: rt.ok.cudaMemcpyAsync(b.at(dst), b.at(src), 64, DEFAULT, stream))
+        gate.expect_to_wait(lambda: rt.ok.cudaMemcpyAsync(b.at(dst), b.at(src), 64, DEFAULT, stream))
         assert bytes(b.host(dst, 64)) == noise(64)
 
 
@@ -273,7 +273,7 @@ def test_synchronous_copy_waits_for_blocking_streams(rt: Face, source: str, targ
         stream, src, dst = b.stream(), b.of(source, 64), b.of(target, 64)
         b.fill(src, noise(64))
         gate = b.gate(stream)
-        gate.open_during(lambda: rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, DEFAULT))
+        gate.expect_to_wait(lambda: rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, DEFAULT))
         assert b.read(dst, 64) == noise(64)
 
 

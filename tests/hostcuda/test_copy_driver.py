@@ -293,9 +293,9 @@ def test_sync_memops_makes_synchronous_copies_on_the_device_wait(rt: Face, drv: 
         on = drv.new("unsigned int *", 1)
         drv.ok.cuPointerSetAttribute(on, 6, dst)
         gate = b.gate(stream)
-        gate.open_during(lambda: rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, 3))
+        gate.expect_to_wait(lambda: rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, 3))
         gate = b.gate(stream)
-        gate.open_during(lambda: rt.ok.cudaMemset(b.at(dst), 1, 64))
+        gate.expect_to_wait(lambda: rt.ok.cudaMemset(b.at(dst), 1, 64))
         on[0] = 0
         drv.ok.cuPointerSetAttribute(on, 6, dst)
         gate = b.gate(stream)
@@ -309,7 +309,7 @@ def test_setting_sync_memops_waits_for_synchronous_copies_that_are_pending(rt: F
         on = drv.new("unsigned int *", 1)
         gate = b.gate(stream)
         rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, 3)
-        gate.open_during(lambda: drv.ok.cuPointerSetAttribute(on, 6, src))
+        gate.expect_to_wait(lambda: drv.ok.cuPointerSetAttribute(on, 6, src))
 
 
 @emulated

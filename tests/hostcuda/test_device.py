@@ -264,9 +264,7 @@ def test_priorities_go_from_zero_to_a_negative_number(rt: Face) -> None:
 
 
 def test_persisting_cache_can_be_reset_and_profiling_be_switched(rt: Face) -> None:
-    rt.ok.cudaCtxResetPersistingL2Cache()
-    rt.ok.cudaProfilerStart()
-    rt.ok.cudaProfilerStop()
+    assert [rt.cudaCtxResetPersistingL2Cache(), rt.cudaProfilerStart(), rt.cudaProfilerStop()] == [0, 0, 0]
 
 
 def test_runtime_version_is_that_of_the_soname_and_the_driver_is_not_older(rt: Face) -> None:
@@ -278,7 +276,7 @@ def test_runtime_version_is_that_of_the_soname_and_the_driver_is_not_older(rt: F
 
 
 def test_device_synchronize_of_an_idle_device_succeeds(rt: Face) -> None:
-    rt.ok.cudaDeviceSynchronize()
+    assert rt.cudaDeviceSynchronize() == 0
 
 
 # ---- peers ----

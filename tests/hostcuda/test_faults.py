@@ -17,7 +17,7 @@ def test_only_the_nth_call_fails(child: Child) -> None:
     assert "PSM_FAULTS: error at cudaMemset, call 3\n" in done.stdout
 
 
-def test_failed_call_is_not_made(child: Child) -> None:
+def test_failed_call_is_not_made(expect_child: Child) -> None:
     code = """
     p = new('void **'); ok.cudaMalloc(p, 1)
     h = new('char[]', b'a'); ok.cudaMemcpy(p[0], h, 1, 1)
@@ -25,7 +25,7 @@ def test_failed_call_is_not_made(child: Child) -> None:
     ok.cudaMemcpy(h, p[0], 1, 2)
     assert h[0] == b'a'
     """
-    child(code, env={"PSM_FAULTS": "cudaMemset:error=999"})
+    expect_child(code, env={"PSM_FAULTS": "cudaMemset:error=999"})
 
 
 @pytest.mark.parametrize("code", [226, 700, 710, 719])
@@ -44,8 +44,8 @@ print(rt.cudaDeviceReset(), rt.cudaMalloc(new('void **'), 8))
     assert said == [f"{code} {code} {code} {code}", "0", "0 0"]
 
 
-def test_last_error_is_that_of_the_fault(child: Child) -> None:
-    child(MEMORY + "assert rt.cudaMemset(p, 0, 8) == 719; assert rt.cudaGetLastError() == 719",
+def test_last_error_is_that_of_the_fault(expect_child: Child) -> None:
+    expect_child(MEMORY + "assert rt.cudaMemset(p, 0, 8) == 719; assert rt.cudaGetLastError() == 719",
           env={"PSM_FAULTS": "cudaMemset:error=719"})  # fmt: skip
 
 

@@ -218,8 +218,8 @@ def test_info_of_a_capture_does_not_lose_edge_data_silently(lab: Kernels) -> Non
     lab.end(stream)
 
 
-def test_failing_interpreter_fails_what_waits_for_the_graph(rt: Face, child: Callable[..., Any]) -> None:
-    child("""
+def test_failing_interpreter_fails_what_waits_for_the_graph(rt: Face, expect_child: Callable[..., Any]) -> None:
+    expect_child("""
         from tests.hostcuda.test_graph_kernel import Kernels
         lab = Kernels(rt)
         kernel = lab.kernel("bad", lambda launch: 719)

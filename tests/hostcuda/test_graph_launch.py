@@ -357,8 +357,8 @@ def test_upload_is_ordered_behind_launches_and_runs_nothing(lab: Graphs) -> None
 
 
 @emulated
-def test_failure_in_a_graph_sticks_to_the_device(child: Child) -> None:
-    child("""
+def test_failure_in_a_graph_sticks_to_the_device(expect_child: Child) -> None:
+    expect_child("""
         memory, graph, made = new("void **"), new("cudaGraph_t *"), new("cudaGraphExec_t *")
         node, null = new("cudaGraphNode_t *"), ffi.NULL
         ok.cudaMalloc(memory, 64)

@@ -109,7 +109,7 @@ def test_only_pinned_memory_has_a_device_pointer_and_flags(memory: Buffers, kind
 def test_free_host_waits_for_work_that_may_use_the_memory(memory: Buffers) -> None:
     rt, pointer = memory.rt, memory.rt.new("void **")
     rt.ok.cudaMallocHost(pointer, 100)
-    memory.gate(memory.stream()).open_during(lambda: rt.ok.cudaFreeHost(pointer[0]))
+    memory.gate(memory.stream()).expect_to_wait(lambda: rt.ok.cudaFreeHost(pointer[0]))
 
 
 @emulated

@@ -134,7 +134,7 @@ def test_two_handles_of_one_process_are_two_pointers(rt: Face, peer: Peer) -> No
 def test_closing_waits_for_work_of_the_device(memory: Buffers, peer: Peer) -> None:
     rt = memory.rt
     pointer = opened(rt, peer.run(OFFER, size=100, data=b"", device=0))
-    memory.gate(memory.stream()).open_during(lambda: rt.ok.cudaIpcCloseMemHandle(pointer))
+    memory.gate(memory.stream()).expect_to_wait(lambda: rt.ok.cudaIpcCloseMemHandle(pointer))
 
 
 def test_a_handle_cannot_be_opened_by_the_process_that_made_it(memory: Buffers) -> None:

@@ -321,8 +321,8 @@ def check(want):
 )
 
 
-def test_interpreter_runs_with_grid_block_and_arguments_in_stream_order(child: Child, interpreter: Path) -> None:
-    child(
+def test_interpreter_runs_with_grid_block_and_arguments_in_stream_order(expect_child: Child, interpreter: Path) -> None:
+    expect_child(
         RUN
         + """
 ok.cudaMemsetAsync(p[0], 0, 256, stream[0])
@@ -353,8 +353,8 @@ check(13.0)
     )
 
 
-def test_captured_launch_runs_with_each_launch_of_its_graph(child: Child, interpreter: Path) -> None:
-    child(
+def test_captured_launch_runs_with_each_launch_of_its_graph(expect_child: Child, interpreter: Path) -> None:
+    expect_child(
         RUN
         + """
 ok.cudaMemset(p[0], 0, 256)

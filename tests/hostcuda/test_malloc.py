@@ -162,7 +162,7 @@ def test_free_waits_for_work_of_the_device(memory: Buffers) -> None:
     rt = memory.rt
     pointer = pointer_to(rt, 100)
     gate = memory.gate(memory.stream())
-    gate.open_during(lambda: rt.ok.cudaFree(pointer))
+    gate.expect_to_wait(lambda: rt.ok.cudaFree(pointer))
 
 
 @emulated
@@ -384,8 +384,8 @@ def test_driver_asks_for_a_current_context(child: Child) -> None:
 
 
 @emulated
-def test_allocations_take_no_descriptor_that_the_application_could_have_had(child: Child) -> None:
-    child("""
+def test_allocations_take_no_descriptor_that_the_application_could_have_had(expect_child: Child) -> None:
+    expect_child("""
 import resource
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(most, 4096)))

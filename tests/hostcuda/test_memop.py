@@ -135,7 +135,7 @@ def test_wait_for_what_is_there_already(lab: Lab, drv: Face, memory: Memory) -> 
     memory.put(9)
     stream = handle(lab, drv, lab.stream())
     drv.ok.cuStreamWaitValue64_v2(stream, memory.address, 9, EQ | FLUSH)
-    drv.ok.cuStreamSynchronize(stream)
+    assert drv.cuStreamSynchronize(stream) == 0
 
 
 def test_two_streams_hand_over_by_values(lab: Lab, drv: Face, memory: Memory) -> None:
@@ -273,8 +273,8 @@ def test_managed_memory_is_refused(lab: Lab, drv: Face) -> None:
 
 
 @differs("a process does not end while a stream waits")
-def test_process_ends_although_a_stream_waits(child: Child) -> None:
-    child(
+def test_process_ends_although_a_stream_waits(expect_child: Child) -> None:
+    expect_child(
         """
         drv = Face("cuda", os.environ.get("PSM_TEST_CUDA"))
         drv.ok.cuInit(0)

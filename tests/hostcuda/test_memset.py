@@ -199,7 +199,7 @@ def test_memset_of_pinned_memory_is_done_when_it_returns(rt: Face) -> None:
         stream, address = b.stream(), b.pinned(64)
         gate = b.gate(stream)
         rt.ok.cudaMemsetAsync(b.at(address), 1, 64, stream)
-        gate.open_during(lambda: rt.ok.cudaMemset(b.at(address), 2, 32))
+        gate.expect_to_wait(lambda: rt.ok.cudaMemset(b.at(address), 2, 32))
         assert bytes(b.host(address, 64)) == b"\2" * 32 + b"\1" * 32
 
 

@@ -343,7 +343,7 @@ def test_memory_freed_earlier_in_the_stream_can_be_had_again(memory: Buffers, po
     gate = memory.gate(stream)
     rt.ok.cudaFreeAsync(pointer, stream)
     again: list[Any] = []
-    gate.open_during(lambda: again.append(pools.allocate(pool, 4 * MIB, stream)))
+    gate.expect_to_wait(lambda: again.append(pools.allocate(pool, 4 * MIB, stream)))
     pools.free(again[0], stream)
 
 

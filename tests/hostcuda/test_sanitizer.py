@@ -42,7 +42,7 @@ def test_healthy_program_is_not_told(run: Run) -> None:
         ok.cudaFree(p)
         ok.cudaFree(ffi.NULL)
         """
-    ).nothing()
+    ).expect_nothing()
 
 
 def test_destroyed_stream_is_told_with_all_three_stacks(run: Run) -> None:
@@ -58,7 +58,7 @@ def test_destroyed_event_is_told(run: Run) -> None:
 
 
 def test_stream_made_after_a_destroyed_one_is_not_told(run: Run) -> None:
-    run(STREAM + "ok.cudaStreamDestroy(s)\n" + STREAM + "ok.cudaStreamSynchronize(s)").nothing()
+    run(STREAM + "ok.cudaStreamDestroy(s)\n" + STREAM + "ok.cudaStreamSynchronize(s)").expect_nothing()
 
 
 def test_handle_destroyed_twice_is_told(run: Run) -> None:
@@ -90,7 +90,7 @@ def test_what_is_told_of_an_event_before_its_record_is_what_the_call_answers(run
 
 
 def test_query_of_a_recorded_event_is_not_told(run: Run) -> None:
-    run(EVENT + "ok.cudaEventRecord(e, ffi.NULL); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)").nothing()
+    run(EVENT + "ok.cudaEventRecord(e, ffi.NULL); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)").expect_nothing()
 
 
 def test_event_that_a_graph_records_counts_as_recorded(run: Run) -> None:
@@ -102,7 +102,7 @@ def test_event_that_a_graph_records_counts_as_recorded(run: Run) -> None:
         x = new('cudaGraphExec_t *'); ok.cudaGraphInstantiate(x, g[0], 0)
         ok.cudaGraphLaunch(x[0], ffi.NULL); ok.cudaEventSynchronize(e)
         """
-    ).nothing()
+    ).expect_nothing()
 
 
 def test_memory_that_a_graph_allocates_is_its_own(run: Run) -> None:
@@ -118,7 +118,7 @@ def test_memory_that_a_graph_allocates_is_its_own(run: Run) -> None:
         ok.cudaGraphLaunch(x[0], s); ok.cudaMemsetAsync(p[0], 1, 4096, s); ok.cudaFreeAsync(p[0], s)
         ok.cudaStreamSynchronize(s)
         """
-    ).nothing()
+    ).expect_nothing()
 
 
 def test_wait_for_an_unrecorded_event_is_told(run: Run) -> None:
@@ -127,7 +127,7 @@ def test_wait_for_an_unrecorded_event_is_told(run: Run) -> None:
 
 
 def test_handles_of_the_runtime_are_good_for_the_driver(run: Run) -> None:
-    run(STREAM + "drv.ok.cuInit(0); drv.ok.cuStreamSynchronize(drv.ffi.cast('CUstream', value(s)))").nothing()
+    run(STREAM + "drv.ok.cuInit(0); drv.ok.cuStreamSynchronize(drv.ffi.cast('CUstream', value(s)))").expect_nothing()
 
 
 def test_error_mode_refuses_the_call(run: Run) -> None:
@@ -141,7 +141,7 @@ def test_error_mode_refuses_the_call(run: Run) -> None:
 
 
 def test_nothing_is_told_when_it_is_off(run: Run) -> None:
-    run(STREAM + "ok.cudaStreamDestroy(s)\nrt.cudaStreamSynchronize(s)", mode="off").nothing()
+    run(STREAM + "ok.cudaStreamDestroy(s)\nrt.cudaStreamSynchronize(s)", mode="off").expect_nothing()
 
 
 # ---- memory ----
@@ -154,7 +154,9 @@ def test_copy_beyond_the_end_is_told(run: Run) -> None:
 
 
 def test_copy_up_to_the_end_is_not_told(run: Run) -> None:
-    run(MEMORY + "h = new('char[]', 8192); ok.cudaMemcpy(p + 4000, h, 96, 1); ok.cudaMemcpy(h, p, 4096, 2)").nothing()
+    run(
+        MEMORY + "h = new('char[]', 8192); ok.cudaMemcpy(p + 4000, h, 96, 1); ok.cudaMemcpy(h, p, 4096, 2)"
+    ).expect_nothing()
 
 
 def test_read_beyond_the_end_is_told_with_kind_default(run: Run) -> None:
@@ -207,7 +209,7 @@ def test_copy_into_freed_memory_is_told_with_the_stack_of_the_free(run: Run) -> 
 
 
 def test_memory_freed_and_given_out_again_is_not_told(run: Run) -> None:
-    run(MEMORY + "ok.cudaFree(p)\n" + MEMORY + "ok.cudaMemset(p, 0, 4096); ok.cudaFree(p)").nothing()
+    run(MEMORY + "ok.cudaFree(p)\n" + MEMORY + "ok.cudaMemset(p, 0, 4096); ok.cudaFree(p)").expect_nothing()
 
 
 def test_memory_freed_twice_is_told(run: Run) -> None:
@@ -223,7 +225,7 @@ def test_free_of_an_inner_address_is_told(run: Run) -> None:
 def test_pageable_memory_is_nobodys_business(run: Run) -> None:
     run(
         "a = new('char[]', 64); b = new('char[]', 64); ok.cudaMemcpy(a, b, 64, 0); ok.cudaMemcpy(a, b, 64, 4)"
-    ).nothing()
+    ).expect_nothing()
 
 
 def test_pinned_memory_may_be_freed_and_used_as_ordinary_memory(run: Run) -> None:
@@ -234,7 +236,7 @@ def test_pinned_memory_may_be_freed_and_used_as_ordinary_memory(run: Run) -> Non
         o = new('char[]', 4096); ok.cudaHostRegister(o, 4096, 0); ok.cudaMemcpy(p, o, 4096, 1); ok.cudaHostUnregister(o)
         ok.cudaMemcpy(p, o, 4096, 1)
         """
-    ).nothing()
+    ).expect_nothing()
 
 
 def test_host_access_to_device_memory_is_told_before_the_crash(run: Run) -> None:
@@ -254,10 +256,10 @@ def test_crash_elsewhere_is_not_told(run: Run) -> None:
 
 def test_what_is_left_is_a_remark_only_with_info(run: Run) -> None:
     told = run(MEMORY + STREAM)
-    told.nothing()
+    told.expect_nothing()
     assert not told.remarks
     told = run(MEMORY + MEMORY + STREAM, NCCL_DEBUG="INFO")
-    told.nothing()
+    told.expect_nothing()
     assert any("2 of device-memory left at the end of the process, 8192 bytes" in r for r in told.remarks)
     assert any("1 of stream left" in r for r in told.remarks)
 
@@ -269,13 +271,13 @@ def test_leaks_are_told_when_asked_for(run: Run) -> None:
 
 def test_nothing_is_left_of_a_program_that_frees_all(run: Run) -> None:
     told = run(MEMORY + STREAM + "ok.cudaFree(p); ok.cudaStreamDestroy(s)", PSM_SANITIZE_LEAKS="1")
-    told.nothing()
+    told.expect_nothing()
     assert not [r for r in told.remarks if "leaked" in r]
 
 
 def test_device_reset_ends_everything_without_a_word(run: Run) -> None:
     told = run(STREAM + EVENT + MEMORY + "ok.cudaDeviceReset()", PSM_SANITIZE_LEAKS="1")
-    told.nothing()
+    told.expect_nothing()
     assert not [r for r in told.remarks if "leaked" in r]
 
 
@@ -291,7 +293,7 @@ def test_many_objects_end_with_a_device_reset(run: Run) -> None:
     code = (
         "es = [new('cudaEvent_t *') for _ in range(5000)]\nfor x in es: ok.cudaEventCreate(x)\nok.cudaDeviceReset()\n"
     )
-    run(code, PSM_SANITIZE_LEAKS="1").nothing()
+    run(code, PSM_SANITIZE_LEAKS="1").expect_nothing()
 
 
 # ---- handles of other processes ----
@@ -310,7 +312,7 @@ def test_stream_of_another_process_is_told_with_its_owner_and_birth(start: Start
     assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born"]
     assert f"born by thread {owner.process.pid} at: " in told.stacks[1] and "python" in told.stacks[1]
     owner.go()
-    owner.end().nothing()
+    owner.end().expect_nothing()
 
 
 def test_handle_that_its_owner_has_destroyed_is_nobodys(start: Start) -> None:

@@ -40,9 +40,11 @@ FOR_EVER = "import time; end = time.monotonic() + 30\n"
 def test_memory_of_a_living_process_may_be_used(start: Start) -> None:
     owner = start(EXPORT, RANK="0")
     handle = owner.rests()[0]
-    start(IMPORT.format(handle) + "ok.cudaMemset(q, 1, 4096); ok.cudaIpcCloseMemHandle(q)", RANK="1").end().nothing()
+    start(
+        IMPORT.format(handle) + "ok.cudaMemset(q, 1, 4096); ok.cudaIpcCloseMemHandle(q)", RANK="1"
+    ).end().expect_nothing()
     owner.go()
-    owner.end().nothing()
+    owner.end().expect_nothing()
 
 
 def test_memory_of_a_dead_process_is_told_when_it_is_used(start: Start) -> None:
@@ -91,7 +93,7 @@ def test_imported_event_counts_as_recorded(start: Start) -> None:
         h = new('cudaIpcEventHandle_t *'); ffi.buffer(h)[:] = bytes.fromhex({handle!r})
         e = new('cudaEvent_t *'); ok.cudaIpcOpenEventHandle(e, h[0]); ok.cudaEventQuery(e[0]); ok.cudaEventDestroy(e[0])
         """
-    ).end().nothing()
+    ).end().expect_nothing()
 
 
 def test_event_that_others_may_record_is_not_told(start: Start) -> None:
@@ -100,12 +102,12 @@ def test_event_that_others_may_record_is_not_told(start: Start) -> None:
         e = new('cudaEvent_t *'); ok.cudaEventCreateWithFlags(e, 2 | 4)
         h = new('cudaIpcEventHandle_t *'); ok.cudaIpcGetEventHandle(h, e[0]); ok.cudaEventQuery(e[0])
         """
-    ).end().nothing()
+    ).end().expect_nothing()
 
 
 def test_mapped_memory_is_silent_from_birth_to_end(run: Run) -> None:
     fill = "drv.ok.cuMemsetD8_v2(at, 1, n); drv.ok.cuCtxSynchronize()\n"  # or it may still be queued at the unmap
-    run(VMM + CREATE + MAP + fill + END, PSM_SANITIZE_LEAKS="1").nothing()
+    run(VMM + CREATE + MAP + fill + END, PSM_SANITIZE_LEAKS="1").expect_nothing()
 
 
 def test_a_copy_over_two_mappings_side_by_side_is_one_area(run: Run) -> None:
@@ -114,7 +116,7 @@ def test_a_copy_over_two_mappings_side_by_side_is_one_area(run: Run) -> None:
         "drv.ok.cuMemSetAccess(at, 2 * n, desc, 1); drv.ok.cuMemsetD8_v2(at, 1, 2 * n); drv.ok.cuCtxSynchronize()\n"
         "drv.ok.cuMemUnmap(at, 2 * n)\n"
     )
-    run(VMM + CREATE + "drv.ok.cuMemMap(at, n, 0, m[0], 0)\n" + second + both).nothing()
+    run(VMM + CREATE + "drv.ok.cuMemMap(at, n, 0, m[0], 0)\n" + second + both).expect_nothing()
 
 
 def test_a_copy_beyond_a_mapping_is_told(run: Run) -> None:

@@ -100,7 +100,7 @@ def test_entry_point_has_the_parameters_of_the_version_that_was_asked_for(shimme
         assert g(value(s), status, drv.ffi.NULL, drv.ffi.NULL, drv.ffi.NULL, drv.ffi.NULL, n) == 0
         """
     ).end()
-    told.nothing()
+    told.expect_nothing()
 
 
 def test_program_without_a_shared_runtime_is_told_that_only_the_driver_is_checked(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_unknown_handle_that_cuda_takes_is_not_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with fake(tmp_path, "print(cuda.cudaStreamSynchronize(ctypes.c_void_p(0x6000)))", 1) as user:
         out, _ = user.communicate(timeout=60)
-    Told.of(user.returncode, out).nothing()
+    Told.of(user.returncode, out).expect_nothing()
 
 
 def test_lines_carry_the_device_that_cuda_says(tmp_path: Path) -> None:

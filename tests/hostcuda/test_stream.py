@@ -484,8 +484,8 @@ def test_handles_of_another_process_are_invalid(child: Child) -> None:
 # ---- ends
 
 
-def test_exit_with_queued_work_does_not_hang(child: Child) -> None:
-    child(
+def test_exit_with_queued_work_does_not_hang(expect_child: Child) -> None:
+    expect_child(
         """
         import threading
         never = threading.Event()

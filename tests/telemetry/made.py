@@ -11,11 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.telemetry.layout import API, CE, COLL, EVENT, KERNEL, NET, P2P, PROXY_CTRL, PROXY_OP, PROXY_STEP
+from psmkit.telemetry.layout import (
+    API,
+    CE,
+    COLL,
+    EVENT,
+    KERNEL,
+    KERNEL_PHASE,
+    NET,
+    P2P,
+    PROXY_CTRL,
+    PROXY_OP,
+    PROXY_STEP,
+)
 
 WINDOWS, SHARDS, NAMES, NAME, PAIRS = 4, 16, 64, 32, 64
 READY, FILLING, CLOSING, PROCESSING = range(4)
-GROUP, COLL_T, P2P_T, PROXY_OP_T, STEP_T, CTRL_T, KERNEL_T, NET_T, GROUP_API_T, COLL_API_T, P2P_API_T, LAUNCH_T, CE_T, CE_SYNC_T, CE_BATCH_T = range(15)  # fmt: skip
+GROUP, COLL_T, P2P_T, PROXY_OP_T, STEP_T, CTRL_T, KERNEL_T, NET_T, GROUP_API_T, COLL_API_T, P2P_API_T, LAUNCH_T, CE_T, CE_SYNC_T, CE_BATCH_T, PHASE_T = range(16)  # fmt: skip
 LATE = 31
 STOPPED, FOREIGN, SENDS, CAPTURED, COMPLETE, ORPHAN = (1 << i for i in range(6))
 ALLREDUCE, SEND, RECV = 4, 6, 7
@@ -51,6 +63,7 @@ assert SLOT.itemsize == 128
 _UNIONS = {
     COLL_T: COLL, P2P_T: P2P, PROXY_OP_T: PROXY_OP, STEP_T: PROXY_STEP, CTRL_T: PROXY_CTRL, KERNEL_T: KERNEL, NET_T: NET,
     GROUP_API_T: API, COLL_API_T: API, P2P_API_T: API, LAUNCH_T: API, CE_T: CE, CE_SYNC_T: CE, CE_BATCH_T: CE,
+    PHASE_T: KERNEL_PHASE,
 }  # fmt: skip
 
 _HEADER = np.dtype(

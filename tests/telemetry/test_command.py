@@ -183,14 +183,16 @@ def test_what_may_be_secret_in_an_endpoint_is_not_shown() -> None:
 
 
 def test_masks_are_names_numbers_all_and_none() -> None:
-    assert mask_of("all") == 0x7FFF
+    assert mask_of("all") == 0xFFFF
     assert mask_of("none") == 0
     assert mask_of("0x1f") == 31
     assert mask_of("group, ProxyStep") == mask_of("group,proxy_step") == 0x11
     assert mask_of("default") == 0x7F1F
     assert mask_of("-group_api") == 0x7E1F
-    assert mask_of("all,-net,-coll") == 0x7F7D
-    with pytest.raises(TelemetryError, match="bits 0 to 14"):
+    assert mask_of("all,-net,-coll") == 0xFF7D
+    assert mask_of("all,-kernel_ch") == 0x7FBF, "its phases would bring it back"
+    assert mask_of("kernel_phase") == 0x8000
+    with pytest.raises(TelemetryError, match="bits 0 to 15"):
         mask_of("0x10000")
 
 

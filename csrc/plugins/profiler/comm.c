@@ -191,8 +191,8 @@ static uint64_t folded(uint64_t hash)
 /* Kinds that a version has. */
 static uint32_t known(uint32_t abi)
 {
-    static const uint32_t kinds[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff};
-    return kinds[abi < 6 ? abi : 6];
+    static const uint32_t kinds[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff, 0xffff};
+    return kinds[abi < 7 ? abi : 7];
 }
 
 /* Keep one kind enabled in NCCL: a plugin that is never called does not see requests for another mask. */

@@ -442,6 +442,9 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
     case PSM_PROF_KERNEL_CH:
         if (state == ncclProfilerKernelChStop) PROF_SET(event->u.kernel_ch.gpu_end_ns, args->ptimer);
         break;
+    case PSM_PROF_KERNEL_PHASE:
+        if (state == ncclProfilerKernelPhaseStop) PROF_SET(event->u.kernel_phase.gpu_end_ns, args->ptimer);
+        break;
     case PSM_PROF_NET:
         if (state != ncclProfilerNetPluginUpdate) break;
         prof_net_data(event, event->u.net.id, args->data);
@@ -479,7 +482,7 @@ void prof_record(uint64_t handle, int state, const struct prof_args *args)
     struct prof_comm *comm = handle ? comm_of_handle(handle) : NULL;
     struct prof_thread *thread = comm ? prof_thread() : NULL;
     struct prof_local *local = thread ? prof_local(thread, comm) : NULL;
-    if (!local || state < 0 || state > ncclProfilerCeBatchComplete) return;
+    if (!local || state < 0 || state > ncclProfilerKernelPhaseStop) return;
     uint32_t w = prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle));
     atomic_store(&local->inside, 1u << w);
     struct rec_slot *slot = row_of(comm, handle, w);

@@ -14,6 +14,7 @@ static const char *const funcs[PSM_PROF_FUNCS] = {
 static const char *const algos[PSM_PROF_ALGOS] = {"TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
                                                   "NVLS_TREE", "PAT"};
 static const char *const protos[PSM_PROF_PROTOS] = {"LL", "LL128", "SIMPLE"};
+static const char *const phases[PSM_PROF_PHASES] = {"initial_sync", "compute", "final_sync"};
 static const char *const datatypes[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
                                         "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
                                         "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
@@ -62,6 +63,11 @@ uint8_t prof_algo(const struct prof_new *made, const char *name)
 uint8_t prof_proto(const struct prof_new *made, const char *name)
 {
     return find(made->comm, protos, PSM_PROF_PROTOS, name, &made->local->last.proto);
+}
+
+uint8_t prof_phase(const struct prof_new *made, const char *name)
+{
+    return find(made->comm, phases, PSM_PROF_PHASES, name, &made->local->last.phase);
 }
 
 uint8_t prof_datatype(const struct prof_new *made, const char *name)

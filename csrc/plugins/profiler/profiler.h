@@ -88,7 +88,7 @@ struct prof_local {
     _Atomic uint64_t told; /* the part of begun that the communicator's counter includes */
     _Atomic bool taken;
     struct {
-        uint8_t func, algo, proto, datatype;
+        uint8_t func, algo, proto, datatype, phase;
     } last;                  /* names of the last operation */
     struct prof_local *next; /* list of the communicator, never removed from */
 } __attribute__((aligned(64)));
@@ -258,6 +258,7 @@ uint8_t prof_func(const struct prof_new *made, const char *name);
 uint8_t prof_algo(const struct prof_new *made, const char *name);
 uint8_t prof_proto(const struct prof_new *made, const char *name);
 uint8_t prof_datatype(const struct prof_new *made, const char *name);
+uint8_t prof_phase(const struct prof_new *made, const char *name);
 
 /* A single store, as readers in other processes require. */
 #define PROF_SET(member, value) __atomic_store_n(&(member), (value), __ATOMIC_RELAXED)

@@ -8,19 +8,20 @@
 #include "say.h"
 
 /* Names of kinds, by the number of their bit. */
-static const char *const kinds[] = {"group",     "coll",         "p2p",    "proxyop",  "proxystep",
-                                    "proxyctrl", "kernelch",     "net",    "groupapi", "collapi",
-                                    "p2papi",    "kernellaunch", "cecoll", "cesync",   "cebatch"};
+static const char *const kinds[] = {"group",    "coll",   "p2p",      "proxyop",    "proxystep", "proxyctrl",
+                                    "kernelch", "net",    "groupapi", "collapi",    "p2papi",    "kernellaunch",
+                                    "cecoll",   "cesync", "cebatch",  "kernelphase"};
 enum { KINDS = sizeof kinds / sizeof *kinds, ALL = (1 << KINDS) - 1 };
 
 /* proxyCtrl occurs in each turn of an idle proxy thread. With kernelCh NCCL passes each operation to the proxy, even
- * without a network. Network events double the cost of a step. */
-enum { DEFAULT = ALL & ~(ncclProfileProxyCtrl | ncclProfileKernelCh | ncclProfileNetPlugin) };
+ * without a network; its phases need it. Network events double the cost of a step. */
+enum { DEFAULT = ALL & ~(ncclProfileProxyCtrl | ncclProfileKernelCh | ncclProfileKernelPhase | ncclProfileNetPlugin) };
 
 uint32_t prof_mask_closed(uint32_t mask)
 {
     if (mask & ncclProfileNetPlugin) mask |= ncclProfileProxyStep;
     if (mask & ncclProfileProxyStep) mask |= ncclProfileProxyOp;
+    if (mask & ncclProfileKernelPhase) mask |= ncclProfileKernelCh;
     if (mask & (ncclProfileProxyOp | ncclProfileKernelCh)) mask |= ncclProfileColl | ncclProfileP2p;
     if (mask & (ncclProfileCeSync | ncclProfileCeBatch)) mask |= ncclProfileCeColl;
     return mask & ALL;
@@ -89,6 +90,8 @@ static bool add_kind(const char *word, size_t n, uint32_t *mask)
     if (less) word++, n--;
     for (int i = 0; i < KINDS; i++)
         if (strlen(kinds[i]) == n && strncasecmp(kinds[i], word, n) == 0) bits = 1u << i;
+    /* Its phases would bring it back. */
+    if (less && bits == ncclProfileKernelCh) bits |= ncclProfileKernelPhase;
     if (n == 3 && strncasecmp(word, "all", n) == 0) bits = ALL;
     if (n == 7 && strncasecmp(word, "default", n) == 0) bits = DEFAULT;
     if (!bits && !(n == 4 && strncasecmp(word, "none", n) == 0)) return false;
@@ -113,9 +116,10 @@ static bool events(ncclDebugLogger_t logger, uint32_t *mask)
     for (const char *word = text; *word;) {
         size_t length = strcspn(word, ",");
         if (!add_kind(word, length, &found))
-            return wrong(logger, name, text,
-                         "expected a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, "
-                         "groupapi, collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, all, default, none");
+            return wrong(
+                logger, name, text,
+                "expected a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, "
+                "groupapi, collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, kernelphase, all, default, none");
         word += length;
         if (*word) word++;
     }

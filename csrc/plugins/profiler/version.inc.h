@@ -1,5 +1,6 @@
 /* The table of one version: VERSION is its number. The versions differ in numbers instead of names (v1), in the
- * communicator's hash with each operation (up to v3), and in their kinds and members. */
+ * communicator's hash with each operation (up to v3), the application's tags (from v7 on), and in their kinds and
+ * members. */
 #define JOIN2(a, b, c) a##b##c
 #define JOIN(a, b, c)  JOIN2(a, b, c)
 #define NAMED(name)    JOIN(name##_v, VERSION, )
@@ -15,6 +16,12 @@
 #define DATATYPE(x) prof_datatype(&made, (x))
 #define ALGO(x)     prof_algo(&made, (x))
 #define PROTO(x)    prof_proto(&made, (x))
+#endif
+
+#if VERSION >= 7
+#define TAG(member) e->u.tagged.user_tag = d->member.userTag
+#else
+#define TAG(member) (void)0
 #endif
 
 static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) * d)
@@ -45,6 +52,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
 #if VERSION >= 5
         e->u.coll.group = (uint64_t)(uintptr_t)d->coll.parentGroup;
 #endif
+        TAG(coll);
         break;
     case ncclProfileP2p:
         e->u.p2p.count = d->p2p.count;
@@ -59,6 +67,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
 #if VERSION >= 5
         e->u.p2p.group = (uint64_t)(uintptr_t)d->p2p.parentGroup;
 #endif
+        TAG(p2p);
         break;
     case ncclProfileProxyOp:
         e->u.proxy_op.pid = d->proxyOp.pid;
@@ -96,6 +105,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
         e->u.api.func = FUNC(d->collApi.func);
         e->u.api.datatype = DATATYPE(d->collApi.datatype);
         if (d->collApi.graphCaptured) set_flag(e, PSM_PROF_CAPTURED);
+        TAG(collApi);
         break;
     case ncclProfileP2pApi:
         e->u.api.count = d->p2pApi.count;
@@ -103,6 +113,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
         e->u.api.func = FUNC(d->p2pApi.func);
         e->u.api.datatype = DATATYPE(d->p2pApi.datatype);
         if (d->p2pApi.graphCaptured) set_flag(e, PSM_PROF_CAPTURED);
+        TAG(p2pApi);
         break;
     case ncclProfileKernelLaunch:
         e->u.api.stream = (uint64_t)(uintptr_t)d->kernelLaunch.stream;
@@ -119,6 +130,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
         e->u.ce.datatype = DATATYPE(d->ceColl.datatype);
         e->u.ce.intra = d->ceColl.intraBatchSync;
         e->u.ce.batches = d->ceColl.numBatches;
+        TAG(ceColl);
         break;
     case ncclProfileCeSync:
         e->u.ce.complete = d->ceCollSync.isComplete;
@@ -130,6 +142,14 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
         e->u.ce.bytes = d->ceCollBatch.totalBytes;
         e->u.ce.intra = d->ceCollBatch.useIntraSync;
         e->u.ce.func = e->u.ce.datatype = PSM_PROF_NAME_NONE;
+        break;
+#endif
+#if VERSION >= 7
+    case ncclProfileKernelPhase:
+        e->u.kernel_phase.gpu_begin_ns = d->kernelPhase.pTimer;
+        e->u.kernel_phase.channel = d->kernelPhase.channelId;
+        e->u.kernel_phase.phase = d->kernelPhase.phaseId;
+        e->u.kernel_phase.name = prof_phase(&made, d->kernelPhase.phaseName);
         break;
 #endif
     default:
@@ -156,7 +176,7 @@ static ncclResult_t NAMED(record)(void *handle, ncclProfilerEventState_t state, 
         a.bytes = args->proxyStep.transSize;
     else if (args && state == ncclProfilerNetPluginUpdate)
         a.data = args->netPlugin.data;
-    else if (args && state == ncclProfilerKernelChStop)
+    else if (args && (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop))
         a.ptimer = args->kernelCh.pTimer;
 #endif
     prof_record((uint64_t)(uintptr_t)handle, (int)state, args ? &a : NULL);
@@ -185,6 +205,7 @@ static ncclResult_t NAMED(init)(void **context, uint64_t hash, int *mask, const 
 __attribute__((visibility("default"))) PSM_ABI_TABLE JOIN(ncclProfiler_v, VERSION, _t)
     NAMED(ncclProfiler) = {"PSM", NAMED(init), NAMED(start), stop, NAMED(record), prof_comm_finalize};
 
+#undef TAG
 #undef FUNC
 #undef DATATYPE
 #undef ALGO

@@ -125,10 +125,10 @@ void event_text(const struct event *e, char *out, size_t size)
     switch (e->type) {
     case ncclProfileColl:
     case ncclProfileCeColl:
-        put(out, size, at, " seq %" PRIu64, e->seq);
+        at = put(out, size, at, " seq %" PRIu64, e->seq);
         break;
     case ncclProfileP2p:
-        put(out, size, at, " peer %d", e->peer);
+        at = put(out, size, at, " peer %d", e->peer);
         break;
     case ncclProfileProxyOp:
         put(out, size, at, " %s channel %d peer %d", e->is_send ? "send" : "recv", e->channel, e->peer);
@@ -140,7 +140,10 @@ void event_text(const struct event *e, char *out, size_t size)
         put(out, size, at, " channel %d", e->channel);
         break;
     case ncclProfileKernelPhase:
-        put(out, size, at, " %d of channel %d", e->step, e->channel);
+        if (e->algo[0])
+            put(out, size, at, " %s of channel %d", e->algo, e->channel);
+        else
+            put(out, size, at, " %d of channel %d", e->step, e->channel);
         break;
     case ncclProfileNetPlugin:
         put(out, size, at, " id 0x%" PRIx64, (uint64_t)e->net_id);
@@ -151,4 +154,5 @@ void event_text(const struct event *e, char *out, size_t size)
     default:
         break;
     }
+    if (e->tag && e->type & named) put(out, size, at, " tag %" PRIu64, e->tag & INT64_MAX);
 }

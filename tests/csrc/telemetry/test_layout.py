@@ -30,6 +30,8 @@ UNIONS: dict[str, np.dtype[np.void]] = {
     "proxy_step": layout.PROXY_STEP,
     "proxy_ctrl": layout.PROXY_CTRL,
     "kernel_ch": layout.KERNEL,
+    "kernel_phase": layout.KERNEL_PHASE,
+    "tagged": layout.TAGGED,
     "net": layout.NET,
     "api": layout.API,
     "ce": layout.CE,

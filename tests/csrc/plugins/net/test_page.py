@@ -39,7 +39,7 @@ def mine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.mark.parametrize("scenario", ["data", "many", "closes_early", "receiver_closes"])
 def test_the_plugin_of_the_page_works(mine: Built, scenario: str) -> None:
-    mine.run(scenario, 8)
+    mine.expect_success(scenario, 8)
 
 
 def test_the_page_names_every_setting() -> None:

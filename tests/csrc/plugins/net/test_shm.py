@@ -18,19 +18,19 @@ NAMES = ["plain", "grouped", "small-ring"]
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["data", "loopback"])
 def test_every_version_of_the_table_works(net: Built, scenario: str, version: int) -> None:
-    net.run(scenario, version, **SHM)
+    net.expect_success(scenario, version, **SHM)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
 @pytest.mark.parametrize("scenario", ["data", "many", "loopback", "closes_early", "devices", "profiler"])
 def test_messages_come_whole(net: Built, scenario: str, settings: dict[str, str]) -> None:
-    net.run(scenario, **settings)
+    net.expect_success(scenario, **settings)
 
 
 @pytest.mark.parametrize("groups", ["2", "8"])
 def test_tags_choose_in_the_first_group_that_is_posted(net: Built, groups: str) -> None:
-    net.run("groups", **GROUPED | {"PSM_NET_MAX_RECVS": groups})
-    net.run("groups", **SMALL | {"PSM_NET_MAX_RECVS": groups})
+    net.expect_success("groups", **GROUPED | {"PSM_NET_MAX_RECVS": groups})
+    net.expect_success("groups", **SMALL | {"PSM_NET_MAX_RECVS": groups})
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
@@ -60,5 +60,5 @@ def test_a_connection_that_is_cut_ends_both_ends(net: Built) -> None:
 
 
 def test_threads_with_connections_of_their_own(net_threads: Built) -> None:
-    net_threads.run("threads", **SHM)
-    net_threads.run("threads", **GROUPED)
+    net_threads.expect_success("threads", **SHM)
+    net_threads.expect_success("threads", **GROUPED)

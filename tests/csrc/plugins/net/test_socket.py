@@ -17,28 +17,28 @@ NAMES = ["plain", "grouped", "striped", "grouped-striped"]
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["data", "many", "loopback", "devices", "profiler"])
 def test_every_version_of_the_table_works(net: Built, scenario: str, version: int) -> None:
-    net.run(scenario, version)
+    net.expect_success(scenario, version)
 
 
 @pytest.mark.parametrize("settings", SETTINGS[1:], ids=NAMES[1:])
 @pytest.mark.parametrize("scenario", ["data", "many", "loopback"])
 def test_messages_come_whole_over_groups_and_streams(net: Built, scenario: str, settings: dict[str, str]) -> None:
-    net.run(scenario, **settings)
+    net.expect_success(scenario, **settings)
 
 
 @pytest.mark.parametrize("version", range(5, 13))
 def test_tags_choose_in_the_first_group_that_is_posted(net: Built, version: int) -> None:
-    net.run("groups", version, **GROUPED)
+    net.expect_success("groups", version, **GROUPED)
 
 
 @pytest.mark.parametrize("groups", ["2", "5"])
 def test_groups_are_as_large_as_the_setting_says(net: Built, groups: str) -> None:
-    net.run("groups", **STRIPED, PSM_NET_MAX_RECVS=groups)
+    net.expect_success("groups", **STRIPED, PSM_NET_MAX_RECVS=groups)
 
 
 @pytest.mark.parametrize("settings", [{}, STRIPED], ids=["plain", "striped"])
 def test_messages_that_are_sent_before_their_receives_are_kept(net: Built, settings: dict[str, str]) -> None:
-    net.run("ahead", **settings)
+    net.expect_success("ahead", **settings)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
@@ -63,7 +63,7 @@ def test_requests_end_when_the_peer_is_gone(net: Built, scenario: str, settings:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
 def test_what_was_sent_comes_after_the_sender_closed(net: Built, settings: dict[str, str]) -> None:
-    net.run("closes_early", **settings)
+    net.expect_success("closes_early", **settings)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
@@ -93,8 +93,8 @@ def test_ipv6(net: Built) -> None:
 
 
 def test_threads_with_connections_of_their_own(net_threads: Built) -> None:
-    net_threads.run("threads")
-    net_threads.run("threads", **GROUPED, **STRIPED)
+    net_threads.expect_success("threads")
+    net_threads.expect_success("threads", **GROUPED, **STRIPED)
 
 
 def devices(net: Built, **env: str) -> list[str]:

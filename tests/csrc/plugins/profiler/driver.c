@@ -184,13 +184,23 @@ PLAY(5, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGrou
 PLAY(6, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group),
      (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group), KERNEL(6) API(6) CE(6))
 
-/* The plugin never asks for the phases of a kernel; a caller that starts one anyway gets no event. */
+/* NCCL reports the phases of a kernel after its end. */
 #define PHASE                                                                                                          \
-    void *phase = (void *)1;                                                                                           \
-    START(phase, ncclProfileKernelPhase, kernel, (d.kernelPhase.phaseId = 1, d.kernelPhase.pTimer = 1500));            \
-    if (phase) abort();
+    void *phase = NULL, *unknown = NULL;                                                                               \
+    START(phase, ncclProfileKernelPhase, kernel,                                                                       \
+          (d.kernelPhase.channelId = 5, d.kernelPhase.phaseId = 2, d.kernelPhase.phaseName = "final_sync",             \
+           d.kernelPhase.pTimer = 1500));                                                                              \
+    a.kernelCh.pTimer = 2500;                                                                                          \
+    table->recordEventState(phase, ncclProfilerKernelPhaseStop, &a);                                                   \
+    table->stopEvent(phase);                                                                                           \
+    START(unknown, ncclProfileKernelPhase, kernel,                                                                     \
+          (d.kernelPhase.channelId = 5, d.kernelPhase.phaseId = 7, d.kernelPhase.phaseName = NULL,                     \
+           d.kernelPhase.pTimer = 0));                                                                                 \
+    table->stopEvent(unknown);                                                                                         \
+    printf("{\"phase\": %zu, \"unknown\": %zu}\n", (size_t)phase, (size_t)unknown);
 PLAY(7, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group, d.coll.userTag = 5),
-     (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group), KERNEL(7) API(7) CE(7) PHASE)
+     (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group, d.p2p.userTag = UINT64_C(1) << 63 | 9),
+     KERNEL(7) API(7) CE(7) PHASE)
 
 static int tree(int version)
 {
@@ -216,7 +226,7 @@ static int tree(int version)
         break;
     case 7:
         result = ncclProfiler_v7.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
-        if (mask & ncclProfileKernelPhase) return 2;
+        if (!(mask & ncclProfileKernelPhase)) return 2;
         break;
     default:
         break;

@@ -9,7 +9,7 @@ from pathlib import Path
 SLOT = 128
 TYPES = (
     "group", "coll", "p2p", "proxy_op", "proxy_step", "proxy_ctrl", "kernel_ch", "net", "group_api", "coll_api", "p2p_api",
-    "kernel_launch", "ce_coll", "ce_sync", "ce_batch",
+    "kernel_launch", "ce_coll", "ce_sync", "ce_batch", "kernel_phase",
 )  # fmt: skip
 STOPPED, FOREIGN, SENDS, CAPTURED, COMPLETE, ORPHAN = (1 << bit for bit in range(6))
 

@@ -69,6 +69,14 @@ def test_a_tree_of_events_becomes_rows(driver: Driver, version: int) -> None:
         check_api(names, said)
     if version >= 6:
         check_ce(names, said)
+    tags = {n: r.get("Q", TAG)[0] for n, r in names.items() if r.kind in TAGGED}
+    if version >= 7:
+        # What the driver left alone in a descriptor is 0xee.
+        others = int.from_bytes(b"\xee" * 8, "little")
+        assert tags == {"coll": 5, "p2p": 1 << 63 | 9, "call": others, "ce": others}
+        check_phases(names, said)
+    else:
+        assert not any(tags.values())
     # The reader of psmkit sees the same, and says whose it is.
     events = next(s for s in record.sections if s.name == "psm.prof.events")
     assert [(v["parent"], v["stop_ns"]) for v in map(events.values, range(len(events)))] == [
@@ -78,6 +86,18 @@ def test_a_tree_of_events_becomes_rows(driver: Driver, version: int) -> None:
     assert (comm["comm_hash"], comm["rank"], comm["abi"]) == (0xFEED, 1, version)
     assert comm["name"] == ("driver" if version >= 4 else "old")
     assert any(b"PROFILER/PSM : communicator feed, rank 1" in line for line in record.lines())
+
+
+TAG = 72
+TAGGED = ("coll", "p2p", "coll_api", "p2p_api", "ce_coll")
+
+
+def check_phases(names: dict[str, Row], said: dict[str, int]) -> None:
+    phase, unknown = names["phase"], names["unknown"]
+    assert {(r.kind, r.parent) for r in (phase, unknown)} == {("kernel_phase", said["kernel"])}
+    # begin and end by the GPU's timer, channel, id, name
+    assert phase.get("QQ3B") == (1500, 2500, 5, 2, 2)
+    assert unknown.get("QQ3B") == (0, 0, 5, 7, 255)
 
 
 def check_tree(names: dict[str, Row], said: dict[str, int], version: int) -> None:

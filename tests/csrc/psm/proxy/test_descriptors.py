@@ -126,4 +126,4 @@ def test_a_fetch_is_cancelled_with_its_connection(start: Start) -> None:
     made[1].ask("begin", 0, FETCH, 0, 1, 5)
     made[1].kill()
     made[0].until(connections=1, peers=1)
-    made[0].ask("stop")
+    assert made[0].ask("stop") == []
