@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "broken"
+PAGE = (ROOT / "docs" / "plugins_drive.md").read_text()
+
+
+def example(name: str, library: Path) -> tuple[list[str], str]:
+    """An example of the page: the words after `psmkit`, for this library, and the output."""
+    found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", PAGE)
+    assert found is not None
+    return found[1].replace(library.name, str(library)).split(), found[2]
 
 
 def _compile(library: Path, *sources: str, only: bool = False) -> Path:
