@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "psm_abi/net.h"
 
 enum { WINDOW = 4 };
@@ -38,13 +39,6 @@ static bool second; /* the child: it answers, or receives */
 static int pair[2]; /* between both */
 static char *buffer;
 static size_t bytes;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static void meet(void)
 {
@@ -112,13 +106,6 @@ static const ncclNet_v12_t *net;
 static void *out, *in, *out_mhandle, *in_mhandle;
 static void *posted[WINDOW]; /* receives */
 static int first, nposted;
-
-__attribute__((format(printf, 5, 6))) static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file,
-                                                        int line, const char *format, ...)
-{
-    (void)flags, (void)file, (void)line;
-    if (level == NCCL_LOG_WARN) fprintf(stderr, "%s\n", format);
-}
 
 /* A connection each way. */
 static void plugin_up(const char *path)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "calls.h"
 #include "psm_abi/net.h"
 
 enum { BATCH = 32, BATCHES = 2000 };
@@ -18,20 +19,6 @@ enum { BATCH = 32, BATCHES = 2000 };
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-__attribute__((format(printf, 5, 6))) static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file,
-                                                        int line, const char *format, ...)
-{
-    (void)flags, (void)file, (void)line;
-    if (level == NCCL_LOG_WARN) fprintf(stderr, "%s\n", format);
-}
 
 int main(int argc, char **argv)
 {

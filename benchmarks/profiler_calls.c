@@ -7,13 +7,13 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "psm_abi/profiler.h"
 
 enum { MOST_THREADS = 64 };
@@ -28,25 +28,6 @@ static unsigned long rounds, runs;
 static pthread_barrier_t barrier;
 static double least[MOST_THREADS];
 static unsigned long refused[MOST_THREADS];
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-__attribute__((format(printf, 5, 6))) static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file,
-                                                        int line, const char *format, ...)
-{
-    (void)flags, (void)file, (void)line;
-    if (level != NCCL_LOG_WARN) return;
-    va_list list;
-    va_start(list, format);
-    vfprintf(stderr, format, list);
-    va_end(list);
-    fputc('\n', stderr);
-}
 
 /* v4 has the kind in one byte; what follows lies at the same place. */
 static void begin(void **handle, ncclProfilerEventDescr_v5_t *d)

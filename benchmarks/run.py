@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,7 +230,7 @@ def processor() -> str:
     return platform.machine()
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--small", type=int, default=100, help="MB")
     parser.add_argument("--large", type=int, default=1000, help="MB")
@@ -238,7 +238,42 @@ def main() -> int:
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
     parser.add_argument("--quick", action="store_true", help="only psmkit on a plain file")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results.md")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def rows_of(
+    psmkit: str, plain: tuple[Path, Path, Path], sizes: tuple[int, int], args: argparse.Namespace, folder: Path
+) -> Iterator[Row]:
+    """A row a way of reading the logs; those of other programs say why where there is no figure."""
+
+    def analysis(path: Path) -> list[str]:
+        return [psmkit, "analyze", "--format", "json", str(path)]
+
+    def missing(name: str, why: str) -> Row:
+        return Row(name, None, 0.0, None, None, None, 0.0, None, why)
+
+    yield measure("psmkit analyze FILE", analysis, plain, sizes, args.repeat, args.core)
+    if args.quick:
+        return
+    stdin = [psmkit, "analyze", "--format", "json", "-"]
+    yield measure("psmkit analyze - (pipe)", lambda _: stdin, plain, sizes, args.repeat, args.core, feed="pipe")
+    packed = (compress(plain[0]), compress(plain[1]), compress(plain[2]))
+    yield measure("psmkit analyze FILE.gz", analysis, packed, sizes, args.repeat, args.core)
+    if shutil.which("rg"):
+        grep = ["rg", "-j", "1", "-c", "NCCL INFO"]
+        yield measure("rg -c 'NCCL INFO'", lambda p: [*grep, str(p)], plain, sizes, args.repeat, args.core)
+    else:
+        yield missing("rg -c 'NCCL INFO'", "ripgrep is not installed")
+    lens = other_parser(folder / "other")
+    if isinstance(lens, Path):
+        summary = [str(lens), "--summary"]
+        yield measure("xcl-lens --summary FILE", lambda p: [*summary, str(p)], plain, sizes, 1, args.core)
+    else:
+        yield missing("xcl-lens --summary FILE", lens)
+
+
+def main() -> int:
+    args = arguments()
     psmkit = str(Path(sys.executable).parent / "psmkit")
     with tempfile.TemporaryDirectory(prefix="psmkit-bench-") as name:
         folder = Path(name)
@@ -255,49 +290,9 @@ def main() -> int:
         verdict = first.output.decode(errors="replace").splitlines()[0]
         print(f"psmkit says of the small log: {verdict}", file=sys.stderr, flush=True)
         rows: list[Row] = []
-
-        def add(row: Row) -> None:
+        for row in rows_of(psmkit, plain, sizes, args, folder):
             rows.append(row)
             print(table([row], sizes).splitlines()[-1], file=sys.stderr, flush=True)
-
-        def analysis(path: Path) -> list[str]:
-            return [psmkit, "analyze", "--format", "json", str(path)]
-
-        add(measure("psmkit analyze FILE", analysis, plain, sizes, args.repeat, args.core))
-        if not args.quick:
-            stdin = [psmkit, "analyze", "--format", "json", "-"]
-            add(measure("psmkit analyze - (pipe)", lambda _: stdin, plain, sizes, args.repeat, args.core, feed="pipe"))
-            packed = (compress(plain[0]), compress(plain[1]), compress(plain[2]))
-            add(measure("psmkit analyze FILE.gz", analysis, packed, sizes, args.repeat, args.core))
-            if shutil.which("rg"):
-                add(
-                    measure(
-                        "rg -c 'NCCL INFO'",
-                        lambda p: ["rg", "-j", "1", "-c", "NCCL INFO", str(p)],
-                        plain,
-                        sizes,
-                        args.repeat,
-                        args.core,
-                    )
-                )
-            else:
-                rows.append(
-                    Row("rg -c 'NCCL INFO'", None, 0.0, None, None, None, 0.0, None, "ripgrep is not installed")
-                )
-            lens = other_parser(folder / "other")
-            if isinstance(lens, Path):
-                add(
-                    measure(
-                        "xcl-lens --summary FILE",
-                        lambda p: [str(lens), "--summary", str(p)],
-                        plain,
-                        sizes,
-                        1,
-                        args.core,
-                    )
-                )
-            else:
-                rows.append(Row("xcl-lens --summary FILE", None, 0.0, None, None, None, 0.0, None, lens))
         text = (
             f"# Benchmark\n\n`make bench`, medians of {args.repeat} runs on one core of {os.cpu_count()} ({processor()}), Linux {platform.release().split('-')[0]}, "
             f"Python {platform.python_version()}. Logs of 64 interleaved ranks, {sizes[0]:,} and {sizes[1]:,} bytes. MB/s is the slope between the two, "

@@ -50,6 +50,14 @@ struct psm_schema {
     uint32_t nmessages;
     int selector;
 };
+/* Of an array of fields: records give no lines. */
+#define PSM_SCHEMA_SILENT(called, row_type, fields_)                                                                   \
+    {.name = (called),                                                                                                 \
+     .version = 1,                                                                                                     \
+     .record_size = sizeof(row_type),                                                                                  \
+     .fields = (fields_),                                                                                              \
+     .nfields = sizeof(fields_) / sizeof *(fields_),                                                                   \
+     .selector = -1}
 /* Of arrays of fields and messages. selector: none. */
 #define PSM_SCHEMA(called, row_type, fields_, messages_)                                                               \
     {.name = (called),                                                                                                 \
@@ -105,6 +113,8 @@ void psm_table_release(psm_section *section, uint32_t slot);
  * same slot with its contents; the caller passes time, thread and device. */
 void psm_table_set_aside(psm_section *section, uint32_t slot);
 void *psm_table_claim_aside(psm_section *section, uint32_t slot, uint64_t time_ns, int tid, int device);
+/* Fills a PSM_STR field: the text, as far as there is room, and zeros. */
+void psm_record_text(char *to, size_t size, const char *from);
 /* Number of records dropped for lack of room since the start. */
 uint64_t psm_section_lost(const psm_section *section);
 

@@ -1,4 +1,5 @@
 /* Schemas: validation, and their text in the file. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +14,13 @@ static const uint32_t type_size[] = {
     [PSM_U8] = 1,  [PSM_U16] = 2, [PSM_U32] = 4,   [PSM_U64] = 8, [PSM_I32] = 4,
     [PSM_I64] = 8, [PSM_F64] = 8, [PSM_HEX64] = 8, [PSM_STR] = 0, [PSM_TIME] = 8,
 };
+
+void psm_record_text(char *to, size_t size, const char *from)
+{
+    size_t n = strnlen(from, size);
+    memcpy(to, from, n);
+    memset(to + n, 0, size - n);
+}
 
 static void put(struct psm_text *t, const char *s)
 {

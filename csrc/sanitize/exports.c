@@ -14,14 +14,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct export_record, PSM_I32, pid),
     PSM_FIELD(struct export_record, PSM_I32, rank),
 };
-static const struct psm_schema schema = {
-    .name = "sanitizer.exports",
-    .version = 1,
-    .record_size = sizeof(struct export_record),
-    .fields = fields,
-    .nfields = sizeof fields / sizeof *fields,
-    .selector = -1,
-};
+static const struct psm_schema schema = PSM_SCHEMA_SILENT("sanitizer.exports", struct export_record, fields);
 
 static psm_section *table;
 static _Atomic uint64_t published[EXPORTS]; /* by key; 0: none */

@@ -37,14 +37,7 @@ static const struct psm_field fields[] = {
     FRAME(8, "frame8"),         FRAME(9, "frame9"),
     FRAME(10, "frame10"),       FRAME(11, "frame11"),
 };
-static const struct psm_schema schema = {
-    .name = "sanitizer.objects",
-    .version = 1,
-    .record_size = sizeof(struct object_record),
-    .fields = fields,
-    .nfields = sizeof fields / sizeof *fields,
-    .selector = -1,
-};
+static const struct psm_schema schema = PSM_SCHEMA_SILENT("sanitizer.objects", struct object_record, fields);
 
 static psm_section *table;
 static const struct psm_proc *self;

@@ -31,14 +31,8 @@ static char program[240];
 
 #define FIELD(type, member) PSM_FIELD(struct san_module_record, type, member)
 static const struct psm_field module_fields[] = {FIELD(PSM_U32, index), FIELD(PSM_HEX64, base), FIELD(PSM_STR, path)};
-const struct psm_schema san_module_schema = {
-    .name = "sanitizer.modules",
-    .version = 1,
-    .record_size = sizeof(struct san_module_record),
-    .fields = module_fields,
-    .nfields = sizeof module_fields / sizeof *module_fields,
-    .selector = -1,
-};
+const struct psm_schema san_module_schema =
+    PSM_SCHEMA_SILENT("sanitizer.modules", struct san_module_record, module_fields);
 
 static const char *last_part(const char *path)
 {

@@ -19,8 +19,9 @@ from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import PsmkitError
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive_checks import CHECKS, Check, check
-from psmkit.plugins.driven import chosen, find_program, tables_of
+from psmkit.plugins.driven import chosen, tables_of
 from psmkit.plugins.faults import Fault, advice, explanation, faults
+from psmkit.plugins.programs import find_program
 
 __all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 

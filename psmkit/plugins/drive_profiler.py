@@ -23,8 +23,9 @@ from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner import symbols
-from psmkit.plugins.driven import chosen, find_program, tables_of
+from psmkit.plugins.driven import chosen, tables_of
 from psmkit.plugins.faults import Fault, advice, explanation, faults
+from psmkit.plugins.programs import find_program
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 

@@ -23,6 +23,7 @@ from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
 from psmkit.plugins.abi import spoken, tables
+from psmkit.plugins.programs import find_program
 
 __all__ = [
     "CHECKS",
@@ -111,13 +112,6 @@ def _finding(same: Sequence[TunerResult], ranks: int) -> Finding:
         code.next_step,
         stage="getCollInfo" if first.check in ("answers", "stable", "strange", "latency", "ranks") else None,
     )
-
-
-def _program() -> Path:
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_tuner_drive"
-    if not place.is_file():
-        raise PsmkitError(f"no {place}; `make setup` builds it, and the wheel contains it")
-    return place
 
 
 def tuner_versions(path: Path) -> tuple[int, ...]:
@@ -281,7 +275,7 @@ def _start(
     }
     out = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     process = subprocess.Popen(
-        [_program(), path.absolute(), str(version)],
+        [find_program("psm_tuner_drive"), path.absolute(), str(version)],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.DEVNULL,

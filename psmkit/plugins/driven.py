@@ -7,25 +7,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from psmkit.lab.cuda import LabError
 from psmkit.model.errors import InputError
 from psmkit.plugins.drive_tuner import tables_in
+from psmkit.plugins.programs import find_program
 
-__all__ = ["chosen", "find_program", "tables_of", "without_path"]
+__all__ = ["chosen", "tables_of", "without_path"]
 
 _PATIENCE = 60.0  # seconds for code that runs on load
-
-
-def find_program(name: str) -> Path:
-    """The path of a program that the wheel contains.
-
-    Raises:
-        LabError: the program does not exist.
-    """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / name
-    if not place.is_file():
-        raise LabError(f"no {place}; `make setup` builds it, and the wheel contains it")
-    return place
 
 
 def without_path(said: str, path: Path) -> str:

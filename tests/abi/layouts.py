@@ -21,6 +21,8 @@ from typing import Any
 from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 
+from tests.psm.dwarf import name_of, size_of, type_of
+
 Facts = dict[str, Any]
 FACTS = Path(__file__).parents[2] / "psmkit" / "plugins" / "abi.json"
 
@@ -128,15 +130,6 @@ def struct_text(entry: Any) -> str:
     return f'{head}, "members": [\n{rows}]}}'
 
 
-def name_of(die: DIE | None) -> str:
-    found = die.attributes.get("DW_AT_name") if die is not None else None
-    return found.value.decode() if found else ""
-
-
-def target(die: DIE) -> DIE | None:
-    return die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
-
-
 class Unit:
     """The types, enumerators and numbers of an object file that was compiled with -g."""
 
@@ -164,7 +157,7 @@ class Unit:
                 yield from self._all(child)
 
     def _named(self, die: DIE) -> None:
-        to = target(die)
+        to = type_of(die)
         if die.tag == "DW_TAG_typedef" and to is not None and to.tag in RECORDS and not name_of(to):
             self._names.setdefault(to.offset, name_of(die))
 
@@ -174,7 +167,7 @@ class Unit:
             self._enum(die, name)
         if die.tag != "DW_TAG_typedef" or not name.startswith("nccl"):
             return
-        to = target(die)
+        to = type_of(die)
         self.typedefs[name] = self.type(to)
         if to is None:
             return
@@ -194,7 +187,7 @@ class Unit:
         for member in die.iter_children():
             if member.tag != "DW_TAG_member":
                 continue
-            to = target(member)
+            to = type_of(member)
             assert to is not None
             where = member.attributes.get("DW_AT_data_member_location")
             offset = base + (int(where.value) if where else 0)
@@ -213,28 +206,28 @@ class Unit:
             case "DW_TAG_base_type":
                 return {"_Bool": "bool"}.get(name_of(die), name_of(die))
             case "DW_TAG_typedef":
-                return self.type(target(die), plain) if plain else name_of(die)
+                return self.type(type_of(die), plain) if plain else name_of(die)
             case "DW_TAG_structure_type" | "DW_TAG_union_type":
                 name = self._names.get(die.offset, name_of(die))
                 return f"{RECORDS[die.tag]} {name}" if plain else name
             case "DW_TAG_enumeration_type":
                 return f"enum:{8 * size_of(die)}" if plain else name_of(die)
             case "DW_TAG_const_type":
-                return f"const {self.type(target(die), plain)}"
+                return f"const {self.type(type_of(die), plain)}"
             case "DW_TAG_pointer_type":
-                to = target(die)
+                to = type_of(die)
                 if to is not None and to.tag == "DW_TAG_subroutine_type":
                     return f"{self._returns(to, plain)}(*)({', '.join(self._parameters(to, plain))})"
                 inner = self.type(to, plain)
                 return f"{inner}*" if inner.endswith("*") else f"{inner} *"
             case "DW_TAG_array_type":
                 bounds = [c.attributes["DW_AT_upper_bound"].value + 1 for c in die.iter_children()]
-                return f"{self.type(target(die), plain)} {''.join(f'[{n}]' for n in bounds)}"
+                return f"{self.type(type_of(die), plain)} {''.join(f'[{n}]' for n in bounds)}"
             case _:
                 raise ValueError(f"{die.tag} in a plugin's table")
 
     def _returns(self, die: DIE, plain: bool) -> str:
-        name = self.type(target(die), plain)
+        name = self.type(type_of(die), plain)
         return name if name.endswith("*") else f"{name} "
 
     def _parameters(self, die: DIE, plain: bool) -> Iterator[str]:
@@ -242,7 +235,7 @@ class Unit:
         if not children:
             yield "void"
         for child in children:
-            yield "..." if child.tag == "DW_TAG_unspecified_parameters" else self.type(target(child), plain)
+            yield "..." if child.tag == "DW_TAG_unspecified_parameters" else self.type(type_of(child), plain)
 
     def _numbers(self, elf: ELFFile) -> None:
         for symbol in elf.get_section_by_name(".symtab").iter_symbols():
@@ -256,18 +249,6 @@ class Unit:
 
 RECORDS = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union"}
 NUMBER = "number_of_"  # variables of the unit: macros, alignments
-
-
-def size_of(die: DIE | None) -> int:
-    assert die is not None
-    if "DW_AT_byte_size" in die.attributes:
-        return int(die.attributes["DW_AT_byte_size"].value)
-    if die.tag == "DW_TAG_array_type":
-        count = 1
-        for child in die.iter_children():
-            count *= child.attributes["DW_AT_upper_bound"].value + 1
-        return count * size_of(target(die))
-    return 8 if die.tag == "DW_TAG_pointer_type" else size_of(target(die))
 
 
 def measure(header: Path, options: list[str]) -> str:

@@ -139,6 +139,13 @@ class Gate:
         assert self.in_time
 
 
+def read(rt: Face, pointer: Any, n: int) -> bytes:
+    """The bytes at a pointer of any kind."""
+    out = rt.new("unsigned char[]", n)
+    rt.ok.cudaMemcpy(out, pointer, n, DEFAULT)
+    return bytes(out)
+
+
 def returns(call: Callable[[], None]) -> bool:
     """Whether a call returns within the deadline; the thread that makes it is joined later by who opens the gate."""
     thread = threading.Thread(target=call)

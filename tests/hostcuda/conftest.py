@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import CudaError, Face
+from tests.hostcuda.buffers import Buffers
+from tests.hostcuda.graphs import Graphs
+from tests.hostcuda.vmm import Vmm
 
 REAL = os.environ.get("PSM_TEST_CUDART")
 SONAMES = ["cudart13"] if REAL and "so.13" in REAL else ["cudart12"] if REAL else ["cudart12", "cudart13"]
@@ -51,6 +54,13 @@ def differs(reason: str) -> pytest.MarkDecorator:
 emulated = pytest.mark.skipif(bool(REAL), reason="asks hostcuda for what a real CUDA does not have")
 
 
+def ask(face: Face, name: str, *arguments: Any, kind: str = "int *") -> Any:
+    """The one value that a function writes to its first argument."""
+    out = face.new(kind)
+    getattr(face.ok, name)(out, *arguments)
+    return out[0]
+
+
 @pytest.fixture(scope="session", params=SONAMES)
 def rt(request: pytest.FixtureRequest) -> Face:
     """The runtime API, once a soname."""
@@ -71,6 +81,34 @@ def nvml() -> Face:
     face = Face("nvml", os.environ.get("PSM_TEST_NVML"))
     face.ok.nvmlInit_v2()
     return face
+
+
+@pytest.fixture
+def lab(rt: Face) -> Iterator[Graphs]:
+    """Streams, events, gates and graphs of one test."""
+    with Graphs(rt) as made:
+        yield made
+
+
+@pytest.fixture
+def memory(rt: Face) -> Iterator[Buffers]:
+    """Allocations of one test."""
+    with Buffers(rt) as buffers:
+        yield buffers
+
+
+@pytest.fixture
+def current(rt: Face, drv: Face) -> Face:
+    """The driver, with the context of device 0 current in this thread."""
+    rt.ok.cudaFree(rt.ffi.NULL)
+    return drv
+
+
+@pytest.fixture
+def vmm(current: Face) -> Iterator[Vmm]:
+    """Virtual memory of one test; the context of device 0 is current."""
+    with Vmm(current) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -117,6 +117,37 @@ class Lab:
             assert self.probe(free, "free").wait(DEADLINE)
         self.log = [name for name in self.log if name != "free"]
 
+    def expect_held(self, gate: Gate, stream: Any, log: list[str]) -> None:
+        """Nothing runs before the gate opens; then the stream runs what `log` names, in that order."""
+        self.round_trip()
+        assert self.log == []
+        gate.open()
+        self.rt.ok.cudaStreamSynchronize(stream)
+        assert self.log == log
+
+    def expect_behind(self, gate: Gate, ran: threading.Event) -> None:
+        """What a probe stands for runs after the gate opens, and not before."""
+        self.round_trip()
+        assert not ran.is_set()
+        gate.open()
+        assert ran.wait(DEADLINE)
+
+    def expect_blocked(self, gate: Gate, call: Callable[[], object]) -> None:
+        """A call that waits returns after the gate opens, and not before; it then stands in the log as "synchronized"."""
+        returned = threading.Event()
+
+        def wait() -> None:
+            call()
+            self.log.append("synchronized")
+            returned.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        self.round_trip()
+        assert not returned.is_set()
+        gate.open()
+        thread.join(DEADLINE)
+
 
 class Gate:
     """Holds a stream. `entered` and `left` say where its function is."""

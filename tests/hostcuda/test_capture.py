@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from psmkit.lab.cuda import Face
@@ -24,12 +22,6 @@ from tests.hostcuda.graphs import (
 )
 
 INVALID_VALUE, ILLEGAL_STATE = 1, 401
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])

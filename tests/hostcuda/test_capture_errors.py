@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import Child, differs, emulated
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, GLOBAL, INVALIDATED, NONE, RELAXED, THREAD_LOCAL, Graphs, in_thread
 
 INVALID_VALUE, ILLEGAL_STATE = 1, 401
 UNSUPPORTED, INVALIDATED_ERROR, IMPLICIT, WRONG_THREAD = 900, 901, 906, 908
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 def test_legacy_stream_cannot_be_captured(lab: Graphs) -> None:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, EXTERNAL, HOST, INVALIDATED, NONE, RECORD, Graphs
 
 INVALIDATED_ERROR, MERGE, UNMATCHED, UNJOINED, ISOLATION, CAPTURED_EVENT = 901, 902, 903, 904, 905, 907
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 def test_waiting_for_a_captured_event_pulls_a_stream_in(lab: Graphs) -> None:
@@ -184,11 +175,7 @@ def test_external_wait_for_work_outside_is_a_node(lab: Graphs) -> None:
     lab.call(origin, lambda: lab.log.append("after"))
     ready = lab.ready(lab.end(origin))
     lab.rt.ok.cudaGraphLaunch(ready, origin)
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(origin)
-    assert lab.log == ["gate", "after"]
+    lab.expect_held(gate, origin, ["gate", "after"])
 
 
 def test_two_captures_may_not_be_merged(lab: Graphs) -> None:

@@ -7,12 +7,9 @@ work by one event (external waits and record nodes), and gives what it allocated
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, EXTERNAL, HOST, NONE, RECORD, WAIT, Graphs
@@ -89,12 +86,6 @@ class Strong:
         lab.rt.ok.cudaEventRecord(finished, origin)
         self.advance(own, finished, capturing)
         self.release(origin, own)
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 def test_captured_collective_runs_at_the_launch(lab: Graphs) -> None:

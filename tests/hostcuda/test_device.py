@@ -9,17 +9,10 @@ import pytest
 
 from psmkit.lab.cuda import Face
 
-from .conftest import Child, differs, emulated, needs_devices
+from .conftest import Child, ask, differs, emulated, needs_devices
 
 INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, UNSUPPORTED_LIMIT = 1, 100, 101, 215
 PEER_UNSUPPORTED, PEER_ALREADY, PEER_NOT_ENABLED = 217, 704, 705
-
-
-def ask(face: Face, name: str, *arguments: Any, kind: str = "int *") -> Any:
-    """The one value that a function writes to its first argument."""
-    out = face.new(kind)
-    getattr(face.ok, name)(out, *arguments)
-    return out[0]
 
 
 def count(rt: Face) -> int:

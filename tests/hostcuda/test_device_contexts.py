@@ -8,17 +8,10 @@ import pytest
 
 from psmkit.lab.cuda import Face
 
-from .conftest import Child, differs, emulated, needs_devices
+from .conftest import Child, ask, differs, emulated, needs_devices
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, INVALID_HANDLE = 1, 101, 201, 400
 PEER_UNSUPPORTED, PEER_ALREADY, PEER_NOT_ENABLED, DESTROYED = 217, 704, 705, 709
-
-
-def ask(face: Face, name: str, *arguments: Any, kind: str = "int *") -> Any:
-    """The one value that a function writes to its first argument."""
-    out = face.new(kind)
-    getattr(face.ok, name)(out, *arguments)
-    return out[0]
 
 
 @pytest.fixture

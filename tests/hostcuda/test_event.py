@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 TIMING, BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, EXTERNAL = 0, 1, 2, 4, 1
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Lab]:
-    with Lab(rt) as made:
-        yield made
 
 
 @pytest.mark.parametrize("flags", [TIMING, BLOCKING_SYNC, DISABLE_TIMING, BLOCKING_SYNC | DISABLE_TIMING])
@@ -86,10 +79,7 @@ def test_destroy_before_the_work_is_done_returns_at_once(lab: Lab) -> None:
     lab.rt.ok.cudaStreamWaitEvent(other, out[0], 0)
     ran = lab.probe(other, "waiter")
     assert lab.rt.cudaEventDestroy(out[0]) == 0
-    lab.round_trip()
-    assert not ran.is_set()  # who waits still waits
-    gate.open()
-    assert ran.wait(DEADLINE)
+    lab.expect_behind(gate, ran)  # who waits still waits
     assert lab.log == ["gate", "waiter"]
 
 
@@ -99,10 +89,7 @@ def test_wait_event_orders_streams(lab: Lab) -> None:
     lab.rt.ok.cudaEventRecord(event, one)
     lab.rt.ok.cudaStreamWaitEvent(two, event, 0)
     ran = lab.probe(two, "waiter")
-    lab.round_trip()
-    assert not ran.is_set()
-    gate.open()
-    assert ran.wait(DEADLINE)
+    lab.expect_behind(gate, ran)
     assert lab.log == ["gate", "waiter"]
 
 
@@ -116,10 +103,7 @@ def test_wait_event_orders_streams_of_two_devices(lab: Lab) -> None:
     lab.rt.ok.cudaEventRecord(event, one)
     assert lab.rt.cudaStreamWaitEvent(two, event, 0) == 0
     ran = lab.probe(two, "waiter")
-    lab.round_trip()
-    assert not ran.is_set()
-    gate.open()
-    assert ran.wait(DEADLINE)
+    lab.expect_behind(gate, ran)
 
 
 def test_wait_captures_the_record_at_the_call(lab: Lab) -> None:
@@ -183,10 +167,7 @@ def test_done_event_in_the_legacy_stream_is_a_barrier(lab: Lab) -> None:
     gate = lab.gate(one)
     lab.rt.ok.cudaStreamWaitEvent(lab.legacy, event, 0)
     ran = lab.probe(two, "behind")
-    lab.round_trip()
-    assert not ran.is_set()
-    gate.open()
-    assert ran.wait(DEADLINE)
+    lab.expect_behind(gate, ran)
 
 
 def test_event_outlives_the_stream_of_its_record(lab: Lab) -> None:
@@ -227,19 +208,7 @@ def test_synchronize_returns_after_the_work(lab: Lab) -> None:
     stream, event = lab.stream(), lab.event(BLOCKING_SYNC)
     gate = lab.gate(stream)
     lab.rt.ok.cudaEventRecord(event, stream)
-    returned = threading.Event()
-
-    def wait() -> None:
-        lab.rt.cudaEventSynchronize(event)
-        lab.log.append("synchronized")
-        returned.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    lab.round_trip()
-    assert not returned.is_set()
-    gate.open()
-    thread.join(DEADLINE)
+    lab.expect_blocked(gate, lambda: lab.rt.cudaEventSynchronize(event))
     assert lab.log == ["gate", "synchronized"]
 
 

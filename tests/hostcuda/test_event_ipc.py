@@ -92,12 +92,6 @@ class Peer:
 
 
 @pytest.fixture
-def lab(rt: Face) -> Iterator[Lab]:
-    with Lab(rt) as made:
-        yield made
-
-
-@pytest.fixture
 def peer(rt: Face) -> Iterator[Peer]:
     made = Peer(rt)
     yield made

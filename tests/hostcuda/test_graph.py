@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from tests.hostcuda.conftest import differs
 from tests.hostcuda.graphs import CHILD, EMPTY, HOST, Graphs
 
 INVALID_VALUE, INVALID_HANDLE, LOSSY_QUERY, NOT_SUPPORTED = 1, 400, 402, 801
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 @differs("the error is another one: 1")

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
 from tests.hostcuda.gates import DEADLINE, NOT_READY
 from tests.hostcuda.graphs import GLOBAL, INVALIDATED, Graphs
 
 INVALID_VALUE, INVALID_HANDLE, NOT_SUPPORTED, UNSUPPORTED, IMPLICIT = 1, 400, 801, 900, 906
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 # ---- within a graph
@@ -94,11 +86,7 @@ def test_empty_child_graph_keeps_the_order(lab: Graphs) -> None:
     lab.note(graph, [node], "after")
     stream = lab.stream()
     lab.rt.ok.cudaGraphLaunch(lab.ready(graph), stream)
-    lab.round_trip()
-    assert lab.log == []
-    door.open()
-    lab.rt.ok.cudaStreamSynchronize(stream)
-    assert lab.log == ["before", "after"]
+    lab.expect_held(door, stream, ["before", "after"])
 
 
 def test_large_graph(lab: Graphs) -> None:
@@ -148,11 +136,7 @@ def test_launch_obeys_the_order_of_its_stream(lab: Graphs) -> None:
     gate = lab.gate(stream, "before")
     lab.rt.ok.cudaGraphLaunch(lab.ready(graph), stream)
     lab.probe(stream, "after")
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(stream)
-    assert lab.log == ["before", "graph", "graph", "after"]
+    lab.expect_held(gate, stream, ["before", "graph", "graph", "after"])
 
 
 def test_event_behind_a_launch_waits_for_all_nodes(lab: Graphs) -> None:
@@ -191,22 +175,14 @@ def test_graph_in_the_legacy_stream_waits_for_blocking_streams(lab: Graphs) -> N
     lab.note(graph, [], "graph")
     gate = lab.gate(stream)
     lab.rt.ok.cudaGraphLaunch(lab.ready(graph), lab.null)
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(lab.null)
-    assert lab.log == ["gate", "graph"]
+    lab.expect_held(gate, lab.null, ["gate", "graph"])
 
 
 def test_launch_by_ptsz_goes_to_the_per_thread_stream(lab: Graphs) -> None:
     graph, gate = lab.graph(), lab.gate(lab.per_thread)
     lab.note(graph, [], "graph")
     lab.rt.ok.cudaGraphLaunch_ptsz(lab.ready(graph), lab.null)
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(lab.per_thread)
-    assert lab.log == ["gate", "graph"]
+    lab.expect_held(gate, lab.per_thread, ["gate", "graph"])
 
 
 def test_launch_in_the_legacy_stream_beside_a_captured_blocking_stream(lab: Graphs) -> None:

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import differs
 from tests.hostcuda.graphs import HOST, MEMCPY, MEMSET, RECORD, WAIT, Graphs
 
 INVALID_VALUE, INVALID_HANDLE, NOT_SUPPORTED = 1, 400, 801
 MEM_ALLOC, MEM_FREE = 10, 11
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 @pytest.fixture
@@ -241,11 +234,7 @@ def test_event_wait_node_waits_for_work_outside(lab: Graphs) -> None:
     lab.rt.ok.cudaEventRecord(event, other)
     stream = lab.stream(1)
     lab.rt.ok.cudaGraphLaunch(lab.ready(graph), stream)
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(stream)
-    assert lab.log == ["gate", "after"]
+    lab.expect_held(gate, stream, ["gate", "after"])
 
 
 @differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
@@ -257,11 +246,7 @@ def test_events_order_two_graphs(lab: Graphs) -> None:
     a, b = lab.stream(1), lab.stream(1)
     lab.rt.ok.cudaGraphLaunch(lab.ready(first), a)
     lab.rt.ok.cudaGraphLaunch(lab.ready(second), b)
-    lab.round_trip()
-    assert lab.log == []
-    door.open()
-    lab.rt.ok.cudaStreamSynchronize(b)
-    assert lab.log == ["first", "second"]
+    lab.expect_held(door, b, ["first", "second"])
 
 
 @differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
@@ -277,11 +262,7 @@ def test_events_of_an_instance_change(lab: Graphs) -> None:
     gate = lab.gate(other)
     lab.rt.ok.cudaEventRecord(new, other)
     lab.rt.ok.cudaGraphLaunch(ready, stream)
-    lab.round_trip()
-    assert lab.log == []
-    gate.open()
-    lab.rt.ok.cudaStreamSynchronize(stream)
-    assert lab.log == ["gate", "after"]
+    lab.expect_held(gate, stream, ["gate", "after"])
 
 
 @differs("a handle or pointer that is none is followed, and the process dies")

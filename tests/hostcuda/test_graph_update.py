@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import Graphs
 
 INVALID_VALUE, UPDATE_FAILURE = 1, 910
 SUCCESS, ERROR, TOPOLOGY, TYPE = 0, 1, 2, 3
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 def chain(lab: Graphs, *names: str) -> Any:

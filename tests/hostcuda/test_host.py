@@ -19,19 +19,6 @@ PINNED = 1  # cudaMemoryTypeHost
 
 
 @pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
-
-
-@pytest.fixture
-def current(rt: Face, drv: Face) -> Face:
-    """The driver, with the context of device 0 current in this thread."""
-    rt.ok.cudaFree(rt.ffi.NULL)
-    return drv
-
-
-@pytest.fixture
 def pages(rt: Face) -> Iterator[tuple[Any, int]]:
     """Four pages of ordinary memory: a pointer and the size."""
     area = mmap.mmap(-1, 4 * mmap.PAGESIZE)

@@ -7,23 +7,14 @@ import ctypes
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import Child, differs, emulated
 from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE, NOT_PERMITTED = 1, 400, 800
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Lab]:
-    with Lab(rt) as made:
-        yield made
 
 
 def test_host_function_gets_its_data_and_runs_elsewhere(lab: Lab) -> None:
@@ -49,10 +40,7 @@ def test_host_function_by_ptsz_runs_in_the_per_thread_stream(lab: Lab) -> None:
         ran.set()
 
     assert lab.rt.cudaLaunchHostFunc_ptsz(lab.null, run, lab.ffi.NULL) == 0
-    lab.round_trip()
-    assert not ran.is_set()
-    gate.open()
-    assert ran.wait(DEADLINE)
+    lab.expect_behind(gate, ran)
 
 
 @differs("a handle or pointer that is none is followed, and the process dies")
@@ -102,10 +90,7 @@ def test_host_function_holds_what_is_behind_it(lab: Lab) -> None:
     stream = lab.stream(1)
     gate = lab.gate(stream)
     behind = lab.probe(stream, "behind")
-    lab.round_trip()
-    assert not behind.is_set()
-    gate.open()
-    assert behind.wait(DEADLINE)
+    lab.expect_behind(gate, behind)
     assert lab.log == ["gate", "behind"]
 
 

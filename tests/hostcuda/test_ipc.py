@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.buffers import DEFAULT, Buffers
+from tests.hostcuda.buffers import DEFAULT, Buffers, read
 from tests.hostcuda.conftest import differs, emulated, needs_devices
 from tests.hostcuda.peers import Peer, descriptors, mappings
 from tests.hostcuda.vmm import Vmm
@@ -36,12 +36,6 @@ out = new("unsigned char[]", n)
 ok.cudaMemcpy(out, ffi.cast("char *", p[0]) + at, n, 4)
 answer = bytes(out)
 """
-
-
-@pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +65,6 @@ def opened(rt: Face, data: bytes) -> Any:
     out = rt.new("void **")
     rt.ok.cudaIpcOpenMemHandle(out, handle_of(rt, data), LAZY)
     return out[0]
-
-
-def read(rt: Face, pointer: Any, n: int) -> bytes:
-    out = rt.new("unsigned char[]", n)
-    rt.ok.cudaMemcpy(out, pointer, n, DEFAULT)
-    return bytes(out)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,19 +19,6 @@ from tests.hostcuda.peers import descriptors, mappings
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_FOUND = 1, 2, 201, 500
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED = 900, 901
 SIZES = [1, 255, 256, 4096, 1 << 20, (1 << 20) + 1, 5 << 20]
-
-
-@pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
-
-
-@pytest.fixture
-def current(rt: Face, drv: Face) -> Face:
-    """The driver, with the context of device 0 current in this thread."""
-    rt.ok.cudaFree(rt.ffi.NULL)
-    return drv
 
 
 def pointer_to(rt: Face, n: int) -> Any:

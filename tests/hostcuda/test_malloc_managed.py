@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,19 +15,6 @@ GLOBAL, HOST, SINGLE = 1, 2, 4
 CPU, INVALID = -1, -2
 DEVICE_TYPE, HOST_TYPE = 1, 2
 SIZE = 8192
-
-
-@pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
-
-
-@pytest.fixture
-def current(rt: Face, drv: Face) -> Face:
-    """The driver, with the context of device 0 current in this thread."""
-    rt.ok.cudaFree(rt.ffi.NULL)
-    return drv
 
 
 def only(library: str) -> Face:

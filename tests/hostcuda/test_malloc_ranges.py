@@ -43,12 +43,6 @@ def declared() -> str:
 
 
 @pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
-
-
-@pytest.fixture
 def vmm(rt: Face, drv: Face) -> Iterator[Vmm]:
     rt.ok.cudaFree(rt.ffi.NULL)
     with Vmm(drv) as made:

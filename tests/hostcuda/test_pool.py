@@ -73,12 +73,6 @@ def pools(rt: Face) -> Iterator[Pools]:
         rt.ok.cudaMemPoolDestroy(pool)
 
 
-@pytest.fixture
-def memory(rt: Face) -> Iterator[Buffers]:
-    with Buffers(rt) as buffers:
-        yield buffers
-
-
 def malloc_async(rt: Face, n: int, stream: Any = None) -> Any:
     out = rt.new("void **")
     rt.ok.cudaMallocAsync(out, n, rt.ffi.NULL if stream is None else stream)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.buffers import DEFAULT
+from tests.hostcuda.buffers import DEFAULT, read
 from tests.hostcuda.conftest import emulated, needs_devices
 from tests.hostcuda.forgery import FORGERIES
 from tests.hostcuda.peers import Peer, descriptors, mappings
@@ -56,12 +56,6 @@ def take(rt: Face, pool: Any, data: bytes) -> Any:
     out = rt.new("void **")
     assert take_code(rt, pool, data, out) == 0
     return out[0]
-
-
-def read(rt: Face, pointer: Any, n: int) -> bytes:
-    out = rt.new("unsigned char[]", n)
-    rt.ok.cudaMemcpy(out, pointer, n, DEFAULT)
-    return bytes(out)
 
 
 def own_pool(rt: Face, types: int) -> Any:

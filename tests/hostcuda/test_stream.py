@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 WINDOW, SYNC, COOPERATIVE, PRIORITY, MAP, DOMAIN = 1, 3, 2, 8, 9, 10
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Lab]:
-    with Lab(rt) as made:
-        yield made
 
 
 def number(face: Face, pointer: Any) -> int:
@@ -65,19 +58,7 @@ def test_synchronize_returns_after_the_work(lab: Lab) -> None:
     stream = lab.stream()
     gate = lab.gate(stream)
     lab.probe(stream, "behind")
-    returned = threading.Event()
-
-    def wait() -> None:
-        lab.rt.cudaStreamSynchronize(stream)
-        lab.log.append("synchronized")
-        returned.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    lab.round_trip()
-    assert not returned.is_set()
-    gate.open()
-    thread.join(DEADLINE)
+    lab.expect_blocked(gate, lambda: lab.rt.cudaStreamSynchronize(stream))
     assert lab.log == ["gate", "behind", "synchronized"]
 
 
@@ -483,6 +464,20 @@ def test_handles_of_another_process_are_invalid(child: Child) -> None:
 
 # ---- ends
 
+# A stream whose work ends when `open_` is set.
+BLOCKED = """
+import threading
+stream = new("cudaStream_t *")
+ok.cudaStreamCreate(stream)
+open_ = threading.Event()
+
+@ffi.callback("void(void *)")
+def block(_):
+    open_.wait(30)
+
+ok.cudaLaunchHostFunc(stream[0], block, ffi.NULL)
+"""
+
 
 def test_exit_with_queued_work_does_not_hang(expect_child: Child) -> None:
     expect_child(
@@ -512,25 +507,19 @@ def test_exit_with_queued_work_does_not_hang(expect_child: Child) -> None:
 def test_library_may_be_closed_while_a_stream_works(child: Child) -> None:
     done = child(
         """
-        import threading, time
-        threads = lambda: len(os.listdir("/proc/self/task"))
-        before = threads()
-        stream = new("cudaStream_t *")
-        ok.cudaStreamCreate(stream)
-        open_ = threading.Event()
-
-        @ffi.callback("void(void *)")
-        def block(_):
-            open_.wait(30)
-
-        ok.cudaLaunchHostFunc(stream[0], block, ffi.NULL)
-        ffi.dlclose(rt._lib)
-        open_.set()
-        end = time.monotonic() + 30
-        while threads() > before and time.monotonic() < end:  # idle workers end by themselves
-            time.sleep(0.01)
-        print(threads() - before)
-        """
+import time
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+"""
+        + BLOCKED
+        + """
+ffi.dlclose(rt._lib)
+open_.set()
+end = time.monotonic() + 30
+while threads() > before and time.monotonic() < end:  # idle workers end by themselves
+    time.sleep(0.01)
+print(threads() - before)
+"""
     )
     assert done.stdout.strip() == "0"
 
@@ -538,24 +527,15 @@ def test_library_may_be_closed_while_a_stream_works(child: Child) -> None:
 @emulated
 def test_forked_child_is_refused_and_ends(child: Child) -> None:
     done = child(
-        """
-        import threading
-        stream = new("cudaStream_t *")
-        ok.cudaStreamCreate(stream)
-        open_ = threading.Event()
-
-        @ffi.callback("void(void *)")
-        def block(_):
-            open_.wait(30)
-
-        ok.cudaLaunchHostFunc(stream[0], block, ffi.NULL)
-        pid = os.fork()
-        if pid == 0:
-            code = rt.cudaStreamQuery(stream[0])
-            sys.exit(0 if code == 3 else 1)  # cudaErrorInitializationError; exit handlers run
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        open_.set()
-        ok.cudaStreamSynchronize(stream[0])
-        """
+        BLOCKED
+        + """
+pid = os.fork()
+if pid == 0:
+    code = rt.cudaStreamQuery(stream[0])
+    sys.exit(0 if code == 3 else 1)  # cudaErrorInitializationError; exit handlers run
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+open_.set()
+ok.cudaStreamSynchronize(stream[0])
+"""
     )
     assert done.stdout.strip() == "0"

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import Graphs
 
 INVALID_VALUE, INVALID_HANDLE, NOT_PERMITTED = 1, 400, 800
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
-
-
-@pytest.fixture
-def lab(rt: Face) -> Iterator[Graphs]:
-    with Graphs(rt) as made:
-        yield made
 
 
 class Object:

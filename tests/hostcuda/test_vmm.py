@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from psmkit.lab.cuda import Face
@@ -22,14 +20,6 @@ from tests.hostcuda.vmm import (
 )
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED = 1, 2, 101, 801
-
-
-@pytest.fixture
-def vmm(rt: Face, drv: Face) -> Iterator[Vmm]:
-    rt.ok.cudaSetDevice(0)
-    rt.ok.cudaFree(rt.ffi.NULL)  # the context of device 0 is current
-    with Vmm(drv) as made:
-        yield made
 
 
 # ---- granularity

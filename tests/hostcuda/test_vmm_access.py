@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from psmkit.lab.cuda import Face
 from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
 from tests.hostcuda.test_topology import printed
 from tests.hostcuda.vmm import DEVICE, GRANULE, HOST, HOST_NUMA, NO_HANDLE, NONE, READ, READ_WRITE, Vmm
 
 INVALID_VALUE, INVALID_DEVICE = 1, 101
-
-
-@pytest.fixture
-def vmm(rt: Face, drv: Face) -> Iterator[Vmm]:
-    rt.ok.cudaSetDevice(0)
-    rt.ok.cudaFree(rt.ffi.NULL)  # the context of device 0 is current
-    with Vmm(drv) as made:
-        yield made
 
 
 def access_of(vmm: Vmm, at: int, device: int = 0, location: int = DEVICE) -> int:

@@ -26,14 +26,6 @@ vmm.access(at, granules, device=device)
 """
 
 
-@pytest.fixture
-def vmm(rt: Face, drv: Face) -> Iterator[Vmm]:
-    rt.ok.cudaSetDevice(0)
-    rt.ok.cudaFree(rt.ffi.NULL)  # the context of device 0 is current
-    with Vmm(drv) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def peer(rt: Face) -> Iterator[Peer]:
     with Peer(rt) as other:

@@ -85,7 +85,13 @@ class Job(Connections):
     # -- init
 
     def _init(self, p: Process) -> Task:
-        d, t, names = self.dialect, "main", self.names[p.rank]
+        yield from self._load(p)
+        yield from self._bootstrap(p)
+        yield from self._find_topology(p)
+        yield from self._finish_init(p)
+
+    def _load(self, p: Process) -> Task:
+        d, t = self.dialect, "main"
         self.visit("start", p)
         self.info(p, t, f"cudaDriverVersion {d.driver}")
         self._env(p, t, "NCCL_SOCKET_IFNAME")
@@ -97,7 +103,10 @@ class Job(Connections):
         self.info(p, t, f"NET/Socket : Using [0]eth0:{p.ip}<0>")
         self.info(p, t, "Using network Socket")
         yield None
-        self.info(p, t, d.init.format(**names) + " - Init START")
+
+    def _bootstrap(self, p: Process) -> Task:
+        d, t = self.dialect, "main"
+        self.info(p, t, d.init.format(**self.names[p.rank]) + " - Init START")
         if self.visit("bootstrap", p) == "wait":
             yield lambda: False
         # the root sends the address of the next rank when that one has checked in; then the ring connects, and RAS starts
@@ -120,6 +129,9 @@ class Job(Connections):
                 t,
                 "Bootstrap timings total 0.019721 (create 0.000031, send 0.000094, recv 0.002429, ring 0.016741, delay 0.000000)",
             )
+
+    def _find_topology(self, p: Process) -> Task:
+        d, t, names, n = self.dialect, "main", self.names[p.rank], self.plan.ranks
         self._env(p, t, "NCCL_TOPO_FILE")
         self.info(p, t, f"NVLS multicast support is not available on dev {p.device}")
         yield None
@@ -150,6 +162,9 @@ class Job(Connections):
         if d.uds:
             self.info(p, t, f"UDS: Creating service thread comm {names['comm']} rank {p.rank}")
         yield None
+
+    def _finish_init(self, p: Process) -> Task:
+        d, t, n = self.dialect, "main", self.plan.ranks
         self.start(p, self._service(p))
         if d.uds:
             self.start(p, self._uds(p))
@@ -168,7 +183,7 @@ class Job(Connections):
         self.mark(p, "barrier")
         local = self._local(p)
         yield lambda: all("barrier" in q.done for q in local)
-        self.info(p, t, d.init.format(**{**names, "tag": ""}) + " - Init COMPLETE")
+        self.info(p, t, d.init.format(**{**self.names[p.rank], "tag": ""}) + " - Init COMPLETE")
         self.mark(p, "init")
 
     def _split(self, p: Process) -> Task:

@@ -16,6 +16,8 @@ from typing import Any
 from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 
+from tests.psm.dwarf import name_of, size_of, type_of
+
 HERE = Path(__file__).parent
 HEADERS = ("comm.h", "graph.h", "profiler.h", "proxy.h", "register.h", "shmutils.h", "transport.h", "utils.h")
 
@@ -51,15 +53,6 @@ OURS = ("psmSyncCondition",)  # in a plain tree it is ours: psm_hooks.h
 Facts = dict[str, Any]
 
 
-def name_of(die: DIE) -> str:
-    found = die.attributes.get("DW_AT_name")
-    return found.value.decode() if found else ""
-
-
-def target(die: DIE) -> DIE | None:
-    return die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
-
-
 def qualified(die: DIE) -> str:
     parent = die.get_parent()
     inside = parent is not None and parent.tag == "DW_TAG_namespace"
@@ -80,32 +73,19 @@ def declare(die: DIE | None, inner: str) -> str:
             return f"{name_of(die) or 'int'} {inner}"
         case "DW_TAG_const_type" | "DW_TAG_volatile_type":
             word = "const" if die.tag == "DW_TAG_const_type" else "volatile"
-            inside = declare(target(die), inner)
+            inside = declare(type_of(die), inner)
             return inside if inside.startswith(word) else f"{word} {inside}"
         case "DW_TAG_pointer_type":
-            to = target(die)
+            to = type_of(die)
             if to is not None and to.tag == "DW_TAG_subroutine_type":
-                given = (declare(target(c), "") for c in to.iter_children() if c.tag == "DW_TAG_formal_parameter")
-                return declare(target(to), f"(*{inner})({', '.join(part.strip() for part in given)})")
+                given = (declare(type_of(c), "") for c in to.iter_children() if c.tag == "DW_TAG_formal_parameter")
+                return declare(type_of(to), f"(*{inner})({', '.join(part.strip() for part in given)})")
             return declare(to, f"*{inner}")
         case "DW_TAG_array_type":
             bounds = [c.attributes["DW_AT_upper_bound"].value + 1 for c in die.iter_children()]
-            return declare(target(die), inner + "".join(f"[{n}]" for n in bounds))
+            return declare(type_of(die), inner + "".join(f"[{n}]" for n in bounds))
         case _:
             raise ValueError(f"{inner}: {die.tag}")
-
-
-def size_of(die: DIE | None, word: int = 8) -> int:
-    """Bytes."""
-    assert die is not None
-    if "DW_AT_byte_size" in die.attributes:
-        return int(die.attributes["DW_AT_byte_size"].value)
-    if die.tag == "DW_TAG_array_type":
-        count = 1
-        for child in die.iter_children():
-            count *= child.attributes["DW_AT_upper_bound"].value + 1
-        return count * size_of(target(die))
-    return word if die.tag == "DW_TAG_pointer_type" else size_of(target(die))
 
 
 def structs(path: Path) -> Iterator[DIE]:
@@ -133,8 +113,8 @@ def measure(paths: list[Path]) -> Facts:
             "members": {
                 field: [
                     int(members[field].attributes["DW_AT_data_member_location"].value),
-                    size_of(target(members[field])),
-                    " ".join(declare(target(members[field]), field).split()),
+                    size_of(type_of(members[field])),
+                    " ".join(declare(type_of(members[field]), field).split()),
                 ]
                 for field in USED[name].split()
                 if field in members

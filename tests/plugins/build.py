@@ -40,6 +40,12 @@ def all_tables(kind: str) -> str:
     return "".join(table(t.symbol) for t in tables() if t.kind == kind and t.slots)
 
 
+def run_compiler(*words: str) -> None:
+    """Compile; errors fail the test."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def build(
     folder: Path, source: str, name: str = "libnccl-net-psm.so", *more: str, language: str = "c", head: str = HEAD
 ) -> Path:
@@ -49,14 +55,6 @@ def build(
     path.write_text(head + source)
     library = folder / name
     compiler, standard = COMPILERS[language]
-    done = subprocess.run(
-        [
-            *(compiler, standard, "-w", "-O0", "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"),
-            *(str(path), "-o", str(library), *more),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    include = f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"
+    run_compiler(compiler, standard, "-w", "-O0", "-shared", "-fPIC", include, str(path), "-o", str(library), *more)
     return library

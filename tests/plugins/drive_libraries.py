@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import subprocess
 from pathlib import Path
+
+from tests.plugins.build import run_compiler
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "broken"
+PAGE = (ROOT / "docs" / "plugins_drive.md").read_text()
+
+
+def example(name: str, library: Path) -> tuple[list[str], str]:
+    """An example of the page: the words after `psmkit`, for this library, and the output."""
+    found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", PAGE)
+    assert found is not None
+    return found[1].replace(library.name, str(library)).split(), found[2]
 
 
 def _compile(library: Path, *sources: str, only: bool = False) -> Path:
     """A library, or an object of one source."""
     named = (name if name.startswith(("/", "-")) else str(SOURCES / name) for name in sources)
-    done = subprocess.run(
-        [
-            *(shutil.which("gcc") or "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"),
-            *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", *named),
-            *("-o", str(library), "-pthread", "-ldl"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    run_compiler(
+        *(shutil.which("gcc") or "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"),
+        *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", *named),
+        *("-o", str(library), "-pthread", "-ldl"),
     )
-    assert done.returncode == 0, done.stderr
     return library
 
 

@@ -188,14 +188,12 @@ def test_versions_that_fail_alike_are_one_finding(library: Path) -> None:
 def test_the_page_shows_what_is_printed_and_every_check(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (drive_libraries.ROOT / "docs" / "plugins_drive.md").read_text()
     for one in CHECKS:
-        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in page
-    found = re.search(r"<!-- example: output -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", page)
-    assert found is not None
+        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in drive_libraries.PAGE
+    command, output = drive_libraries.example("output", library)
     monkeypatch.setenv("BROKEN", "posted-size")
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(found[1].replace("libnccl-net-broken.so", str(library)).split()) == 1
+    assert main(command) == 1
     # Both ranks see it; which is first differs.
-    shown, printed = (re.sub(r"on rank \d", "on rank N", text) for text in (found[2], capsys.readouterr().out))
+    shown, printed = (re.sub(r"on rank \d", "on rank N", text) for text in (output, capsys.readouterr().out))
     assert shown == printed, "put this into docs/plugins_drive.md"

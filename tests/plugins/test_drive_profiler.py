@@ -236,14 +236,12 @@ def test_the_command_shows_it_as_text_and_json(
 def test_the_page_shows_what_is_printed_and_every_check(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (drive_libraries.ROOT / "docs" / "plugins_drive.md").read_text()
     for one in PROFILER_CHECKS:
-        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in page
-    found = re.search(r"<!-- example: profiler -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", page)
-    assert found is not None
+        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in drive_libraries.PAGE
+    command, output = drive_libraries.example("profiler", library)
     monkeypatch.setenv("BROKEN", "reuses-handle")
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(found[1].replace("libnccl-profiler-broken.so", str(library)).split()) == 1
+    assert main(command) == 1
     # Handles are addresses.
-    shown, printed = (re.sub(r"0x[0-9a-f]+", "0xADDRESS", text) for text in (found[2], capsys.readouterr().out))
+    shown, printed = (re.sub(r"0x[0-9a-f]+", "0xADDRESS", text) for text in (output, capsys.readouterr().out))
     assert shown == printed, "put this into docs/plugins_drive.md"

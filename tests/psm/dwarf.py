@@ -16,13 +16,26 @@ FIXED = re.compile(r"_*u?int(8|16|32|64)_t")
 DESCRIPTOR = re.compile(r"(^|_)(fd|FD)s?($|_)|[a-z]F[dD]s?($|[A-Z_])|[dD]escriptor")
 
 
-def name_of(die: DIE) -> str:
-    found = die.attributes.get("DW_AT_name")
+def name_of(die: DIE | None) -> str:
+    found = die.attributes.get("DW_AT_name") if die is not None else None
     return found.value.decode() if found else ""
 
 
 def type_of(die: DIE) -> DIE | None:
     return die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
+
+
+def size_of(die: DIE | None) -> int:
+    """Bytes."""
+    assert die is not None
+    if "DW_AT_byte_size" in die.attributes:
+        return int(die.attributes["DW_AT_byte_size"].value)
+    if die.tag == "DW_TAG_array_type":
+        count = 1
+        for child in die.iter_children():
+            count *= child.attributes["DW_AT_upper_bound"].value + 1
+        return count * size_of(type_of(die))
+    return 8 if die.tag == "DW_TAG_pointer_type" else size_of(type_of(die))
 
 
 def faults(die: DIE | None, where: str) -> Iterator[str]:

@@ -14,12 +14,7 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct hc_calls_row, PSM_U32, library),
     PSM_FIELD(struct hc_calls_row, PSM_U32, provided),
 };
-static const struct psm_schema schema = {.name = "cuda.calls",
-                                         .version = 1,
-                                         .record_size = sizeof(struct hc_calls_row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA_SILENT("cuda.calls", struct hc_calls_row, fields);
 
 struct hc_calls_row *hc_calls_record(int fn)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fault.h"
+#include "net_faults.h"
 #include "say.h"
 
 #define CAN_STALL (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
@@ -39,66 +39,6 @@ static ncclResult_t misuse(const char *call, const char *what)
     return ncclInternalError;
 }
 
-/* ---- faults ---- */
-
-static const char *const result_names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
-                                           "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
-                                           "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
-
-static bool number_of(const char *site, const char *name, int64_t *value)
-{
-    bool ours = strncmp(site, "net.", 4) == 0;
-    for (int i = 1; ours && i < (int)(sizeof result_names / sizeof *result_names); i++)
-        if (strcmp(name, result_names[i]) == 0) return *value = i, true;
-    for (int i = 1; !ours && i < 134; i++) {
-        const char *known = strerrorname_np(i);
-        if (known && strcmp(known, name) == 0) return *value = i, true;
-    }
-    return false;
-}
-
-static void break_off(struct net_comm *c, const char *call)
-{
-    net_record_error(c, call, "fault", ncclRemoteError);
-    c->backend->cut(c);
-}
-
-static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site, struct net_comm *c,
-                                                          struct psm_fault *fault)
-{
-    struct psm_fault_args args = {
-        .rank = PSM_FAULT_UNKNOWN, .peer = c ? c->peer_rank : PSM_FAULT_UNKNOWN, .op = c ? net_role(c) : NULL};
-    args.comm = c ? c->number : 0;
-    const char *call = strchr(site->name, '.') + 1;
-    if (!psm_fault_hit(site, &args, fault)) {
-        bool stalled = c && c->stalled_until && psm_clock_ns() < c->stalled_until;
-        fault->action = stalled ? PSM_FAULT_STALL : PSM_FAULT_NONE;
-        return ncclSuccess;
-    }
-    if (psm_fault_act_before(fault)) return ncclInternalError;
-    if (c && (fault->action == PSM_FAULT_CLOSE || (fault->action == PSM_FAULT_DROP && site == &site_connection)))
-        break_off(c, call);
-    if (c && fault->action == PSM_FAULT_STALL)
-        c->stalled_until = fault->value ? psm_clock_ns() + (uint64_t)fault->value : UINT64_MAX;
-    if (fault->action != PSM_FAULT_ERROR) return ncclSuccess;
-    bool known = fault->value > 0 && fault->value < ncclNumResults;
-    ncclResult_t result = known ? (ncclResult_t)fault->value : ncclSystemError;
-    if (c) net_record_error(c, call, "fault", result);
-    return result;
-}
-
-/* Performs what a fault demands before the work, including an error. *fault: what is left to do. */
-static inline ncclResult_t before(struct psm_site *site, struct net_comm *c, struct psm_fault *fault)
-{
-    fault->action = PSM_FAULT_NONE;
-    return psm_fault_any() ? before_slow(site, c, fault) : ncclSuccess;
-}
-
-static inline void after(const struct psm_fault *fault)
-{
-    if (__builtin_expect(fault->action != PSM_FAULT_NONE, 0)) psm_fault_act_after(fault);
-}
-
 /* ---- init ---- */
 
 static ncclResult_t choose(void)
@@ -106,7 +46,7 @@ static ncclResult_t choose(void)
     ncclResult_t result = net_settings_read();
     if (result != ncclSuccess) return result;
     psm_proc_refresh_rank();
-    psm_fault_set_resolver(number_of);
+    psm_fault_set_resolver(net_fault_number);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         size_t n = strlen(backends[i]->name);
         /* The text after a colon belongs to the backend: chain:/path. */
@@ -272,7 +212,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     if (result != ncclSuccess) return result;
     if (!context) return misuse("listen", "the context is not from init");
     struct psm_fault fault;
-    if ((result = before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
+    if ((result = net_fault_before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
     memset(handle, 0, NET_HANDLE);
     struct net_listener *listener = NULL;
     /* Clear the remains of another handle in NCCL's memory. */
@@ -287,7 +227,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
         return net_no_memory("a listener", sizeof *listener);
     }
     *out = listener;
-    after(&fault);
+    net_fault_after(&fault);
     return ncclSuccess;
 }
 
@@ -313,7 +253,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     if (result != ncclSuccess) return result;
     if (!context) return misuse("connect", "the context is not from init");
     struct psm_fault fault;
-    if ((result = before(&site_connect, NULL, &fault)) != ncclSuccess) return result;
+    if ((result = net_fault_before(&site_connect, NULL, &fault)) != ncclSuccess) return result;
     if (fault.action == PSM_FAULT_DROP) return ncclSuccess;
     /* Up to v10 the traffic class is passed with each connection. */
     struct net_context own = *context;
@@ -325,7 +265,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     result = (merged ? &net_merged : backend)->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
     result = established(c, own.number, out);
-    after(&fault);
+    net_fault_after(&fault);
     return result;
 }
 
@@ -335,14 +275,14 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
     struct net_listener *listener = opaque;
     if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("accept", "this is not an open listener");
     struct psm_fault fault;
-    ncclResult_t result = before(&site_accept, NULL, &fault);
+    ncclResult_t result = net_fault_before(&site_accept, NULL, &fault);
     if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
     struct net_comm *c = NULL;
     listener->device = device;
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
     result = established(c, listener->number, out);
-    after(&fault);
+    net_fault_after(&fault);
     return result;
 }
 
@@ -450,7 +390,7 @@ static ncclResult_t corrupt(struct net_request *r)
 
 static inline ncclResult_t before_isend(struct net_comm *c, struct psm_fault *fault)
 {
-    if (__builtin_expect(!c->has_fault, 1)) return before(&site_isend, c, fault);
+    if (__builtin_expect(!c->has_fault, 1)) return net_fault_before(&site_isend, c, fault);
     *fault = c->fault;
     c->has_fault = false;
     return ncclSuccess;
@@ -464,7 +404,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
     if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is outside the memory of its mhandle");
     if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
-    ncclResult_t result = before(&site_connection, c, &fault);
+    ncclResult_t result = net_fault_before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = before_isend(c, &fault);
     if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
     struct net_request *r = fault.action == PSM_FAULT_STALL ? NULL : net_request_take(c);
@@ -486,7 +426,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
         c->has_fault = result == ncclSuccess && !*request;
         c->fault = fault;
     }
-    after(&fault);
+    net_fault_after(&fault);
     return result;
 }
 
@@ -502,8 +442,8 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
         if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
             return misuse("irecv", "a buffer is outside the memory of its mhandle");
     struct psm_fault fault;
-    ncclResult_t result = before(&site_connection, c, &fault);
-    if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_irecv, c, &fault);
+    ncclResult_t result = net_fault_before(&site_connection, c, &fault);
+    if (result == ncclSuccess && c->failed == ncclSuccess) result = net_fault_before(&site_irecv, c, &fault);
     if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
     struct net_request *r = fault.action == PSM_FAULT_STALL ? NULL : net_request_take(c);
     if (!r) return ncclSuccess;
@@ -518,7 +458,7 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
                                        .phandle = phandles ? phandles[i] : NULL};
     r->optional = optional;
     result = post(r, request);
-    after(&fault);
+    net_fault_after(&fault);
     return result;
 }
 
@@ -576,7 +516,7 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     struct net_comm *c = r->comm;
     if (r->kind == NET_FREE) return misuse("test", "the request was already reported as done");
     struct psm_fault fault;
-    ncclResult_t result = before(&site_test, c, &fault);
+    ncclResult_t result = net_fault_before(&site_test, c, &fault);
     if (result == ncclSuccess && (fault.action == PSM_FAULT_DROP || fault.action == PSM_FAULT_STALL))
         return ncclSuccess;
     if (result == ncclSuccess && r->left > 0) {
@@ -600,6 +540,6 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     r->started = false;
     if (r->n) net_record_done(r, result);
     if (result == ncclSuccess) net_request_give_back(r); /* a failed one stays until its comm is closed */
-    after(&fault);
+    net_fault_after(&fault);
     return result;
 }

@@ -136,14 +136,7 @@ static const struct psm_field comm_fields[] = {
 };
 #undef FIELD
 static const struct psm_record_message comm_message[] = {PSM_MESSAGE_PSM_NET_END};
-static const struct psm_schema comm_schema = {.name = "psm.net.comm",
-                                              .version = 1,
-                                              .record_size = sizeof(struct comm_row),
-                                              .fields = comm_fields,
-                                              .nfields = sizeof comm_fields / sizeof *comm_fields,
-                                              .messages = comm_message,
-                                              .nmessages = 1,
-                                              .selector = -1};
+static const struct psm_schema comm_schema = PSM_SCHEMA("psm.net.comm", struct comm_row, comm_fields, comm_message);
 
 /* size, room, tag: of the first buffer; of all: n, total and the other tags. completed 0: not done. message, slot: the
  * receive of the connection that it is or goes to, and its buffer, as counted by both ends; -1: a fault kept it from
@@ -172,20 +165,8 @@ static const struct psm_field request_fields[] = {
 };
 #undef FIELD
 static const struct psm_record_message request_message[] = {PSM_MESSAGE_PSM_NET_REQUEST};
-static const struct psm_schema request_schema = {.name = "psm.net",
-                                                 .version = 1,
-                                                 .record_size = sizeof(struct request_row),
-                                                 .fields = request_fields,
-                                                 .nfields = sizeof request_fields / sizeof *request_fields,
-                                                 .messages = request_message,
-                                                 .nmessages = 1,
-                                                 .selector = -1};
-
-static void text(char *to, size_t size, const char *from)
-{
-    size_t n = strlen(from);
-    memcpy(to, from, n < size ? n : size);
-}
+static const struct psm_schema request_schema =
+    PSM_SCHEMA("psm.net", struct request_row, request_fields, request_message);
 
 /* ---- connections ---- */
 
@@ -204,9 +185,9 @@ void net_record_comm(struct net_comm *c)
                              .peer = c->peer_rank,
                              .peer_device = c->peer_dev,
                              .max_recvs = (uint32_t)c->max_recvs};
-    text(row->backend, sizeof row->backend, c->backend->name);
-    text(row->role, sizeof row->role, net_role(c));
-    text(row->address, sizeof row->address, c->address);
+    psm_record_text(row->backend, sizeof row->backend, c->backend->name);
+    psm_record_text(row->role, sizeof row->role, net_role(c));
+    psm_record_text(row->address, sizeof row->address, c->address);
     psm_table_publish(c->comms, c->row);
 }
 
@@ -236,8 +217,8 @@ void net_record_error(struct net_comm *c, const char *call, const char *cause, n
     if (!row) return;
     row->error = (int32_t)result;
     row->error_at = now(c);
-    text(row->call, sizeof row->call, call);
-    text(row->cause, sizeof row->cause, cause);
+    psm_record_text(row->call, sizeof row->call, call);
+    psm_record_text(row->cause, sizeof row->cause, cause);
     psm_table_publish(c->comms, c->row);
 }
 

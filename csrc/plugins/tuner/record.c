@@ -24,25 +24,11 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct decision_row, PSM_STR, note),
 };
 static const struct psm_record_message lines[] = {PSM_MESSAGE_PSM_TUNER_RECORD};
-static const struct psm_schema schema = {.name = "psm.tuner",
-                                         .version = 1,
-                                         .record_size = sizeof(struct decision_row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = lines,
-                                         .nmessages = 1,
-                                         .selector = -1};
+static const struct psm_schema schema = PSM_SCHEMA("psm.tuner", struct decision_row, fields, lines);
 
 psm_section *tuner_record(void)
 {
     return psm_record_section(psm_record_self(), &schema, PSM_RING, DECISIONS);
-}
-
-static void name(char *to, size_t size, const char *from)
-{
-    size_t n = strlen(from);
-    memset(to, 0, size);
-    memcpy(to, from, n < size ? n : size);
 }
 
 void tuner_record_decision(const struct tuner_context *c, uint64_t call, const struct tuner_query *q,
@@ -63,9 +49,9 @@ void tuner_record_decision(const struct tuner_context *c, uint64_t call, const s
     row->registered = q->registered;
     row->channels = rule ? rule->channels : 0;
     row->version = c->version;
-    name(row->op, sizeof row->op, q->op >= 0 && q->op < TUNER_OPS ? tuner_ops[q->op] : "other");
-    name(row->algorithm, sizeof row->algorithm, tuner_algorithm_name(choice->algorithm));
-    name(row->protocol, sizeof row->protocol, tuner_protocol_name(choice->protocol));
+    psm_record_text(row->op, sizeof row->op, q->op >= 0 && q->op < TUNER_OPS ? tuner_ops[q->op] : "other");
+    psm_record_text(row->algorithm, sizeof row->algorithm, tuner_algorithm_name(choice->algorithm));
+    psm_record_text(row->protocol, sizeof row->protocol, tuner_protocol_name(choice->protocol));
     if (rule)
         memcpy(row->note, rule->note, sizeof row->note);
     else

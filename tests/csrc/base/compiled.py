@@ -35,6 +35,20 @@ def compiler() -> str:
     return found
 
 
+def sanitizing(sanitizers: str) -> list[str]:
+    """Options that make the compiler check: `address,undefined` or `thread`."""
+    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    # The fences order what other processes see; between threads the sequence of a slot does it.
+    return [*options, "-Wno-tsan"] if sanitizers == "thread" else options
+
+
+def messages(catalogue: str, header: Path) -> None:
+    """Generate the messages of one catalogue."""
+    header.parent.mkdir(parents=True, exist_ok=True)
+    source = ROOT / "psmkit" / "catalogue" / f"{catalogue}.toml"
+    subprocess.run([sys.executable, BASE / "messages.py", source, header], check=True, timeout=60)
+
+
 def link(output: Path, sources: Iterable[Path], options: Sequence[str | Path], libraries: Sequence[str]) -> Path:
     """Compile C sources, as many at once as there are processors, and link them. The compiler's complaints fail the test."""
 
@@ -68,23 +82,19 @@ def abi_versions(folder: Path) -> None:
 def compile_c(output: Path, sources: Sequence[Path], options: Sequence[str]) -> Path:
     """Compile with the generated messages beside the output."""
     generated = output.parent / "generated"
-    generated.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [sys.executable, BASE / "messages.py", CATALOGUE, generated / "psm_messages.h"], check=True, timeout=60
-    )
+    messages("psmkit", generated / "psm_messages.h")
     return link(output, sources, [*WARNINGS, f"-I{BASE}", f"-I{generated}", *options], ["-lpthread", "-ldl"])
 
 
 def driver(folder: Path, sanitizers: str) -> Path:
     """The driver program under some sanitizers."""
-    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    if sanitizers == "thread":
-        # The fences order what other processes see; between threads the sequence of a slot does it.
-        options.append("-Wno-tsan")
-    return compile_c(folder / "driver", [*sorted(BASE.glob("*.c")), HERE / "driver.c"], options)
+    sources = [*sorted(BASE.glob("*.c")), HERE / "driver.c"]
+    return compile_c(folder / "driver", sources, sanitizing(sanitizers))
 
 
-def run(program: Path, *arguments: str, env: Mapping[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+def run(
+    program: Path, *arguments: str, env: Mapping[str, str], timeout: float = 120, **options: object
+) -> subprocess.CompletedProcess[str]:
     """Run the driver to its end; whatever a sanitizer says fails the test."""
     done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
         [program, *arguments],
@@ -92,7 +102,7 @@ def run(program: Path, *arguments: str, env: Mapping[str, str], **options: objec
         capture_output=True,
         text=True,
         env=env,
-        timeout=120,
+        timeout=timeout,
         errors="replace",
         **options,
     )

@@ -10,7 +10,7 @@
 
 #include "profiler.h"
 
-enum { OPS = 4096, COMMS = 4 };
+enum { COMMS = 4 };
 
 static struct comm comm_of(int number, int rank, int ranks)
 {
@@ -20,21 +20,21 @@ static struct comm comm_of(int number, int rank, int ranks)
     return c;
 }
 
-static struct comm opened(int number)
+struct comm check_opened(int number)
 {
     struct comm c = comm_of(number, 0, 4);
     if (!p_init(&c)) failed("contract", "init returned an error: NCCL continues without the profiler");
     return c;
 }
 
-static void need(uint64_t kinds, const char *what)
+void check_need(uint64_t kinds, const char *what)
 {
     for (int i = 0; i < EVENT_TYPES; i++)
         if (kinds >> i & 1 && asked((uint32_t)d.mask, i)) return;
     skipped("the mask, 0x%x, does not enable %s", (unsigned)d.mask, what);
 }
 
-static struct op *room(void)
+struct op *check_room(void)
 {
     static struct op *ops;
     if (!ops) ops = calloc(OPS, sizeof *ops);
@@ -42,8 +42,7 @@ static struct op *room(void)
     return ops;
 }
 
-/* A group call with colls and p2ps, and its proxy operations, one after the other. */
-static void whole(struct comm *c, int colls, int p2ps, struct op *ops)
+void check_whole(struct comm *c, int colls, int p2ps, struct op *ops)
 {
     static _Thread_local struct plan plan;
     plan_begin(&plan, c);
@@ -93,7 +92,7 @@ static void init(void)
 
 static void mask(void)
 {
-    struct comm c = opened(0);
+    struct comm c = check_opened(0);
     uint64_t now = (uint32_t)d.mask, known = event_known(d.version);
     char kinds[300] = "";
     size_t at = 0;
@@ -114,34 +113,34 @@ static void mask(void)
 
 static void collective(void)
 {
-    struct comm c = opened(0);
-    need(ncclProfileColl | ncclProfileProxyCtrl | ncclProfileKernelLaunch | ncclProfileGroupApi, "collectives");
-    for (int i = 0; i < 4; i++) whole(&c, 1, 0, room());
+    struct comm c = check_opened(0);
+    check_need(ncclProfileColl | ncclProfileProxyCtrl | ncclProfileKernelLaunch | ncclProfileGroupApi, "collectives");
+    for (int i = 0; i < 4; i++) check_whole(&c, 1, 0, check_room());
     p_finalize(&c);
 }
 
 static void p2p(void)
 {
-    struct comm c = opened(0);
-    need(ncclProfileP2p, "sends and receives");
-    for (int i = 0; i < 4; i++) whole(&c, 0, 2, room());
+    struct comm c = check_opened(0);
+    check_need(ncclProfileP2p, "sends and receives");
+    for (int i = 0; i < 4; i++) check_whole(&c, 0, 2, check_room());
     p_finalize(&c);
 }
 
 static void group(void)
 {
-    struct comm c = opened(0);
-    need(ncclProfileColl | ncclProfileP2p, "operations");
-    for (int i = 0; i < 3; i++) whole(&c, 64, 96, room());
+    struct comm c = check_opened(0);
+    check_need(ncclProfileColl | ncclProfileP2p, "operations");
+    for (int i = 0; i < 3; i++) check_whole(&c, 64, 96, check_room());
     p_finalize(&c);
 }
 
 static void descriptor(void)
 {
     d.trap = true;
-    struct comm c = opened(0);
-    need(event_known(d.version), "anything");
-    for (int i = 0; i < 3; i++) whole(&c, 3, 4, room());
+    struct comm c = check_opened(0);
+    check_need(event_known(d.version), "anything");
+    for (int i = 0; i < 3; i++) check_whole(&c, 3, 4, check_room());
     p_finalize(&c);
 }
 
@@ -150,18 +149,18 @@ static void adapter(void)
 {
     d.adapted = true;
     if (d.version == PROFILER_VERSIONS) skipped("no known release has an adapter for v%d", d.version);
-    struct comm c = opened(0);
-    need(event_known(d.version), "anything");
-    for (int i = 0; i < 4; i++) whole(&c, 3, 4, room());
+    struct comm c = check_opened(0);
+    check_need(event_known(d.version), "anything");
+    for (int i = 0; i < 4; i++) check_whole(&c, 3, 4, check_room());
     p_finalize(&c);
 }
 
 static void strings(void)
 {
     d.trap_strings = true;
-    struct comm c = opened(0);
-    need(event_known(d.version), "anything");
-    for (int i = 0; i < 3; i++) whole(&c, 3, 4, room());
+    struct comm c = check_opened(0);
+    check_need(event_known(d.version), "anything");
+    for (int i = 0; i < 3; i++) check_whole(&c, 3, 4, check_room());
     p_finalize(&c);
 }
 
@@ -169,9 +168,9 @@ static void strings(void)
 static void order(void)
 {
     static struct plan plans[8];
-    struct comm c = opened(0);
-    need(ncclProfileProxyOp | ncclProfileKernelCh, "the proxy's events");
-    struct op *ops = room();
+    struct comm c = check_opened(0);
+    check_need(ncclProfileProxyOp | ncclProfileKernelCh, "the proxy's events");
+    struct op *ops = check_room();
     int ends[8], n = 0;
     for (int i = 0; i < 8; i++) {
         plan_begin(&plans[i], &c);
@@ -189,16 +188,16 @@ static void order(void)
 static void graph(void)
 {
     static struct plan plan;
-    struct comm c = opened(0);
-    need(ncclProfileColl, "collectives");
+    struct comm c = check_opened(0);
+    check_need(ncclProfileColl, "collectives");
     plan_begin(&plan, &c);
     plan_coll(&plan, "AllReduce", 1 << 20, 1);
     plan_p2p(&plan, true, 1, 1 << 20);
     plan_end(&plan);
     for (int i = 0; i < 5; i++) {
-        int n = plan_launch(&plan, room(), OPS);
-        ops_run(room(), n);
-        memset(room(), 0, sizeof *room() * OPS);
+        int n = plan_launch(&plan, check_room(), OPS);
+        ops_run(check_room(), n);
+        memset(check_room(), 0, sizeof *check_room() * OPS);
     }
     p_finalize(&c);
 }
@@ -206,11 +205,11 @@ static void graph(void)
 /* NCCL passes NULL if the profiler returned no handle; and in v5 if no API call caused an operation. */
 static void null_parent(void)
 {
-    struct comm c = opened(0);
+    struct comm c = check_opened(0);
     const uint64_t kinds[] = {ncclProfileColl,         ncclProfileP2p,       ncclProfileProxyOp, ncclProfileProxyStep,
                               ncclProfileKernelCh,     ncclProfileNetPlugin, ncclProfileCollApi, ncclProfileP2pApi,
                               ncclProfileKernelLaunch, ncclProfileCeColl};
-    need(event_known(d.version), "anything");
+    check_need(event_known(d.version), "anything");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!asked((uint32_t)d.mask, event_kind(kinds[i]))) continue;
         void *handle = NULL;
@@ -232,7 +231,7 @@ static void null_parent(void)
 /* NCCL stops events that a net plugin got no handle for; up to 2.25 also tasks. */
 static void null_handle(void)
 {
-    struct comm c = opened(0);
+    struct comm c = check_opened(0);
     p_stop(NULL);
     struct event_args args = {.bytes = 0};
     if (d.version >= 4) p_state(NULL, ncclProfilerNetPluginUpdate, &args);
@@ -243,10 +242,10 @@ static void null_handle(void)
 /* PXN: the proxy of this process serves another one. Parent and context are addresses in that one. */
 static void pxn(void)
 {
-    struct comm c = opened(0);
-    need(ncclProfileProxyOp, "proxy operations");
+    struct comm c = check_opened(0);
+    check_need(ncclProfileProxyOp, "proxy operations");
     static struct plan plan;
-    struct op *ops = room();
+    struct op *ops = check_room();
     plan_begin(&plan, &c);
     plan_coll(&plan, "AllReduce", 1 << 20, 4);
     int n = plan_launch(&plan, ops, OPS);
@@ -260,7 +259,7 @@ static void pxn(void)
     }
     ops_run(ops, n);
     /* Also after the local communicator is destroyed, while another one keeps the proxy. */
-    struct comm other = opened(1);
+    struct comm other = check_opened(1);
     p_finalize(&c);
     struct op late = {.context = foreign_context(),
                       .parent = foreign_parent(77),
@@ -285,9 +284,9 @@ static void pxn(void)
 /* The profiler changes its mask while NCCL runs: what was called before continues with the old mask. */
 static void mask_off(void)
 {
-    struct comm c = opened(0);
+    struct comm c = check_opened(0);
     static struct plan plan;
-    struct op *ops = room();
+    struct op *ops = check_room();
     int all = d.mask;
     if (!all) skipped("the mask enables nothing");
     plan_begin(&plan, &c);
@@ -301,10 +300,10 @@ static void mask_off(void)
     for (int bit = 0; bit < EVENT_TYPES; bit++) {
         if (!(all >> bit & 1)) continue;
         __atomic_store_n(&d.mask, 1 << bit, __ATOMIC_RELAXED);
-        whole(&c, 1, 2, ops);
+        check_whole(&c, 1, 2, ops);
     }
     __atomic_store_n(&d.mask, all, __ATOMIC_RELAXED);
-    whole(&c, 2, 2, ops);
+    check_whole(&c, 2, 2, ops);
     p_finalize(&c);
 }
 
@@ -313,22 +312,22 @@ static void mask_off(void)
 static void stale_stop(void)
 {
     static struct plan plan;
-    struct comm c = opened(0);
+    struct comm c = check_opened(0);
     const int all = d.mask;
     if (d.version < 5) skipped("v%d has no events of the API", d.version);
-    need(ncclProfileCollApi, "collectives");
+    check_need(ncclProfileCollApi, "collectives");
     plan_begin(&plan, &c);
     plan_coll(&plan, "AllReduce", 1 << 20, 2);
-    int n = plan_launch(&plan, room(), OPS);
+    int n = plan_launch(&plan, check_room(), OPS);
     plan_end(&plan);
     void *stale = plan.tasks[0].api;
     if (!stale) skipped("the profiler accepted no event of the API");
     d.foreign_calls = true;
     __atomic_store_n(&d.mask, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < 3; i++) p_stop(stale);
-    ops_run(room(), n);
+    ops_run(check_room(), n);
     __atomic_store_n(&d.mask, all, __ATOMIC_RELAXED);
-    for (int i = 0; i < 3; i++) whole(&c, 2, 2, room());
+    for (int i = 0; i < 3; i++) check_whole(&c, 2, 2, check_room());
     p_finalize(&c);
 }
 
@@ -337,14 +336,14 @@ static void stale_stop(void)
 static void communicators(void)
 {
     struct comm c[COMMS];
-    for (int i = 0; i < COMMS; i++) c[i] = opened(i);
-    need(event_known(d.version), "anything");
-    for (int i = 0; i < 3 * COMMS; i++) whole(&c[i % COMMS], 2, 2, room());
+    for (int i = 0; i < COMMS; i++) c[i] = check_opened(i);
+    check_need(event_known(d.version), "anything");
+    for (int i = 0; i < 3 * COMMS; i++) check_whole(&c[i % COMMS], 2, 2, check_room());
     /* The first ends, the others continue; its hash is reused. */
     p_finalize(&c[0]);
-    for (int i = 1; i < COMMS; i++) whole(&c[i], 1, 2, room());
-    c[0] = opened(0);
-    for (int i = 0; i < COMMS; i++) whole(&c[i], 1, 0, room());
+    for (int i = 1; i < COMMS; i++) check_whole(&c[i], 1, 2, check_room());
+    c[0] = check_opened(0);
+    for (int i = 0; i < COMMS; i++) check_whole(&c[i], 1, 0, check_room());
     for (int i = COMMS; i-- > 0;) p_finalize(&c[i]);
 }
 
@@ -353,7 +352,7 @@ static void one_thread(void *argument)
     struct comm *c = argument;
     struct op *ops = calloc(OPS, sizeof *ops);
     if (!ops) abort();
-    for (int i = 0; i < 20; i++) whole(c, 2, 3, ops);
+    for (int i = 0; i < 20; i++) check_whole(c, 2, 3, ops);
     free(ops);
 }
 
@@ -395,8 +394,8 @@ static void threads(void)
 {
     struct comm c[COMMS];
     static struct pair pairs[2];
-    for (int i = 0; i < COMMS; i++) c[i] = opened(i);
-    for (int i = 0; i < 2; i++) pairs[i].c = opened(COMMS + i);
+    for (int i = 0; i < COMMS; i++) c[i] = check_opened(i);
+    for (int i = 0; i < 2; i++) pairs[i].c = check_opened(COMMS + i);
     for (int i = 0; i < COMMS; i++) in_thread(one_thread, &c[i]);
     for (int i = 0; i < 2; i++) {
         in_thread(application_thread, &pairs[i]);
@@ -412,8 +411,8 @@ static void pool(void)
 {
     enum { MANY = 30000 };
     static void *handles[MANY];
-    struct comm c = opened(0);
-    need(ncclProfileColl, "collectives");
+    struct comm c = check_opened(0);
+    check_need(ncclProfileColl, "collectives");
     struct event e = {.type = ncclProfileColl,
                       .func = "AllReduce",
                       .datatype = "ncclFloat32",
@@ -453,140 +452,28 @@ static void open_end(void)
     d.open_at_end = true;
     for (int round = 0; round < 3; round++) {
         static struct plan plan;
-        struct comm c = opened(round);
+        struct comm c = check_opened(round);
         plan_begin(&plan, &c);
         plan_coll(&plan, "AllReduce", 1 << 20, 2);
-        int n = plan_launch(&plan, room(), OPS);
+        int n = plan_launch(&plan, check_room(), OPS);
         /* An abort: the group, operations and steps of the proxy stay open. */
         struct event e = {.type = ncclProfileProxyOp, .rank = c.rank, .pid = getpid(), .steps = 4, .is_send = true};
         void *op = NULL, *step = NULL;
-        if (n && room()[0].parent) e.parent = room()[0].parent;
+        if (n && check_room()[0].parent) e.parent = check_room()[0].parent;
         if (asked((uint32_t)d.mask, event_kind(e.type))) p_start(c.context, &op, &e);
         struct event s = {.type = ncclProfileProxyStep, .parent = op};
         if (op && asked((uint32_t)d.mask, event_kind(s.type))) p_start(c.context, &step, &s);
         p_finalize(&c);
     }
-    struct comm c = opened(9);
-    whole(&c, 1, 1, room());
+    struct comm c = check_opened(9);
+    check_whole(&c, 1, 1, check_room());
     p_finalize(&c);
-}
-
-/* ---- what is left ---- */
-
-static int entries(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    int n = 0;
-    if (!dir) return 0;
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
-}
-
-static void rounds_of(int n)
-{
-    for (int i = 0; i < n; i++) {
-        struct comm c = opened(i);
-        whole(&c, 1, 2, room());
-        p_finalize(&c);
-    }
-}
-
-static size_t in_use(void)
-{
-    struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
-}
-
-/* All that is mapped: a ring that fills up slowly is allocated from the start, and not a leak. */
-static size_t mapped(void)
-{
-    unsigned long size = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    if (!file) return 0;
-    if (fscanf(file, "%lu", &size) != 1) size = 0;
-    fclose(file);
-    return size * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static size_t risen(size_t now, size_t before)
-{
-    return now > before ? now - before : 0;
-}
-
-static void leaks(void)
-{
-    enum { ROUNDS = 50, PARTS = 4 };
-    d.unchecked = true;
-    /* One communicator stays, so that one-time allocations of the process are not counted. */
-    struct comm stays = opened(1000);
-    size_t heap = SIZE_MAX, pages = SIZE_MAX;
-    int fds = ROUNDS, tasks = ROUNDS;
-    rounds_of(ROUNDS);
-    /* Only continuous growth is a leak: take the least of several parts. */
-    for (int part = 0; part < PARTS; part++) {
-        int had_fds = entries("/proc/self/fd"), had_tasks = entries("/proc/self/task");
-        size_t had_heap = in_use(), had_pages = mapped();
-        rounds_of(ROUNDS);
-        size_t more_heap = risen(in_use(), had_heap), more_pages = risen(mapped(), had_pages);
-        int more_fds = entries("/proc/self/fd") - had_fds, more_tasks = entries("/proc/self/task") - had_tasks;
-        if (more_heap < heap) heap = more_heap;
-        if (more_pages < pages) pages = more_pages;
-        if (more_fds < fds) fds = more_fds;
-        if (more_tasks < tasks) tasks = more_tasks;
-    }
-    p_finalize(&stays);
-    /* One in two is not chance. */
-    if (fds >= ROUNDS / 2) failed("leak", "%d descriptors more for each %d communicators", fds, ROUNDS);
-    if (tasks >= ROUNDS / 2) failed("leak", "%d threads more for each %d communicators", tasks, ROUNDS);
-    if (heap >= ROUNDS * 16u) failed("leak", "%zu bytes of the heap more for each communicator", heap / ROUNDS);
-    if (pages >= ROUNDS * 4096u) failed("leak", "%zu KiB more are mapped for each communicator", pages / ROUNDS / 1024);
-    note("%zu bytes more after %d communicators", heap, ROUNDS);
-}
-
-/* Memory that grows with each group call while a communicator lives. */
-static void growth(void)
-{
-    enum { CALLS = 400 };
-    d.unchecked = true;
-    struct comm c = opened(0);
-    need(event_known(d.version), "anything");
-    size_t more[4];
-    /* Pools that are filled once may grow at first; only continuous growth is a leak. */
-    for (int part = 0; part < 4; part++) {
-        size_t memory = in_use();
-        for (int i = 0; i < CALLS; i++) whole(&c, 1, 1, room());
-        more[part] = in_use() > memory ? in_use() - memory : 0;
-    }
-    p_finalize(&c);
-    size_t least = more[0];
-    for (int part = 1; part < 4; part++)
-        if (more[part] < least) least = more[part];
-    if (least >= CALLS * 16u)
-        failed("leak", "%zu bytes of the heap more for each group call, while the communicator lives", least / CALLS);
-    note("%zu bytes more after %d group calls", more[3], CALLS);
-}
-
-static void unload(void)
-{
-    int before = entries("/proc/self/task");
-    for (int i = 0; i < 3; i++) {
-        rounds_of(2);
-        dlclose(d.library);
-        load_again();
-    }
-    dlclose(d.library);
-    /* A thread that keeps running crashes when it is next scheduled: its code is unmapped. */
-    const uint64_t end = now_ns() + 3000000000u;
-    while (entries("/proc/self/task") > before && now_ns() < end) usleep(1000);
-    int more = entries("/proc/self/task") - before;
-    if (more > 0) failed("leak", "%d threads more after the library was unloaded", more);
 }
 
 static void latency(void)
 {
-    struct comm c = opened(0);
-    need(ncclProfileProxyStep, "steps of the proxy");
+    struct comm c = check_opened(0);
+    check_need(ncclProfileProxyStep, "steps of the proxy");
     uint64_t pair = p_time_pairs(&c), state = p_time_states(&c);
     p_finalize(&c);
     if (!pair) skipped("the profiler accepted no operation of the proxy");
@@ -617,9 +504,9 @@ const struct check checks[] = {
     {"threads", threads, 1},
     {"pool", pool, 1},
     {"open-end", open_end, 1},
-    {"leaks", leaks, 1},
-    {"growth", growth, 1},
-    {"unload", unload, 1},
+    {"leaks", check_leaks, 1},
+    {"growth", check_growth, 1},
+    {"unload", check_unload, 1},
     {"latency", latency, 1},
     {"stream", play_stream, 1},
     {NULL, NULL, 0},

@@ -131,5 +131,18 @@ struct check {
 };
 extern const struct check checks[];
 void play_stream(void);
+void check_leaks(void);
+void check_growth(void);
+void check_unload(void);
+
+/* A communicator that init accepted; fails the check otherwise. */
+struct comm check_opened(int number);
+/* Skips the check if the mask enables none of these kinds. */
+void check_need(uint64_t kinds, const char *what);
+/* Room for OPS operations. */
+enum { OPS = 4096 };
+struct op *check_room(void);
+/* A group call with colls and p2ps, and its proxy operations, one after the other. */
+void check_whole(struct comm *c, int colls, int p2ps, struct op *ops);
 
 #endif

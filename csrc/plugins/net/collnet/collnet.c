@@ -10,21 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collnet/blocks.h"
 #include "collnet/reduce.h"
 #include "given.h"
 #include "say.h"
 
-enum { REQUESTS = NCCL_NET_MAX_REQUESTS, PARTS = 64 };
-enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER };
+enum { REQUESTS = NCCL_NET_MAX_REQUESTS };
 static const char *const kinds[] = {"iallreduce", "iallgather", "ireducescatter"};
-
-/* Parameters that must be the same on all ranks. */
-struct coll_header {
-    uint64_t number;
-    uint32_t kind, ranks;
-    uint32_t type, op;
-    uint64_t count, share, offset, bytes;
-};
 
 struct coll_listener {
     int dev;
@@ -36,20 +28,6 @@ struct coll_registration {
     struct coll_comm *comm;
     char *data;
     size_t size;
-};
-
-struct coll_request {
-    struct coll_comm *comm;
-    struct coll_header is;
-    bool used, queued, done;
-    ncclResult_t result;
-    const char *send; /* allreduce, allgather */
-    char *recv;       /* allreduce, reducescatter */
-    int nparts;
-    ncclNetSGE_v12_t part[PARTS]; /* the window, of allgather and reducescatter */
-    size_t total;                 /* bytes that test reports */
-    /* progress along the ring */
-    int step, steps, reduces, puts, first; /* steps below `reduces` add, those from `puts` on copy */
 };
 
 /* A message of either direction. */
@@ -265,83 +243,6 @@ static bool holds(const void *mhandle, const struct coll_comm *c, const void *da
            (size_t)(at - g->data) <= g->size - size;
 }
 
-/* ---- blocks ---- */
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* A rank's block: its start, in the buffer of an allreduce or in the window; and its size. */
-static size_t block_of(const struct coll_request *r, int rank, uint64_t *begin)
-{
-    const struct coll_header *h = &r->is;
-    uint64_t n = h->ranks, at = (uint64_t)rank;
-    if (h->kind == ALLREDUCE) {
-        size_t element = reduce_size((ncclDataType_t)h->type);
-        uint64_t each = h->count / n, more = h->count % n, from = each * at + smaller(at, more);
-        *begin = from * element;
-        return (each + (at < more)) * element;
-    }
-    uint64_t low = larger(at * h->share, h->offset), high = smaller((at + 1) * h->share, h->offset + h->bytes);
-    *begin = low - h->offset;
-    return low < high ? high - low : 0;
-}
-
-enum use { TAKE, ADD, GIVE };
-
-/* Bytes of the window, which has several parts: copied from there, reduced with, or copied there. */
-static void in_window(const struct coll_request *r, enum use use, uint64_t begin, size_t size, char *block)
-{
-    for (int i = 0; i < r->nparts && size; i++) {
-        uint64_t part = r->part[i].size;
-        if (begin >= part) {
-            begin -= part;
-            continue;
-        }
-        size_t n = smaller(size, part - begin);
-        char *at = (char *)r->part[i].address + begin;
-        if (use == TAKE)
-            memcpy(block, at, n);
-        else if (use == GIVE)
-            memcpy(at, block, n);
-        else
-            reduce_into(block, at, n, (ncclDataType_t)r->is.type, (ncclRedOp_t)r->is.op);
-        begin = 0;
-        size -= n;
-        block += n;
-    }
-}
-
-/* This rank's own contribution to a block. */
-static void own(const struct coll_request *r, enum use use, int rank, char *block)
-{
-    uint64_t begin;
-    size_t size = block_of(r, rank, &begin);
-    if (size == 0) return;
-    if (r->is.kind == REDUCESCATTER)
-        in_window(r, use, begin, size, block);
-    else if (use == ADD)
-        reduce_into(block, r->send + begin, size, (ncclDataType_t)r->is.type, (ncclRedOp_t)r->is.op);
-    else
-        memcpy(block, r->send + (r->is.kind == ALLREDUCE ? begin : 0), size);
-}
-
-static void give(const struct coll_request *r, int rank, char *block)
-{
-    uint64_t begin;
-    size_t size = block_of(r, rank, &begin);
-    if (size == 0) return;
-    if (r->is.kind == ALLGATHER)
-        in_window(r, GIVE, begin, size, block);
-    else
-        memcpy(r->recv + (r->is.kind == ALLREDUCE ? begin : 0), block, size);
-}
-
 /* ---- steps ---- */
 
 static ncclResult_t move(struct coll_comm *c, struct coll_move *m, bool sends, const struct coll_buffer *b)
@@ -403,12 +304,13 @@ static bool agree(struct coll_comm *c, struct coll_request *r, ncclResult_t *res
     size_t most = 0;
     for (int rank = 0; rank < c->ranks; rank++) {
         uint64_t begin;
-        most = larger(most, block_of(r, rank, &begin));
+        size_t size = coll_block(r, rank, &begin);
+        if (size > most) most = size;
     }
     if ((*result = buffer_grow(c, &c->out, most)) != ncclSuccess) return false;
     if ((*result = buffer_grow(c, &c->in, most)) != ncclSuccess) return false;
-    own(r, TAKE, r->first, c->out.data);
-    if (r->is.kind == ALLGATHER) give(r, r->first, c->out.data);
+    coll_block_own(r, TAKE, r->first, c->out.data);
+    if (r->is.kind == ALLGATHER) coll_block_give(r, r->first, c->out.data);
     return c->agreed = true;
 }
 
@@ -426,9 +328,10 @@ static bool walk(struct coll_comm *c, struct coll_request *r, ncclResult_t *resu
     while (r->step < r->steps) {
         int sent = block_at(r, r->step), got = block_at(r, r->step + 1);
         uint64_t begin;
-        if (!exchanged(c, &c->out, block_of(r, sent, &begin), &c->in, block_of(r, got, &begin), result)) return false;
-        if (r->step < r->reduces) own(r, ADD, got, c->in.data);
-        if (r->step >= r->puts) give(r, got, c->in.data);
+        if (!exchanged(c, &c->out, coll_block(r, sent, &begin), &c->in, coll_block(r, got, &begin), result))
+            return false;
+        if (r->step < r->reduces) coll_block_own(r, ADD, got, c->in.data);
+        if (r->step >= r->puts) coll_block_give(r, got, c->in.data);
         struct coll_buffer held = c->out;
         c->out = c->in;
         c->in = held;
@@ -475,10 +378,10 @@ static ncclResult_t begin(struct coll_comm *c, struct coll_request *r, enum kind
     r->first = kind == REDUCESCATTER ? (c->rank + n - 1) % n : c->rank;
     if (n == 1) {
         uint64_t from;
-        char *block = malloc(block_of(r, 0, &from) + 1);
-        if (!block) return net_no_memory("a block of a collective", block_of(r, 0, &from) + 1);
-        own(r, TAKE, 0, block);
-        give(r, 0, block);
+        char *block = malloc(coll_block(r, 0, &from) + 1);
+        if (!block) return net_no_memory("a block of a collective", coll_block(r, 0, &from) + 1);
+        coll_block_own(r, TAKE, 0, block);
+        coll_block_give(r, 0, block);
         free(block);
         r->done = true;
         return ncclSuccess;
@@ -556,7 +459,7 @@ ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_
         uint64_t from;
         r->is.kind = ALLGATHER;
         r->is.ranks = (uint32_t)c->ranks;
-        if (!holds(send_mhandle, c, send, block_of(r, c->rank, &from)))
+        if (!holds(send_mhandle, c, send, coll_block(r, c->rank, &from)))
             result = misuse("iallgather", "the buffer is outside the memory of its mhandle");
     }
     r->send = send;
@@ -583,7 +486,7 @@ ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts
         uint64_t from;
         r->is.kind = REDUCESCATTER;
         r->is.ranks = (uint32_t)c->ranks;
-        r->total = block_of(r, c->rank, &from);
+        r->total = coll_block(r, c->rank, &from);
         if (!holds(recv_mhandle, c, recv, r->total))
             result = misuse("ireducescatter", "the buffer is outside the memory of its mhandle");
     }

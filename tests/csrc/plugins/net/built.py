@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from psmkit.plugins.abi import spoken
 from tests.csrc.base import compiled
+from tests.csrc.plugins import sanitized
 from tests.csrc.psm import ground
 
 ROOT = compiled.ROOT
@@ -55,17 +55,31 @@ class Built:
         """For a test whose checks are those of the scenario."""
         self.run(scenario, version, **env)
 
+    def link(self, source: str, program: Path, *options: str) -> Path:
+        """A program of this folder, with the lists of the versions of each signature."""
+        return sanitized.link(program, [HERE / source], [*options, f"-I{self.library.parent / 'generated'}"])
+
+    def expect_too_large(self, address: str, **env: str) -> None:
+        """Both ends report a message that is larger than its receive; ``address`` is a pattern of the peer's."""
+        _, log = self.run("too_large", **env)
+        for role, rank, peer in (("recv", 1, 0), ("send", 0, 1)):
+            where = rf"{role}, rank {rank} device 0, peer rank {peer} at {address}"
+            assert re.search(rf"{where}: a message of 1000 bytes with tag 0 for a receive of 999$", log, re.M), log
+
+    def expect_lost_peer(self, scenario: str, what: str, **env: str) -> None:
+        """The end that stays reports the one that goes; ``what`` is a pattern of its address and of what it did."""
+        _, log = self.run(scenario, **env)
+        peer = 0 if scenario == "sender_dies" else 1
+        assert re.search(rf"rank {1 - peer} device 0: peer rank {peer} at {what}", log), log
+
 
 def build(folder: Path, sanitizers: str) -> Built:
     """Compile both, with sanitizers."""
     folder.mkdir(parents=True, exist_ok=True)
     generated = ground.generate(folder / "generated")
-    command: list[str | Path] = [sys.executable, compiled.BASE / "messages.py", ROOT / "psmkit/catalogue/psm_net.toml"]
-    subprocess.run([*command, generated / "psm_net_messages.h"], check=True, timeout=60)
+    compiled.messages("psm_net", generated / "psm_net_messages.h")
     compiled.abi_versions(generated)
-    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"]
-    if sanitizers == "thread":
-        options.append("-Wno-tsan")
+    options = sanitized.options(sanitizers)
     library = [path for place in (NET, PSM / "core", PSM / "shm", compiled.BASE) for path in sorted(place.rglob("*.c"))]
     shared = [
         "-shared",
@@ -76,12 +90,6 @@ def build(folder: Path, sanitizers: str) -> Built:
         *ground.includes(generated),
     ]
     built = Built(folder / "libnccl-net-psm.so", folder / "driver", folder / "records")
-    _compile(built.library, library, [*options, *shared])
-    _compile(built.driver, [HERE / "driver.c"], options)
+    sanitized.link(built.library, library, [*options, *shared])
+    built.link("driver.c", built.driver, *sanitized.options(sanitizers))
     return built
-
-
-def _compile(output: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
-    command = [compiled.compiler(), *compiled.WARNINGS, *options, *sources, "-o", output, "-lpthread", "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, env=compiled.environment(), timeout=300)
-    assert done.returncode == 0, done.stderr

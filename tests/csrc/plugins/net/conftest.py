@@ -1,19 +1,9 @@
-"""The net plugin under sanitizers."""
+"""The net plugin under sanitizers: ASan and UBSan, then TSan."""
 
 from __future__ import annotations
 
-import pytest
+from tests.csrc.plugins import sanitized
+from tests.csrc.plugins.net.built import build
 
-from tests.csrc.plugins.net.built import Built, build
-
-
-@pytest.fixture(scope="session")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Plugin and driver under ASan and UBSan."""
-    return build(tmp_path_factory.mktemp("net"), "address,undefined")
-
-
-@pytest.fixture(scope="session")
-def net_threads(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Plugin and driver under TSan."""
-    return build(tmp_path_factory.mktemp("net-threads"), "thread")
+net = sanitized.fixture(build, "net")
+net_threads = sanitized.fixture(build, "net-threads", "thread")

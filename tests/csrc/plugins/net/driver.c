@@ -1,13 +1,13 @@
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 
 #include "driver.h"
+#include "endings.h"
+#include "strangers.h"
 
 static const size_t sizes_of[] = {0,    1,     7,     8,          64,         4063,          4064,    4065,
                                   4096, 65536, 65537, 131072 + 5, 262144 - 1, (1 << 20) + 3, 5u << 20};
-enum { SIZES = sizeof sizes_of / sizeof *sizes_of, LARGEST = 5 << 20 };
+enum { SIZES = sizeof sizes_of / sizeof *sizes_of };
 
 /* One at a time, then all at once; each receive is larger than its message. */
 static void data(bool sender)
@@ -214,121 +214,6 @@ static void too_large(bool sender)
     link_down(&l, sender);
 }
 
-/* Nothing that is open outlives the peer: one dies with messages on the way. */
-static void peer_dies(bool sender, bool sender_dies)
-{
-    struct link l = link_up(sender);
-    static unsigned char buffer[LARGEST];
-    void *request[4];
-    if (sender == sender_dies) {
-        if (sender) OK(send_one(l.comm, buffer, 100, 0, &request[0]));
-        if (!sender) OK(receive_one(l.comm, buffer, LARGEST, 0, &request[0]));
-        if (!sender) OK(finish(request[0], NULL));
-        if (sender) OK(finish(request[0], NULL));
-        meet();
-        if (sender_dies) raise(SIGKILL);
-        _exit(0); /* the parent cannot be killed: the test waits for it */
-    }
-    int good = 0;
-    if (sender) {
-        OK(send_one(l.comm, buffer, 100, 0, &request[0]));
-        OK(finish(request[0], NULL));
-        meet();
-        ncclResult_t result = ncclSuccess;
-        for (double until = now() + DEADLINE; result == ncclSuccess;) {
-            CHECK(now() < until, "the death of the receiver is not seen");
-            result = t_isend(l.comm, buffer, LARGEST, 0, NULL, &request[1]);
-            if (result == ncclSuccess && request[1]) result = finish(request[1], NULL);
-        }
-        CHECK(result == ncclRemoteError, "%d", result);
-    } else {
-        for (int i = 0; i < 4; i++) OK(receive_one(l.comm, buffer, LARGEST, 0, &request[i]));
-        meet();
-        for (int i = 0; i < 4; i++) {
-            ncclResult_t result = finish(request[i], NULL);
-            CHECK(result == ncclSuccess || result == ncclRemoteError, "%d", result);
-            good += result == ncclSuccess;
-        }
-        CHECK(good == 1, "%d messages came of one that was sent", good);
-        void *data = buffer;
-        size_t n = 1;
-        int tag = 0;
-        CHECK(t_irecv(l.comm, 1, &data, &n, &tag, &(void *){NULL}, &request[0]) == ncclRemoteError);
-    }
-    link_down(&l, sender);
-}
-
-static void sender_dies(bool sender)
-{
-    peer_dies(sender, true);
-}
-
-static void receiver_dies(bool sender)
-{
-    peer_dies(sender, false);
-}
-
-/* The sender is done and closes; what it sent comes whole, though the receiver reads it later. */
-static void closes_early(bool sender)
-{
-    struct link l = link_up(sender);
-    enum { N = 8 };
-    static unsigned char buffer[N][50000];
-    void *request[N + 2];
-    if (sender) {
-        meet();
-        for (unsigned i = 0; i < N; i++) {
-            fill(buffer[i], sizeof buffer[i], i);
-            OK(send_one(l.comm, buffer[i], sizeof buffer[i], 0, &request[i]));
-        }
-        for (unsigned i = 0; i < N; i++) OK(finish(request[i], NULL));
-        link_down(&l, sender);
-        meet();
-    } else {
-        /* A closed listener does not end what it accepted. */
-        OK(t_close_listen(l.listener));
-        l.listener = NULL;
-        /* Two more than come: these end when the sender closes. */
-        for (int i = 0; i < N + 2; i++)
-            OK(receive_one(l.comm, i < N ? buffer[i] : buffer[0], sizeof buffer[0], 0, &request[i]));
-        meet();
-        for (unsigned i = 1; i < N; i++) OK(finish(request[i], NULL));
-        OK(finish(request[0], NULL));
-        for (unsigned i = 0; i < N; i++) compare(buffer[i], sizeof buffer[i], i);
-        meet();
-        CHECK(finish(request[N + 1], NULL) == ncclRemoteError);
-        CHECK(finish(request[N], NULL) == ncclRemoteError);
-        link_down(&l, sender);
-    }
-}
-
-/* The receiver closes with receives posted and a message half way. */
-static void receiver_closes(bool sender)
-{
-    struct link l = link_up(sender);
-    static unsigned char buffer[LARGEST];
-    void *request;
-    if (sender) {
-        OK(send_one(l.comm, buffer, LARGEST, 0, &request));
-        meet();
-        ncclResult_t result = ncclSuccess;
-        for (double until = now() + DEADLINE; result == ncclSuccess;) {
-            CHECK(now() < until, "the close of the receiver is not seen");
-            int done = 0;
-            if (request) result = t_test(request, &done, NULL);
-            if (done) request = NULL;
-            if (result == ncclSuccess && !request) result = t_isend(l.comm, buffer, LARGEST, 0, NULL, &request);
-        }
-        CHECK(result == ncclRemoteError, "%d", result);
-        link_down(&l, sender);
-    } else {
-        OK(receive_one(l.comm, buffer, LARGEST, 0, &request));
-        OK(receive_one(l.comm, buffer, LARGEST, 0, &request));
-        meet();
-        link_down(&l, sender);
-    }
-}
-
 /* Both ends in one process, as NCCL makes them for registrations; several at a time; nothing left open. */
 static void loopback(bool sender)
 {
@@ -388,111 +273,6 @@ static void loopback(bool sender)
     if (version > 4) OK(t_connect(0, handle[0], &out[0]));
     OK(t_close_listen(listener[0]));
     if (version > 4 && out[0]) OK(t_close_send(out[0]));
-}
-
-/* Somebody else comes first: they are turned away, and the peer is let in. */
-static void stranger(bool sender)
-{
-    char handle[128];
-    if (sender) {
-        hear(handle, sizeof handle);
-        void *comm = connecting(0, handle), *request;
-        OK(send_one(comm, "hi", 2, 0, &request));
-        OK(finish(request, NULL));
-        meet();
-        OK(t_close_send(comm));
-        return;
-    }
-    void *listener = listening(0, handle), *comm = NULL, *request;
-    struct sockaddr_in to = {.sin_family = AF_INET};
-    memcpy(&to.sin_port, handle + 8, 2);
-    memcpy(&to.sin_addr, handle + 16, 4);
-    int fd[4];
-    for (int i = 0; i < 4; i++) {
-        char noise[100];
-        memset(noise, 'x', sizeof noise);
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(connect(fd[i], (struct sockaddr *)&to, sizeof to) == 0, "%s", strerror(errno));
-        if (i == 0) CHECK(write(fd[i], noise, sizeof noise) == sizeof noise);
-        if (i == 1) close(fd[i]); /* without a word */
-        struct {
-            uint32_t magic;
-            uint16_t version, size;
-            char rest[56];
-        } hello = {0x4c4e5350, 1, 64, "not the secret"};
-        if (i == 2) CHECK(write(fd[i], &hello, sizeof hello) == sizeof hello);
-        /* the fourth says nothing and stays */
-    }
-    if (version > 4) OK(t_accept(listener, &comm));
-    CHECK(!comm);
-    tell(handle, sizeof handle);
-    comm = accepting(listener);
-    char in[8];
-    OK(receive_one(comm, in, sizeof in, 0, &request));
-    OK(finish(request, NULL));
-    CHECK(memcmp(in, "hi", 2) == 0);
-    meet();
-    OK(t_close_recv(comm));
-    OK(t_close_listen(listener));
-    char c;
-    CHECK(read(fd[0], &c, 1) <= 0 && read(fd[2], &c, 1) <= 0, "a stranger is let in");
-    close(fd[0]);
-    close(fd[2]);
-    close(fd[3]);
-}
-
-static int knock(const char *handle)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET};
-    memcpy(&to.sin_port, handle + 8, 2);
-    memcpy(&to.sin_addr, handle + 16, 4);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "%s", strerror(errno));
-    return fd;
-}
-
-/* More connections than a listener has places for say nothing and stay; a peer still gets through. */
-static void crowd(bool sender)
-{
-    enum { IDLE = 200 };
-    char handle[128], in[8];
-    int fd[IDLE];
-    void *request;
-    if (sender) {
-        hear(handle, sizeof handle);
-        void *comm = connecting(0, handle);
-        OK(send_one(comm, "hi", 2, 0, &request));
-        OK(finish(request, NULL));
-        meet();
-        OK(t_close_send(comm));
-        return;
-    }
-    void *listener = listening(0, handle), *comm = NULL;
-    for (int i = 0; i < IDLE; i++) fd[i] = knock(handle);
-    OK(t_accept(listener, &comm));
-    CHECK(!comm);
-    tell(handle, sizeof handle);
-    comm = accepting(listener);
-    OK(receive_one(comm, in, sizeof in, 0, &request));
-    OK(finish(request, NULL));
-    meet();
-    OK(t_close_recv(comm));
-    OK(t_close_listen(listener));
-    for (int i = 0; i < IDLE; i++) close(fd[i]);
-}
-
-/* Many come, one after the other, and go without a word. */
-static void knocks(bool sender)
-{
-    char handle[128];
-    if (sender) return;
-    void *listener = listening(0, handle), *comm = NULL;
-    for (int i = 0; i < 1000; i++) {
-        close(knock(handle));
-        OK(t_accept(listener, &comm));
-        CHECK(!comm);
-    }
-    OK(t_close_listen(listener));
 }
 
 /* Pointers that the plugin never gave, or that it has taken back. Most of them point nowhere. */

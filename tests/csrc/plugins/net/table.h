@@ -8,58 +8,29 @@
 #include <string.h>
 
 #include "psm_abi/net.h"
+#include "psm_abi_versions.h"
 
 static int version;
 static void *table;
 static void *context; /* of v11 and later */
 
 #define T(v) ((const ncclNet_v##v##_t *)table)
-#define EACH_SAME(call)                                                                                                \
-    switch (version) {                                                                                                 \
-    case 12:                                                                                                           \
-        return T(12)->call;                                                                                            \
-    case 11:                                                                                                           \
-        return T(11)->call;                                                                                            \
-    case 10:                                                                                                           \
-        return T(10)->call;                                                                                            \
-    case 9:                                                                                                            \
-        return T(9)->call;                                                                                             \
-    case 8:                                                                                                            \
-        return T(8)->call;                                                                                             \
-    case 7:                                                                                                            \
-        return T(7)->call;                                                                                             \
-    case 6:                                                                                                            \
-        return T(6)->call;                                                                                             \
-    case 5:                                                                                                            \
-        return T(5)->call;                                                                                             \
-    default:                                                                                                           \
-        return T(4)->call;                                                                                             \
-    }
+/* A call of the versions in which the slot has the signature that came with version `since`. */
+#define CALL(v, call)                                                                                                  \
+    case v:                                                                                                            \
+        return T(v)->call;
+#define SINCE(slot, since, call) PSM_ABI_NET_##slot##_V##since(CALL, call)
 
 static ncclResult_t t_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-    ncclNetCommConfig_v12_t c12 = {-1};
-    ncclNetCommConfig_v11_t c11 = {-1};
+    /* The configurations of v11 and v12 are the same. */
+    ncclNetCommConfig_v12_t config = {-1};
     switch (version) {
-    case 12:
-        return T(12)->init(&context, 77, &c12, logger, profiler);
-    case 11:
-        return T(11)->init(&context, 77, &c11, logger, profiler);
-    case 10:
-        return T(10)->init(logger, profiler);
-    case 9:
-        return T(9)->init(logger);
-    case 8:
-        return T(8)->init(logger);
-    case 7:
-        return T(7)->init(logger);
-    case 6:
-        return T(6)->init(logger);
-    case 5:
-        return T(5)->init(logger);
-    default:
-        return T(4)->init(logger);
+        SINCE(init, 4, init(logger))
+        SINCE(init, 10, init(logger, profiler))
+        SINCE(init, 11, init(&context, 77, (void *)&config, logger, profiler))
     }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_finalize(void)
@@ -71,7 +42,10 @@ static ncclResult_t t_finalize(void)
 
 static ncclResult_t t_devices(int *n)
 {
-    EACH_SAME(devices(n))
+    switch (version) {
+        SINCE(devices, 4, devices(n))
+    }
+    return ncclInternalError;
 }
 
 /* maxRecvs of v4 is 1. The name is copied. */
@@ -110,108 +84,61 @@ static ncclResult_t t_properties(int dev, ncclNetProperties_v12_t *out)
 
 static ncclResult_t t_listen(int dev, void *handle, void **comm)
 {
-    if (version == 12) return T(12)->listen(context, dev, handle, comm);
-    if (version == 11) return T(11)->listen(context, dev, handle, comm);
     switch (version) {
-    case 10:
-        return T(10)->listen(dev, handle, comm);
-    case 9:
-        return T(9)->listen(dev, handle, comm);
-    case 8:
-        return T(8)->listen(dev, handle, comm);
-    case 7:
-        return T(7)->listen(dev, handle, comm);
-    case 6:
-        return T(6)->listen(dev, handle, comm);
-    case 5:
-        return T(5)->listen(dev, handle, comm);
-    default:
-        return T(4)->listen(dev, handle, comm);
+        SINCE(listen, 4, listen(dev, handle, comm))
+        SINCE(listen, 11, listen(context, dev, handle, comm))
     }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_connect(int dev, void *handle, void **comm)
 {
     ncclNetDeviceHandle_v12_t *device = NULL;
     switch (version) {
-    case 12:
-        return T(12)->connect(context, dev, handle, comm, &device);
-    case 11:
-        return T(11)->connect(context, dev, handle, comm, &device);
-    case 10:
-        return T(10)->connect(dev, NULL, handle, comm, &device);
-    case 9:
-        return T(9)->connect(dev, handle, comm, &device);
-    case 8:
-        return T(8)->connect(dev, handle, comm, &device);
-    case 7:
-        return T(7)->connect(dev, handle, comm, &device);
-    case 6:
-        return T(6)->connect(dev, handle, comm);
-    case 5:
-        return T(5)->connect(dev, handle, comm);
-    default:
-        return T(4)->connect(dev, handle, comm);
+        SINCE(connect, 4, connect(dev, handle, comm))
+        SINCE(connect, 7, connect(dev, handle, comm, &device))
+        SINCE(connect, 10, connect(dev, NULL, handle, comm, &device))
+        SINCE(connect, 11, connect(context, dev, handle, comm, &device))
     }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_accept(void *listener, void **comm)
 {
     ncclNetDeviceHandle_v12_t *device = NULL;
     switch (version) {
-    case 12:
-        return T(12)->accept(listener, comm, &device);
-    case 11:
-        return T(11)->accept(listener, comm, &device);
-    case 10:
-        return T(10)->accept(listener, comm, &device);
-    case 9:
-        return T(9)->accept(listener, comm, &device);
-    case 8:
-        return T(8)->accept(listener, comm, &device);
-    case 7:
-        return T(7)->accept(listener, comm, &device);
-    case 6:
-        return T(6)->accept(listener, comm);
-    case 5:
-        return T(5)->accept(listener, comm);
-    default:
-        return T(4)->accept(listener, comm);
+        SINCE(accept, 4, accept(listener, comm))
+        SINCE(accept, 7, accept(listener, comm, &device))
     }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_reg(void *comm, void *data, size_t size, int type, void **mhandle)
 {
-    EACH_SAME(regMr(comm, data, size, type, mhandle))
+    switch (version) {
+        SINCE(regMr, 4, regMr(comm, data, (int)size, type, mhandle))
+        SINCE(regMr, 8, regMr(comm, data, size, type, mhandle))
+    }
+    return ncclInternalError;
 }
 static ncclResult_t t_dereg(void *comm, void *mhandle)
 {
-    EACH_SAME(deregMr(comm, mhandle))
+    switch (version) {
+        SINCE(deregMr, 4, deregMr(comm, mhandle))
+    }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_isend_p(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle,
                               void **request)
 {
     switch (version) {
-    case 12:
-        return T(12)->isend(comm, data, size, tag, mhandle, phandle, request);
-    case 11:
-        return T(11)->isend(comm, data, size, tag, mhandle, phandle, request);
-    case 10:
-        return T(10)->isend(comm, data, size, tag, mhandle, phandle, request);
-    case 9:
-        return T(9)->isend(comm, data, size, tag, mhandle, request);
-    case 8:
-        return T(8)->isend(comm, data, (int)size, tag, mhandle, request);
-    case 7:
-        return T(7)->isend(comm, data, (int)size, tag, mhandle, request);
-    case 6:
-        return T(6)->isend(comm, data, (int)size, tag, mhandle, request);
-    case 5:
-        return T(5)->isend(comm, data, (int)size, tag, mhandle, request);
-    default:
-        return T(4)->isend(comm, data, (int)size, mhandle, request);
+        SINCE(isend, 4, isend(comm, data, (int)size, mhandle, request))
+        SINCE(isend, 5, isend(comm, data, (int)size, tag, mhandle, request))
+        SINCE(isend, 9, isend(comm, data, size, tag, mhandle, request))
+        SINCE(isend, 10, isend(comm, data, size, tag, mhandle, phandle, request))
     }
+    return ncclInternalError;
 }
 static ncclResult_t t_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void **request)
 {
@@ -225,25 +152,12 @@ static ncclResult_t t_irecv_p(void *comm, int n, void **data, size_t *sizes, int
     for (int i = 0; i < n && i < 8; i++) narrow[i] = (int)sizes[i];
     if (version >= 9) *request = (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
     switch (version) {
-    case 12:
-        return T(12)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-    case 11:
-        return T(11)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-    case 10:
-        return T(10)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-    case 9:
-        return T(9)->irecv(comm, n, data, sizes, tags, mhandles, request);
-    case 8:
-        return T(8)->irecv(comm, n, data, narrow, tags, mhandles, request);
-    case 7:
-        return T(7)->irecv(comm, n, data, narrow, tags, mhandles, request);
-    case 6:
-        return T(6)->irecv(comm, n, data, narrow, tags, mhandles, request);
-    case 5:
-        return T(5)->irecv(comm, n, data, narrow, tags, mhandles, request);
-    default:
-        return T(4)->irecv(comm, data[0], narrow[0], mhandles ? mhandles[0] : NULL, request);
+        SINCE(irecv, 4, irecv(comm, data[0], narrow[0], mhandles ? mhandles[0] : NULL, request))
+        SINCE(irecv, 5, irecv(comm, n, data, narrow, tags, mhandles, request))
+        SINCE(irecv, 9, irecv(comm, n, data, sizes, tags, mhandles, request))
+        SINCE(irecv, 10, irecv(comm, n, data, sizes, tags, mhandles, phandles, request))
     }
+    return ncclInternalError;
 }
 static ncclResult_t t_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request)
 {
@@ -252,42 +166,40 @@ static ncclResult_t t_irecv(void *comm, int n, void **data, size_t *sizes, int *
 
 static ncclResult_t t_iflush(void *comm, void *data, int size, void *mhandle, void **request)
 {
-    if (version == 4) return T(4)->iflush(comm, data, size, mhandle, request);
     switch (version) {
-    case 12:
-        return T(12)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 11:
-        return T(11)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 10:
-        return T(10)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 9:
-        return T(9)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 8:
-        return T(8)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 7:
-        return T(7)->iflush(comm, 1, &data, &size, &mhandle, request);
-    case 6:
-        return T(6)->iflush(comm, 1, &data, &size, &mhandle, request);
-    default:
-        return T(5)->iflush(comm, 1, &data, &size, &mhandle, request);
+        SINCE(iflush, 4, iflush(comm, data, size, mhandle, request))
+        SINCE(iflush, 5, iflush(comm, 1, &data, &size, &mhandle, request))
     }
+    return ncclInternalError;
 }
 
 static ncclResult_t t_test(void *request, int *done, int *sizes)
 {
-    EACH_SAME(test(request, done, sizes))
+    switch (version) {
+        SINCE(test, 4, test(request, done, sizes))
+    }
+    return ncclInternalError;
 }
 static ncclResult_t t_close_send(void *comm)
 {
-    EACH_SAME(closeSend(comm))
+    switch (version) {
+        SINCE(closeSend, 4, closeSend(comm))
+    }
+    return ncclInternalError;
 }
 static ncclResult_t t_close_recv(void *comm)
 {
-    EACH_SAME(closeRecv(comm))
+    switch (version) {
+        SINCE(closeRecv, 4, closeRecv(comm))
+    }
+    return ncclInternalError;
 }
 static ncclResult_t t_close_listen(void *comm)
 {
-    EACH_SAME(closeListen(comm))
+    switch (version) {
+        SINCE(closeListen, 4, closeListen(comm))
+    }
+    return ncclInternalError;
 }
 
 /* "12" or "4"; exits with what dlopen says. */

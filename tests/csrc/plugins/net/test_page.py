@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from psmkit.lab import elf
 from tests.csrc.base import compiled
+from tests.csrc.plugins import sanitized
 from tests.csrc.plugins.net.built import NET, Built
 
 PAGE = (compiled.ROOT / "docs" / "net.md").read_text("utf-8")
@@ -23,18 +23,8 @@ def mine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     (code,) = re.findall(r"^```c\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (folder / "mine.c").write_text(code)
     library = folder / "libnccl-net-mine.so"
-    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command = [
-        compiled.compiler(),
-        "-shared",
-        "-fPIC",
-        *compiled.WARNINGS,
-        *sanitizers,
-        f"-I{compiled.ROOT / 'psmkit/psm/include'}",
-    ]
-    done = subprocess.run([*command, folder / "mine.c", "-o", library], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return replace(net, library=library)
+    options = ["-shared", "-fPIC", *sanitized.options("address,undefined")]
+    return replace(net, library=sanitized.link(library, [folder / "mine.c"], options))
 
 
 @pytest.mark.parametrize("scenario", ["data", "many", "closes_early", "receiver_closes"])

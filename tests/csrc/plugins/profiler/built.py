@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.csrc.base import compiled
+from tests.csrc.plugins import sanitized
 
 ROOT = compiled.ROOT
 PLUGIN = ROOT / "csrc" / "plugins" / "profiler"
@@ -20,18 +20,11 @@ SETTINGS = {"NCCL_DEBUG": "INFO", "PSM_PROFILER_SLOTS": "2000"}
 def build(folder: Path, sanitizers: str) -> Path:
     """The driver."""
     generated = folder / "generated"
-    generated.mkdir(parents=True)
-    catalogue = ROOT / "psmkit" / "catalogue" / "psm_profiler.toml"
-    header = generated / "psm_profiler_messages.h"
-    subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
+    compiled.messages("psm_profiler", generated / "psm_profiler_messages.h")
     compiled.abi_versions(generated)
     sources = [*sorted(compiled.BASE.glob("*.c")), *sorted(PLUGIN.glob("*.c")), *sorted(HERE.glob("*.c"))]
-    includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry", ROOT / "psmkit" / "psm" / "include")]
-    options = [*includes, f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    if sanitizers == "thread":
-        # The fences order what other processes see; between threads the sequence of a slot does it.
-        options.append("-Wno-tsan")
-    return compiled.compile_c(folder / "driver", sources, options)
+    includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry")]
+    return compiled.compile_c(folder / "driver", sources, [*includes, *sanitized.options(sanitizers)])
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.csrc.plugins import sanitized
 from tests.csrc.plugins.profiler.built import Driver, build
 
-
-@pytest.fixture(scope="session")
-def built_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Under ASan and UBSan."""
-    return build(tmp_path_factory.mktemp("profiler"), "address,undefined")
-
-
-@pytest.fixture(scope="session")
-def built_threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Under TSan."""
-    return build(tmp_path_factory.mktemp("profiler-threads"), "thread")
+built_driver = sanitized.fixture(build, "profiler")
+built_threads = sanitized.fixture(build, "profiler-threads", "thread")
 
 
 @pytest.fixture

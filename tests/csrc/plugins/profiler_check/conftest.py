@@ -1,19 +1,9 @@
-"""The shim under sanitizers."""
+"""The shim under sanitizers: ASan and UBSan, then TSan."""
 
 from __future__ import annotations
 
-import pytest
+from tests.csrc.plugins import sanitized
+from tests.csrc.plugins.profiler_check.built import build
 
-from tests.csrc.plugins.profiler_check.built import Built, build
-
-
-@pytest.fixture(scope="session")
-def check(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Under ASan and UBSan."""
-    return build(tmp_path_factory.mktemp("profiler-check"), "address,undefined")
-
-
-@pytest.fixture(scope="session")
-def check_threads(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Under TSan."""
-    return build(tmp_path_factory.mktemp("profiler-check-threads"), "thread")
+check = sanitized.fixture(build, "profiler-check")
+check_threads = sanitized.fixture(build, "profiler-check-threads", "thread")

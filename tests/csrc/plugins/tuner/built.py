@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from psmkit.plugins.abi import spoken
 from tests.csrc.base import compiled
+from tests.csrc.plugins import sanitized
 
 ROOT = compiled.ROOT
 TUNER = ROOT / "csrc" / "plugins" / "tuner"
@@ -95,14 +95,8 @@ class Built:
 
     def drive(self, version: int, library: Path | None = None, **env: str) -> list[dict[str, Any]]:
         """All that the driver reports."""
-        done = subprocess.run(
-            [self.driver, library or self.library, str(version)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=self.environment(**env),
-        )
-        assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
+        words = (str(library or self.library), str(version))
+        done = compiled.run(self.driver, *words, env=self.environment(**env))
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def read(self, path: Path, queries: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -121,31 +115,15 @@ class Built:
 def build(folder: Path, sanitizers: str) -> Built:
     """Compile all with sanitizers."""
     made = folder / "generated"
-    made.mkdir(parents=True, exist_ok=True)
-    for name in ("psm_tuner", "psmkit"):
-        header = made / ("psm_messages.h" if name == "psmkit" else f"{name}_messages.h")
-        catalogue = ROOT / "psmkit" / "catalogue" / f"{name}.toml"
-        subprocess.run([sys.executable, compiled.BASE / "messages.py", catalogue, header], check=True, timeout=60)
-    options = [
-        f"-fsanitize={sanitizers}",
-        "-fno-sanitize-recover=all",
-        f"-I{ROOT / 'psmkit' / 'psm' / 'include'}",
-        f"-I{TUNER}",
-    ]
+    compiled.messages("psm_tuner", made / "psm_tuner_messages.h")
+    compiled.messages("psmkit", made / "psm_messages.h")
+    options = [*sanitized.options(sanitizers), f"-I{TUNER}"]
     shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden", f"-I{made}", f"-I{compiled.BASE}"]
-    if sanitizers == "thread":
-        shared.append("-Wno-tsan")
     tools = TUNER / "tools"
     built = Built(
         folder / "libnccl-tuner-psm.so", folder / "psm_tuner_drive", folder / "psm_tuner_rules", folder / "records"
     )
-    _compile(built.library, [*sorted(TUNER.glob("*.c")), *sorted(compiled.BASE.glob("*.c"))], shared)
-    _compile(built.driver, [*RULES, tools / "call.c", tools / "drive.c"], options)
-    _compile(built.rules, [*RULES, tools / "rules_main.c"], options)
+    sanitized.link(built.library, [*sorted(TUNER.glob("*.c")), *sorted(compiled.BASE.glob("*.c"))], shared)
+    sanitized.link(built.driver, [*RULES, tools / "call.c", tools / "drive.c"], options)
+    sanitized.link(built.rules, [*RULES, tools / "rules_main.c"], options)
     return built
-
-
-def _compile(output: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
-    command = [compiled.compiler(), *compiled.WARNINGS, *options, *sources, "-o", output, "-lpthread", "-ldl", "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, env=compiled.environment(), timeout=300)
-    assert done.returncode == 0, done.stderr

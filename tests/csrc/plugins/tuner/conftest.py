@@ -1,19 +1,9 @@
-"""The tuner plugin under sanitizers."""
+"""The tuner plugin under sanitizers: ASan and UBSan, then TSan."""
 
 from __future__ import annotations
 
-import pytest
+from tests.csrc.plugins import sanitized
+from tests.csrc.plugins.tuner.built import build
 
-from tests.csrc.plugins.tuner.built import Built, build
-
-
-@pytest.fixture(scope="session")
-def tuner(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All of it under ASan and UBSan."""
-    return build(tmp_path_factory.mktemp("tuner"), "address,undefined")
-
-
-@pytest.fixture(scope="session")
-def tuner_threads(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All of it under TSan."""
-    return build(tmp_path_factory.mktemp("tuner-threads"), "thread")
+tuner = sanitized.fixture(build, "tuner")
+tuner_threads = sanitized.fixture(build, "tuner-threads", "thread")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,9 @@ def test_an_answer_that_comes_late_is_dropped_and_counted(start: Start) -> None:
     assert made[0].ask("call", 1, SETUP, ECHO, 0, 9, 0)[0] == "19"
 
 
-def test_an_answer_that_comes_twice_is_taken_once(start: Start) -> None:
+@contextmanager
+def served_by(start: Start, answer: Callable[[wire.Peer], None]) -> Iterator[Rank]:
+    """A rank that is connected to a service of ours, which answers the calls after those of the connection."""
     rank = start()
     own = rank.ask("init", 0, 2)[0]
     with wire.Service(rank=1, nranks=2) as service:
@@ -112,48 +115,41 @@ def test_an_answer_that_comes_twice_is_taken_once(start: Start) -> None:
                 peer.greet(service)
                 _, op = peer.request()
                 peer.respond(op, (77).to_bytes(8, "little"))
-                for value in (5, 6):
-                    _, op = peer.request()
-                    reply = value.to_bytes(8, "little") + bytes(8)
-                    peer.respond(op, reply)
-                    peer.respond(op, b"\xff" * 16)  # once more, with something else
+                answer(peer)
                 peer.closed()
 
         thread = threading.Thread(target=serve)
         thread.start()
         rank.ask("connect", 1, 1, 1)
+        yield rank
+        rank.ask("stop")
+        thread.join(ranks.DEADLINE)
+        assert not thread.is_alive()
+
+
+def test_an_answer_that_comes_twice_is_taken_once(start: Start) -> None:
+    def twice(peer: wire.Peer) -> None:
+        for value in (5, 6):
+            _, op = peer.request()
+            peer.respond(op, value.to_bytes(8, "little") + bytes(8))
+            peer.respond(op, b"\xff" * 16)  # once more, with something else
+
+    with served_by(start, twice) as rank:
         assert rank.ask("call", 1, SETUP, ECHO, 0, 0, 0)[0] == "5"
         assert rank.ask("call", 1, SETUP, ECHO, 0, 0, 0)[0] == "6"
         assert rank.count()["late"] >= 1
-        rank.ask("stop")
-        thread.join(ranks.DEADLINE)
-        assert not thread.is_alive()
 
 
 def test_an_answer_of_another_size_is_an_error(start: Start) -> None:
-    rank = start()
-    own = rank.ask("init", 0, 2)[0]
-    with wire.Service(rank=1, nranks=2) as service:
-        rank.ask("addresses", own, service.address.hex())
-        rank.ask("create")
+    def short(peer: wire.Peer) -> None:
+        _, op = peer.request()
+        peer.respond(op, bytes(9))
 
-        def serve() -> None:
-            with service.accept() as peer:
-                peer.greet(service)
-                _, op = peer.request()
-                peer.respond(op, (77).to_bytes(8, "little"))
-                _, op = peer.request()
-                peer.respond(op, bytes(9))
-                peer.closed()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        rank.ask("connect", 1, 1, 1)
-        with pytest.raises(GroundError, match="has 9 bytes, expected 16"):
-            rank.ask("call", 1, SETUP, ECHO, 0, 0, 0)
-        rank.ask("stop")
-        thread.join(ranks.DEADLINE)
-        assert not thread.is_alive()
+    with (
+        served_by(start, short) as rank,
+        pytest.raises(GroundError, match="has 9 bytes, expected 16"),
+    ):
+        rank.ask("call", 1, SETUP, ECHO, 0, 0, 0)
 
 
 @pytest.mark.parametrize("there", [0, 1], ids=["same-process", "other-process"])

@@ -33,15 +33,20 @@ def logged(start: Start, folder: Path, **env: str) -> list[Rank]:
     return made
 
 
-def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None:
-    made = logged(start, tmp_path / "logs")
-    for rank in made:
-        rank.ask("storm", 20, 7, 2, 3)
+def exchange(made: list[Rank]) -> None:
+    """Five exchanges of descriptors, then the end of both proxies."""
     made[1].ask("offer", 5)
     made[0].ask("getfd", 1, 5, 3)
     made[0].ask("queryfd", 1, 2)
     for rank in made:
         rank.ask("stop")
+
+
+def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None:
+    made = logged(start, tmp_path / "logs")
+    for rank in made:
+        rank.ask("storm", 20, 7, 2, 3)
+    exchange(made)
     # 4 calls of Init beside the others.
     text = analyze(tmp_path / "logs")
     assert '"proxy_calls": {"matched": 44, "pending": 0, "orphan": 0}' in text, text[:3000]
@@ -51,11 +56,7 @@ def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None
 @pytest.mark.parametrize("fault", ["proxy.askfd:duplicate", "uds.reply:drop,nth=1/2", "uds.reply:reorder"])
 def test_a_question_that_is_sent_again_is_one_exchange(start: Start, tmp_path: Path, fault: str) -> None:
     made = logged(start, tmp_path / "logs", PSM_FAULTS=fault)
-    made[1].ask("offer", 5)
-    made[0].ask("getfd", 1, 5, 3)
-    made[0].ask("queryfd", 1, 2)
-    for rank in made:
-        rank.ask("stop")
+    exchange(made)
     text = analyze(tmp_path / "logs")
     assert '"fd_exchanges": {"matched": 5, "pending": 0, "orphan": 0}' in text, text[:3000]
     assert "PSM102" not in text and "PSM104" not in text

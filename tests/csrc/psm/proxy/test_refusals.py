@@ -31,6 +31,14 @@ def logged(rank: Rank, *words: str) -> str:
     return rank.lines()
 
 
+def expect_refusal(peer: wire.Peer, *words: str) -> None:
+    """The last words name the cause, and the connection ends."""
+    status, text = wire.bye_of(peer.hear())
+    assert status < 0
+    assert all(word in text for word in words), text
+    peer.closed()
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -53,10 +61,7 @@ def test_a_wrong_hello_is_refused_with_both_values(job: Job, data: bytes, words:
     address = wire.Address(made[0].address)
     with wire.Peer.dial(address.service) as peer:
         peer.say(data)
-        status, text = wire.bye_of(peer.hear())
-        assert status < 0
-        assert all(word in text for word in words), text
-        peer.closed()
+        expect_refusal(peer, *words)
     made[0].until(refused=1, peers=2)
     logged(made[0], f"psm proxy refused process {os.getpid()}", *words)
     assert made[1].ask("call", 0, SETUP, ECHO, 0, 1, 0)[0] == "3"
@@ -81,10 +86,7 @@ def test_a_wrong_request_ends_its_connection_alone(job: Job, data: bytes, words:
         peer.say(wire.hello(1, 2, address.service))
         assert wire.kind_of(peer.hear()) == wire.HELLO
         peer.say(data)
-        status, text = wire.bye_of(peer.hear())
-        assert status < 0
-        assert all(word in text for word in words), text
-        peer.closed()
+        expect_refusal(peer, *words)
     made[0].until(refused=1, peers=2)
     assert made[1].ask("call", 0, SETUP, ECHO, 0, 1, 0)[0] == "3"
 
@@ -92,10 +94,7 @@ def test_a_wrong_request_ends_its_connection_alone(job: Job, data: bytes, words:
 def test_a_peer_that_says_nothing_is_dropped_at_the_deadline(job: Job) -> None:
     made = job(1, PSM_TIMEOUT="0.2")
     with wire.Peer.dial(wire.Address(made[0].address).service) as peer:
-        status, text = wire.bye_of(peer.hear())
-        assert status < 0
-        assert "no hello" in text
-        peer.closed()
+        expect_refusal(peer, "no hello")
     made[0].until(peers=1, refused=1)
 
 
