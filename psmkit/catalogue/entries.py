@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from string import Formatter
 from typing import Any
 
+from psmkit.catalogue import titles
 from psmkit.model.codes import CODES
 from psmkit.model.errors import CatalogueError
 
@@ -73,7 +73,7 @@ _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank title".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
-_KEYS = _TEXT_KEYS | _LIST_KEYS | {"early", "origin", "sample", "set"}
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "sample", "set"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class Message:
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
-    ``title`` is the headline of a line that says by itself who failed: fields in braces, and ``{who}``.
+    ``title`` is the headline of a line that says by itself who failed (see :mod:`psmkit.catalogue.titles`). With an ``order`` and a ``confidence``
+    it counts only if nothing else explains the end of a run; the lowest order leads.
     """
 
     name: str
@@ -122,6 +123,8 @@ class Message:
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
     title: str | None = None
+    order: int | None = None
+    confidence: float = 0.9
     early: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
@@ -294,6 +297,8 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=own_rank,
         title=_title(entry, patterns, finding, fail),
+        order=_order(entry, fail),
+        confidence=float(entry.get("confidence", 0.9)),
         early=entry.get("early", False),
         repairs=tuple(entry.get("repairs", ())),
         constants=constants,
@@ -308,15 +313,27 @@ def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], finding: str | N
         return None
     if finding is None:
         raise fail("a title needs a finding")
-    known = {"who", *entry.get("set", {})}
+    known = {"who", "by", *entry.get("set", {})}
     try:
-        parts = [name for _, name, _, _ in Formatter().parse(title) if name is not None]
+        blanks = [blank for part in titles.read(title) for blank in part if isinstance(blank, titles.Blank)]
     except ValueError as e:
         raise fail(f"bad title: {e}") from None
-    for name in parts:
-        if name not in known and not all(f"{{{name}:" in pattern for pattern in patterns):
-            raise fail(f"title names {name!r}, which is not a field of each pattern")
+    for blank in blanks:
+        has = [f"{{{blank.name}:" in pattern for pattern in patterns]
+        if blank.name not in known and not (any(has) if blank.optional or blank.default is not None else all(has)):
+            raise fail(f"title names {blank.name!r}, which is not a field of each pattern")
     return str(title)
+
+
+def _order(entry: Mapping[str, Any], fail: Any) -> int | None:
+    order, confidence = entry.get("order"), entry.get("confidence")
+    if order is None and confidence is None:
+        return None
+    if type(order) is not int or not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise fail("order and confidence belong together: a whole number, and a number between 0 and 1")
+    if "title" not in entry:
+        raise fail("an order needs a title")
+    return order
 
 
 def _constants(entry: Mapping[str, Any], patterns: tuple[str, ...], role: str | None, fail: Any) -> dict[str, Value]:

@@ -123,22 +123,22 @@ FORMATS = {
     "heartbeat": (
         MONITOR.format(r=5) + "Did not get subsequent heartbeat. Waited 90.00 seconds.\n",
         "hung",
-        [{"rank": 5, "host": "n07"}],
+        [],
     ),
     "heartbeat of a cycle": (
         MONITOR.format(r=5) + "[Cycle 0] Did not get initial heartbeat. Waited 90.00 seconds.\n",
         "hung",
-        [{"rank": 5}],
+        [],
     ),
     "section": (
         MONITOR.format(r=5) + "[Cycle 1] Section 'step' has been open for 91.20 seconds. Timeout is 90.00 seconds.\n",
         "hung",
-        [{"rank": 5}],
+        [],
     ),
     "out of section": (
         MONITOR.format(r=5) + "Was out of section for 91.20 seconds. Timeout is 90.00 seconds.\n",
         "hung",
-        [{"rank": 5}],
+        [],
     ),
     "heartbeats of all": (
         "".join(MONITOR.format(r=r) + "Did not get subsequent heartbeat. Waited 90.00 seconds.\n" for r in range(4)),
