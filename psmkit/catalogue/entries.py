@@ -232,15 +232,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     def fail(reason: str) -> CatalogueError:
         return CatalogueError(reason, file=file, entry=name)
 
-    for key, value in entry.items():
-        if key not in _KEYS:
-            raise fail(f"unknown key {key!r}")
-        if key in _TEXT_KEYS and not isinstance(value, str):
-            raise fail(f"{key} must be a string")
-        if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            raise fail(f"{key} must be a list of strings")
-    if ("pattern" in entry) == ("patterns" in entry):
-        raise fail("expected either pattern or patterns")
+    _check_keys(entry, fail)
     patterns = tuple(entry["patterns"]) if "patterns" in entry else (entry["pattern"],)
     if not patterns:
         raise fail("patterns is empty")
@@ -257,22 +249,9 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     default = "all" if level == "WARN" else "distinct"
     if role is not None:
         default = "all" if role in _RETAINED else "latest" if role in DATA_ROLES else "count"
-    severity = _choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail)
-    finding = entry.get("finding")
-    if finding is not None and finding not in CODES:
-        raise fail(f"no such finding {finding!r}")
-    for flag in ("early", "origin"):
-        if not isinstance(entry.get(flag, False), bool):
-            raise fail(f"{flag} must be true or false")
     keep = _choice(entry, "keep", KEEPS, default, fail) or default
     if role in DATA_ROLES and keep in ("count", "distinct"):
         raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
-    constants = _constants(entry, patterns, role, fail)
-    own_rank = entry.get("own_rank")
-    if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
-        raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
-    if own_rank is not None and keep == "count":
-        raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
     return Message(
         name=name,
         subsystem=entry.get("subsystem", subsystem),
@@ -288,30 +267,56 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         ledger=ledger,
         key=tuple(entry.get("key", ())),
         scope=_choice(entry, "scope", ("process", "host"), "process", fail) or "process",
-        severity=severity,
-        finding=finding,
+        severity=_choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail),
+        finding=entry.get("finding"),
         blames=_choice(entry, "blames", ("self", "peer", "unknown"), None, fail),
         origin=entry.get("origin"),
         meaning=entry.get("meaning", ""),
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
-        own_rank=own_rank,
-        title=_title(entry, patterns, finding, fail),
+        own_rank=_own_rank(entry, patterns, keep, fail),
+        title=_title(entry, patterns, fail),
         order=_order(entry, fail),
         confidence=float(entry.get("confidence", 0.9)),
         early=entry.get("early", False),
         repairs=tuple(entry.get("repairs", ())),
-        constants=constants,
+        constants=_constants(entry, patterns, role, fail),
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )
 
 
-def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], finding: str | None, fail: Any) -> str | None:
+def _check_keys(entry: Mapping[str, Any], fail: Any) -> None:
+    for key, value in entry.items():
+        if key not in _KEYS:
+            raise fail(f"unknown key {key!r}")
+        if key in _TEXT_KEYS and not isinstance(value, str):
+            raise fail(f"{key} must be a string")
+        if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise fail(f"{key} must be a list of strings")
+    if ("pattern" in entry) == ("patterns" in entry):
+        raise fail("expected either pattern or patterns")
+    if "finding" in entry and entry["finding"] not in CODES:
+        raise fail(f"no such finding {entry['finding']!r}")
+    for flag in ("early", "origin"):
+        if not isinstance(entry.get(flag, False), bool):
+            raise fail(f"{flag} must be true or false")
+
+
+def _own_rank(entry: Mapping[str, Any], patterns: tuple[str, ...], keep: str, fail: Any) -> str | None:
+    own_rank: str | None = entry.get("own_rank")
+    if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
+        raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
+    if own_rank is not None and keep == "count":
+        raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
+    return own_rank
+
+
+def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], fail: Any) -> str | None:
     title = entry.get("title")
     if title is None:
         return None
-    if finding is None:
+    if "finding" not in entry:
         raise fail("a title needs a finding")
     known = {"who", "by", *entry.get("set", {})}
     try:

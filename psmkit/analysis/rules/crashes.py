@@ -62,10 +62,11 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
-    given_up = endings.gave_up(job, run)
+def _sorted_out(
+    job: Job, deaths: Sequence[Death], given_up: Sequence[Event]
+) -> tuple[list[Death], list[Death], list[Death]]:
+    """The deaths that are origins, those that failed together with the first of them, and those that follow."""
     quitters = {outside.global_rank(job, e) for e in given_up}
-    out: list[Finding] = []
     origins: list[Death] = []
     followers: list[Death] = []
     together: list[Death] = []
@@ -98,6 +99,13 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         else:
             origins.append(death)
             another = another or death.root or not _plain_kill(death)
+    return origins, together, followers
+
+
+def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
+    out: list[Finding] = []
+    given_up = endings.gave_up(job, run)
+    origins, together, followers = _sorted_out(job, deaths, given_up)
     strangers = [
         d for d in origins if d.oom and d.proc is None and d.rank is None and d.pid is not None and _has_procs(job, run)
     ]
