@@ -146,21 +146,29 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             f"the lab's {counted(len(reports), 'rank')} ended without an error, and every byte that the lab checked was right",
         )
     instances = _instances(job, run)
-    if not instances:
-        if job.unaccounted(run.index):
-            names = words(sorted(job.process(p).name for p in run.procs), 8)
-            they = plural(len(run.procs), "it", "they")
-            return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
-        if lacking := absent(job, run.index):
-            logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
-            return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
-        if (printed := program.told(job, run.index)) is not None:
-            return _Evidence(False, f"{printed}, and {_NO_COMM}")
-        if ready := sorted(_past_init(job, run)):
-            return _Evidence(
-                False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
-            )
-        return _Evidence(False, _NO_START if past_bootstrap(job, run) else _NO_COMM)
+    return _of_communicators(job, run, instances) if instances else _without_communicator(job, run)
+
+
+def _without_communicator(job: Job, run: RunInfo) -> _Evidence:
+    """What the log of a run lacks that has no line of a communicator."""
+    if job.unaccounted(run.index):
+        names = words(sorted(job.process(p).name for p in run.procs), 8)
+        they = plural(len(run.procs), "it", "they")
+        return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
+    if lacking := absent(job, run.index):
+        logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
+        return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
+    if (printed := program.told(job, run.index)) is not None:
+        return _Evidence(False, f"{printed}, and {_NO_COMM}")
+    if ready := sorted(_past_init(job, run)):
+        return _Evidence(
+            False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
+        )
+    return _Evidence(False, _NO_START if past_bootstrap(job, run) else _NO_COMM)
+
+
+def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance]) -> _Evidence:
+    """Whether all ranks of the run's first communicator, and all other processes, were torn down."""
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
     nranks = max(i.nranks for i in members)
@@ -207,6 +215,12 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if ended:
         missing = sorted(seen - ended)
         return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
+    return _without_teardown(job, run, members)
+
+
+def _without_teardown(job: Job, run: RunInfo, members: Sequence[CommInstance]) -> _Evidence:
+    """How far a run came of which no rank was torn down."""
+    seen = {i.rank for i in members if i.rank >= 0}
     shown = {i.rank for i in members if i.start is not None or i.complete is not None or i.ops or i.end is not None}
     if unshown := sorted(seen - shown - _past_init(job, run)):
         return _Evidence(False, f"the log does not show whether {spans_text(spans_of(unshown))} finished init")

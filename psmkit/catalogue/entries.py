@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from string import Formatter
 from typing import Any
 
+from psmkit.catalogue import titles
 from psmkit.model.codes import CODES
 from psmkit.model.errors import CatalogueError
 
@@ -73,7 +73,7 @@ _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank title".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
-_KEYS = _TEXT_KEYS | _LIST_KEYS | {"early", "origin", "sample", "set"}
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "sample", "set"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class Message:
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
-    ``title`` is the headline of a line that says by itself who failed: fields in braces, and ``{who}``.
+    ``title`` is the headline of a line that says by itself who failed (see :mod:`psmkit.catalogue.titles`). With an ``order`` and a ``confidence``
+    it counts only if nothing else explains the end of a run; the lowest order leads.
     """
 
     name: str
@@ -122,6 +123,8 @@ class Message:
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
     title: str | None = None
+    order: int | None = None
+    confidence: float = 0.9
     early: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
@@ -229,15 +232,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     def fail(reason: str) -> CatalogueError:
         return CatalogueError(reason, file=file, entry=name)
 
-    for key, value in entry.items():
-        if key not in _KEYS:
-            raise fail(f"unknown key {key!r}")
-        if key in _TEXT_KEYS and not isinstance(value, str):
-            raise fail(f"{key} must be a string")
-        if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            raise fail(f"{key} must be a list of strings")
-    if ("pattern" in entry) == ("patterns" in entry):
-        raise fail("expected either pattern or patterns")
+    _check_keys(entry, fail)
     patterns = tuple(entry["patterns"]) if "patterns" in entry else (entry["pattern"],)
     if not patterns:
         raise fail("patterns is empty")
@@ -254,22 +249,9 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     default = "all" if level == "WARN" else "distinct"
     if role is not None:
         default = "all" if role in _RETAINED else "latest" if role in DATA_ROLES else "count"
-    severity = _choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail)
-    finding = entry.get("finding")
-    if finding is not None and finding not in CODES:
-        raise fail(f"no such finding {finding!r}")
-    for flag in ("early", "origin"):
-        if not isinstance(entry.get(flag, False), bool):
-            raise fail(f"{flag} must be true or false")
     keep = _choice(entry, "keep", KEEPS, default, fail) or default
     if role in DATA_ROLES and keep in ("count", "distinct"):
         raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
-    constants = _constants(entry, patterns, role, fail)
-    own_rank = entry.get("own_rank")
-    if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
-        raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
-    if own_rank is not None and keep == "count":
-        raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
     return Message(
         name=name,
         subsystem=entry.get("subsystem", subsystem),
@@ -285,38 +267,78 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         ledger=ledger,
         key=tuple(entry.get("key", ())),
         scope=_choice(entry, "scope", ("process", "host"), "process", fail) or "process",
-        severity=severity,
-        finding=finding,
+        severity=_choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail),
+        finding=entry.get("finding"),
         blames=_choice(entry, "blames", ("self", "peer", "unknown"), None, fail),
         origin=entry.get("origin"),
         meaning=entry.get("meaning", ""),
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
-        own_rank=own_rank,
-        title=_title(entry, patterns, finding, fail),
+        own_rank=_own_rank(entry, patterns, keep, fail),
+        title=_title(entry, patterns, fail),
+        order=_order(entry, fail),
+        confidence=float(entry.get("confidence", 0.9)),
         early=entry.get("early", False),
         repairs=tuple(entry.get("repairs", ())),
-        constants=constants,
+        constants=_constants(entry, patterns, role, fail),
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )
 
 
-def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], finding: str | None, fail: Any) -> str | None:
+def _check_keys(entry: Mapping[str, Any], fail: Any) -> None:
+    for key, value in entry.items():
+        if key not in _KEYS:
+            raise fail(f"unknown key {key!r}")
+        if key in _TEXT_KEYS and not isinstance(value, str):
+            raise fail(f"{key} must be a string")
+        if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise fail(f"{key} must be a list of strings")
+    if ("pattern" in entry) == ("patterns" in entry):
+        raise fail("expected either pattern or patterns")
+    if "finding" in entry and entry["finding"] not in CODES:
+        raise fail(f"no such finding {entry['finding']!r}")
+    for flag in ("early", "origin"):
+        if not isinstance(entry.get(flag, False), bool):
+            raise fail(f"{flag} must be true or false")
+
+
+def _own_rank(entry: Mapping[str, Any], patterns: tuple[str, ...], keep: str, fail: Any) -> str | None:
+    own_rank: str | None = entry.get("own_rank")
+    if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
+        raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
+    if own_rank is not None and keep == "count":
+        raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
+    return own_rank
+
+
+def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], fail: Any) -> str | None:
     title = entry.get("title")
     if title is None:
         return None
-    if finding is None:
+    if "finding" not in entry:
         raise fail("a title needs a finding")
-    known = {"who", *entry.get("set", {})}
+    known = {"who", "by", *entry.get("set", {})}
     try:
-        parts = [name for _, name, _, _ in Formatter().parse(title) if name is not None]
+        blanks = [blank for part in titles.read(title) for blank in part if isinstance(blank, titles.Blank)]
     except ValueError as e:
         raise fail(f"bad title: {e}") from None
-    for name in parts:
-        if name not in known and not all(f"{{{name}:" in pattern for pattern in patterns):
-            raise fail(f"title names {name!r}, which is not a field of each pattern")
+    for blank in blanks:
+        has = [f"{{{blank.name}:" in pattern for pattern in patterns]
+        if blank.name not in known and not (any(has) if blank.optional or blank.default is not None else all(has)):
+            raise fail(f"title names {blank.name!r}, which is not a field of each pattern")
     return str(title)
+
+
+def _order(entry: Mapping[str, Any], fail: Any) -> int | None:
+    order, confidence = entry.get("order"), entry.get("confidence")
+    if order is None and confidence is None:
+        return None
+    if type(order) is not int or not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise fail("order and confidence belong together: a whole number, and a number between 0 and 1")
+    if "title" not in entry:
+        raise fail("an order needs a title")
+    return order
 
 
 def _constants(entry: Mapping[str, Any], patterns: tuple[str, ...], role: str | None, fail: Any) -> dict[str, Value]:

@@ -98,10 +98,7 @@ def check(
     try:
         library = elf.read(path)
     except elf.NotLoadable as error:
-        text = f"{error}: no release can load it."
-        finding = _finding("PSM901", f"plugin library cannot be loaded: {error}", text[0].upper() + text[1:])
-        uses = tuple(Use(release, {}, {}) for release in releases)
-        return Check(path, "", (), False, (), uses, (), (), (finding,))
+        return _not_loadable(path, error, releases)
 
     findings: list[Finding] = []
     found = list(_tables(library, findings))
@@ -125,23 +122,24 @@ def check(
         if unresolved or missing:
             findings.append(_unprovided(unresolved, missing, loaded))
         elif seen.error is not None:
-            findings.append(
-                _finding(
-                    "PSM901", "plugin library cannot be loaded", f"A process that loaded it as NCCL does: {seen.error}"
-                )
-            )
-    for one in found:
-        findings += _judge(one, library, final=bool(loaded))
-    findings += _hidden(library, found)
-    findings += _unused(found)
+            text = f"A process that loaded it as NCCL does: {seen.error}"
+            findings.append(_finding("PSM901", "plugin library cannot be loaded", text))
+    findings += [finding for one in found for finding in _judge(one, library, final=bool(loaded))]
+    findings += [*_hidden(library, found), *_unused(found)]
     uses = tuple(_use(release, found, path, settings or {}) for release in releases)
-    if asked:
-        findings += _refused(uses, found, path, settings or {})
+    findings += _refused(uses, found, path, settings or {}) if asked else []
     order = {"error": 0, "warning": 1, "info": 2}
     findings.sort(key=lambda f: (order[f.severity.value], f.code))
     return Check(
         path, library.machine, library.needed, loaded, tuple(found), uses, unresolved, missing, tuple(findings)
     )
+
+
+def _not_loadable(path: Path, error: elf.NotLoadable, releases: Sequence[lookup.Release]) -> Check:
+    text = f"{error}: no release can load it."
+    finding = _finding("PSM901", f"plugin library cannot be loaded: {error}", text[0].upper() + text[1:])
+    uses = tuple(Use(release, {}, {}) for release in releases)
+    return Check(path, "", (), False, (), uses, (), (), (finding,))
 
 
 def _wanted(table: Table) -> tuple[int, list[int]]:

@@ -59,6 +59,26 @@ def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> Non
         ('[[message]]\nname = "x"\npattern = "a {b:int}"\ntitle = "{who}: {b}"\n', "x", "a title needs a finding"),
         ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM402"\ntitle = "{b}"\n', "x", "title names 'b'"),
         ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM402"\ntitle = "{b"\n', "x", "bad title"),
+        (
+            '[[message]]\nname = "x"\npattern = "a {b:int}"\nfinding = "PSM402"\ntitle = "{b:rank}"\n',
+            "x",
+            "'rank' is no form",
+        ),
+        (
+            '[[message]]\nname = "x"\npattern = "a {b:int}"\nfinding = "PSM402"\ntitle = "{b}[ {c}]"\n',
+            "x",
+            "title names 'c'",
+        ),
+        (
+            '[[message]]\nname = "x"\npattern = "a {b:int}"\nfinding = "PSM402"\ntitle = "{b}"\norder = 3\n',
+            "x",
+            "order and confidence belong together",
+        ),
+        (
+            '[[message]]\nname = "x"\npattern = "a {b:int}"\nfinding = "PSM402"\norder = 3\nconfidence = 0.5\n',
+            "x",
+            "an order needs a title",
+        ),
         ('[[message]]\nname = "x"\npattern = "a1"\n[[message]]\nname = "x"\npattern = "a2"\n', "x", "second entry"),
     ],
 )

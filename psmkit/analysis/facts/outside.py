@@ -12,7 +12,16 @@ from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, process_of_
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
 
-__all__ = ["global_rank", "printing_ranks", "proc_of_event", "proc_of_pid", "runs_of", "tagged_process", "tagged_rank"]
+__all__ = [
+    "global_rank",
+    "printing_ranks",
+    "proc_of_event",
+    "proc_of_pid",
+    "rank_inside",
+    "runs_of",
+    "tagged_process",
+    "tagged_rank",
+]
 
 _MOST_LINES = 4000
 _STACK_LINES = 400
@@ -48,6 +57,11 @@ def global_rank(job: Job, event: Event) -> int | None:
         return rank
     alone = _only_process(job, event) if pid is None else None
     return job.rank_of(alone) if alone is not None else None
+
+
+def rank_inside(job: Job, event: Event) -> int | None:
+    """The rank in a tag inside a line."""
+    return _line_ranks(job).get(event.ref)
 
 
 @once

@@ -5,11 +5,13 @@ Such a line proves that the collectives before it completed. It proves nothing a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Event
 
-__all__ = ["came_after", "ends", "told"]
+__all__ = ["came_after", "ends", "restarted_after", "told"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 
@@ -63,8 +65,18 @@ def _last(event: Event) -> int:
 def came_after(job: Job, event: Event) -> bool:
     """Whether the program printed about two steps or more behind a line of the same stream and run."""
     run = job.run_of_event(event)
-    for step in job.events("program.step"):
-        if step.stream != event.stream or step.last is None or job.run_of_event(step) != run:
+    return _steps_after(event, (s for s in job.events("program.step") if job.run_of_event(s) == run))
+
+
+def restarted_after(job: Job, event: Event) -> bool:
+    """Whether the program, in any run, printed steps or the end of its work behind a line of the same stream that names no process."""
+    done = any(e.stream == event.stream and _last(e) > event.ref.seq for e in job.events(_DONE))
+    return done or _steps_after(event, job.events("program.step"))
+
+
+def _steps_after(event: Event, steps: Iterable[Event]) -> bool:
+    for step in steps:
+        if step.stream != event.stream or step.last is None:
             continue
         pace = (step.last.seq - step.ref.seq) / max(step.count - 1, 1)
         if step.count > 2 and step.last.seq - event.ref.seq > 2 * pace:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from psmkit.logparse.types import Value
 
 __all__ = [
+    "ACTOR",
+    "BEFORE",
+    "INSIDE",
+    "Form",
     "is_default_group",
     "local_rank_of_tag",
     "pid_of_tag",
@@ -23,69 +29,112 @@ __all__ = [
     "without_tag",
 ]
 
-# torchrun's number is a local rank; the others are ranks of the job.
-_LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
-_ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d{1,18})\]:?$")
-_PID = re.compile(r"\bpid=(\d{1,18})")
-# Ray's tag, with the address of another host; vLLM puts its own tag before it.
-_ACTOR = re.compile(r"\([\w.:-]+(?: [\w=]+)? pid=(\d{1,9})(?:, ip=([0-9A-Fa-f.:]+))?\)")
-_MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
-_SRUN = re.compile(r"^(\d{1,18})\]?:?$")
-_WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
-# vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
-# others are 0. Without pipelines the number among the experts' ranks is the rank.
-_VLLM = re.compile(
-    r"^\((?:VllmWorker rank=(\d{1,18})"
-    r"|(?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(\d{1,18})(?:_DCP\d+)?(?:_EP\d+)?"
-    r"|Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(\d{1,18})) pid=\d+\)$"
-)
-_TORCH = re.compile(r"\brank\s*(\d{1,18})")
-# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, in the first stage of a
-# pipeline; its releases print the time in several forms), TensorRT-LLM, Lightning, Composer, NVIDIA's resiliency extension, Orbax (JAX's
-# process).
-_IN_LINE = (
-    re.compile(r"\[rank(\d{1,18})\]:"),
-    re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
-    re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
-    re.compile(
-        r"^\s*\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "
+_N = r"\d{1,18}"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of tags: the program that prints it, and its text with the groups ``rank``, ``rank_2``, ``local_rank``, ``pid`` and ``host``.
+
+    ``whole``: the tag is nothing but the number, so that it may count processes where the rank is not known.
+    """
+
+    program: str
+    text: re.Pattern[str]
+    whole: bool = False
+
+
+def _form(program: str, text: str, whole: bool = False) -> Form:
+    return Form(program, re.compile(text), whole)
+
+
+#: What stands before a line, cut off by the scanner. torchrun's numbers are local ranks; the others are ranks of the job.
+#: vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
+#: others are 0. Without pipelines the number among the experts' ranks is the rank.
+BEFORE = (
+    _form("torch", rf"\brank\s*(?P<rank>{_N})"),
+    _form("torch", rf"^\[?rank *(?P<rank>{_N})\]?:?$", whole=True),
+    _form("torchrun", rf"^\[(?P<local_rank>{_N})\]:?$", whole=True),
+    _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$"),
+    _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True),
+    _form("srun", rf"^(?P<rank>{_N})\]?:?$", whole=True),
+    _form("vLLM", rf"^\(VllmWorker rank=(?P<rank>{_N}) pid=\d+\)$", whole=True),
+    _form(
+        "vLLM",
+        rf"^\((?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(?P<rank>{_N})(?:_DCP\d+)?(?:_EP\d+)? pid=\d+\)$",
+        whole=True,
     ),
-    re.compile(r"\[TRT-LLM\] \[RANK (\d{1,18})\]"),
-    re.compile(r"\[rank: (\d{1,18})\] "),
-    re.compile(r"\brank(\d{1,18})\[\d+\]\[\w+\]: "),
-    re.compile(r"\[workload:(\d{1,18})\(\d+\) infra:"),
-    re.compile(r"\[process=(\d{1,18})\]\[thread="),
-    re.compile(r"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(\d{1,18})\] "),
+    _form(
+        "vLLM",
+        rf"^\(Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(?P<rank>{_N}) pid=\d+\)$",
+        whole=True,
+    ),
+    _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})"),
 )
-# torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
-_ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
+#: A tag inside the line, after that of another launcher. SGLang's number is a tensor-parallel rank, in the first stage of a pipeline; its releases
+#: print the time in several forms. torchelastic's holds a local and a global rank in either order.
+INSIDE = (
+    _form("torchelastic", rf"^\s*\[[A-Za-z_]+(?P<rank>{_N})\|(?P<rank_2>{_N})\]:"),
+    _form("torch", rf"\[rank(?P<rank>{_N})\]:"),
+    _form("mpirun", rf"^\s*\[\d+,(?P<rank>{_N})\]<std(?:out|err)>:"),
+    _form("horovodrun", rf"^\s*\[(?P<rank>{_N})\]<std(?:out|err)>:"),
+    _form(
+        "SGLang",
+        r"^\s*\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
+        rf" TP(?P<rank>{_N})(?: EP\d+)?\] ",
+    ),
+    _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
+    _form("Lightning", rf"\[rank: (?P<rank>{_N})\] "),
+    _form("Composer", rf"\brank(?P<rank>{_N})\[\d+\]\[\w+\]: "),
+    _form("NVIDIA's resiliency extension", rf"\[workload:(?P<rank>{_N})\(\d+\) infra:"),
+    _form("Orbax", rf"\[process=(?P<rank>{_N})\]\[thread="),
+    _form(
+        "TensorRT-LLM",
+        rf"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(?P<rank>{_N})\] ",
+    ),
+)
+#: Ray's tag, with the address of another host; vLLM puts its own tag before it.
+ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")
 _OUTPUTS = ("<stdout>:", "<stderr>:", ":")
 
 
 def rank_of_tag(tag: str | None) -> int | None:
     """The job's rank in a tag; None if there is none, as in ``[2]:``, which is a local rank."""
-    return _first((_TORCH, _MPIRUN, _SRUN, _VLLM), (tag or "").strip())
+    return _before(tag).get("rank") if tag else None
 
 
 def slot_of_tag(tag: str | None) -> int | None:
     """The local or global process number in a tag; None if the tag is another kind of name."""
-    return _first((_LOCAL, _MPIRUN, _SRUN, _WHOLE_TORCH, _VLLM), (tag or "").strip())
+    return _before(tag).get("slot") if tag else None
 
 
 def local_rank_of_tag(tag: str | None) -> int | None:
     """The local rank in torchrun's tag, ``[2]:`` or ``[default2]:``."""
-    return _first((_LOCAL, _ROLE), (tag or "").strip())
+    return _before(tag).get("local_rank") if tag else None
 
 
 def pid_of_tag(tag: str | None) -> int | None:
     """The process id in the tag of Ray or vLLM."""
-    return _first((_PID,), tag or "")
+    return _before(tag).get("pid") if tag else None
+
+
+@lru_cache(maxsize=4096)
+def _before(tag: str) -> Mapping[str, int]:
+    """The numbers in a tag, ``slot`` is that of a tag that holds nothing else."""
+    out: dict[str, int] = {}
+    for form in BEFORE:
+        if (found := form.text.search(tag.strip())) is not None:
+            for name, number in found.groupdict().items():
+                out.setdefault(name, int(number))
+                if form.whole:
+                    out.setdefault("slot", int(number))
+    return out
 
 
 def process_of_tags(text: str) -> tuple[int | None, str | None]:
     """The process id and the host in the last tag of Ray or vLLM in a line: it stands next to the process's own words."""
-    found = list(_ACTOR.finditer(text))
-    return (int(found[-1].group(1)), found[-1].group(2)) if found else (None, None)
+    found = list(ACTOR.text.finditer(text))
+    return (int(found[-1]["pid"]), found[-1]["host"]) if found else (None, None)
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
@@ -95,9 +144,9 @@ def is_default_group(fields: Mapping[str, Value]) -> bool:
 
 
 def rank_in_line(text: str) -> int | None:
-    """The rank in a tag inside a line."""
-    both = _ROLES.match(text)
-    return max(int(both.group(1)), int(both.group(2))) if both is not None else _first(_IN_LINE, text)
+    """The rank in a tag inside a line. Of a local and a global rank, the global one is never the smaller."""
+    found = next((m for form in INSIDE if (m := form.text.search(text)) is not None), None)
+    return max(map(int, found.groupdict().values())) if found is not None else None
 
 
 def ranks_in(text: Value | None) -> list[int]:
@@ -114,10 +163,3 @@ def without_tag(text: str, tag: str | None) -> str:
         for output in _OUTPUTS:
             rest = rest.removeprefix(output)
     return rest.strip()
-
-
-def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
-    if not text:  # as the tag of most lines
-        return None
-    found = next((m for pattern in patterns if (m := pattern.search(text))), None)
-    return int(found[found.lastindex or 1]) if found is not None else None

@@ -97,7 +97,7 @@ def told(job: Job) -> frozenset[str]:
     """The messages that say by themselves that the process which prints them failed."""
     known = lines.catalogue(job).by_name
     found = (known[name] for name in job.names if name in known)
-    return frozenset(m.name for m in found if m.title and m.blames == "self" and _fails(m.finding))
+    return frozenset(m.name for m in found if m.title and m.order is None and m.blames == "self" and _fails(m.finding))
 
 
 def _fails(code: str | None) -> bool:

@@ -170,9 +170,8 @@ def _later(job: Job) -> set[int]:
 def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
     found = []
     chosen = ours.ends()
-    last_one = suspect(job, run)
     thrown = raised(job, run)
-    if not chosen and last_one is not None:
+    if not chosen and (last_one := suspect(job, run)) is not None:
         chosen = [last_one]
     for at in chosen:
         if _spoke(job, at):
@@ -192,16 +191,17 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
             found.append(_cut_off(job, run, at, blamers, [*lines, *last]))
             continue
         broke = _broke(job, errors) or any(b.lost for b in against)
-        if broke and against:
-            # a RAS thread that hears nothing of a process has not seen a connection close
-            heard = all(b.event.name.startswith("ras.") for b in against) and not _broke(job, errors)
-            verb = "is lost to the RAS threads of" if heard else "lost its connection to"
-            what = f"{verb} {names_of(job, blamers)}"
+        # a RAS thread that hears nothing of a process has not seen a connection close
+        unheard = all(b.event.name.startswith("ras.") for b in against) and not _broke(job, errors)
+        if against and broke:
+            verb = "is lost to the RAS threads of" if unheard else "lost its connection to"
         elif against:
-            what = f"is named in the errors of {names_of(job, blamers)}"
+            verb = "is named in the errors of"
         else:
-            lost = "lost a connection" if broke else "failed because of a peer"
-            what = f"is the only rank that reports no error: {names_of(job, blamers)} {lost}"
+            verb = "is the only rank that reports no error:"
+        what = f"{verb} {names_of(job, blamers)}"
+        if not against:
+            what += " lost a connection" if broke else " failed because of a peer"
         whom = "named" if against else "failed because of a peer; the only rank that reports no error is"
         found.append(
             new_finding(
@@ -225,10 +225,8 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 stage="lost" if broke else "error",
             )
         )
-    if len(found) > 1:
-        # the most blamed process comes first; those that lost their peers because of it may be blamed as well
-        found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
-    return found
+    # the most blamed process comes first; those that lost their peers because of it may be blamed as well
+    return [*found[:1], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
 
 
 def _cut_off(job: Job, run: int, at: Target, blamers: list[int], refs: Sequence[Ref]) -> Finding:

@@ -258,12 +258,9 @@ def _run(job: Job, group: SeqGroup) -> int | None:
 def _lag(job: Job, group: SeqGroup) -> Finding | None:
     most, behind = lagging(job, group)
     run = _run(job, group)
-    if (
-        not behind
-        or run is None
-        or proof.done(job, run)
-        or any(i.end is not None for i in job.members.get(group.group, []))
-    ):
+    if not behind or run is None or proof.done(job, run):
+        return None
+    if any(i.end is not None for i in job.members.get(group.group, [])):
         return None
     ours = proof.of(job, run)
     if ours.failed:
@@ -272,11 +269,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     outside = bool(ours.lasting)
     # the end of a log is no proof that a rank stopped there
     known = {r: n for r, n in behind.items() if (p := job.proc_in(group.group, r)) is None or outlives(job, p)}
-    behind = (
-        known
-        if outside and known
-        else {r: n for r, n in behind.items() if job.proc_in(group.group, r) not in lost(job)}
-    )
+    there = {r: n for r, n in behind.items() if job.proc_in(group.group, r) not in lost(job)}
+    behind = known if outside and known else there
     if not behind:
         return None
     last = {r.rank: r for r in group.ranks}
@@ -297,8 +291,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         return None  # the log ends while its ranks work, which proves nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
     op = _last(waiting)
-    at = f"call {most} ({op})" if op else f"call {most}"
-    many = len(ahead) > 1
+    at = f"call {most}{f' ({op})' if op else ''} {'and wait' if len(ahead) > 1 else 'and waits'}"
     refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
     refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
     return new_finding(
@@ -306,22 +299,14 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         "PSM302",
         run=run,
         title=(
-            f"{_ranks(rear)} did not make call {most - least + 1} of communicator {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
-            f"and {'wait' if many else 'waits'} for it"
+            f"{_ranks(rear)} did not make call {most - least + 1} of communicator {name}: {_ranks(ahead)} {'are' if len(ahead) > 1 else 'is'} "
+            f"at {at} for it"
         ),
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if outside else 0.75 if proven else 0.5,
         explanation=(
             f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
-            + (
-                "Other lines show that the wait lasted."
-                if outside
-                else "It started its teardown, so it will never make the call."
-                if left
-                else "It printed nothing while its peers went on."
-                if quiet
-                else "The other ranks stopped at the same call, as waiting ranks do. A cut log can look the same."
-            )
+            + _lasted(outside, left, quiet > 0)
         ),
         refs=refs,
         comm=name,
@@ -330,6 +315,17 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         culprits=[r for r in rear if r not in victims] if proven else [],
         stage=op or "collective",
     )
+
+
+def _lasted(outside: bool, left: bool, quiet: bool) -> str:
+    """What shows that the wait lasted."""
+    if outside:
+        return "Other lines show that the wait lasted."
+    if left:
+        return "It started its teardown, so it will never make the call."
+    if quiet:
+        return "It printed nothing while its peers went on."
+    return "The other ranks stopped at the same call, as waiting ranks do. A cut log can look the same."
 
 
 def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
@@ -62,10 +62,11 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
-    given_up = endings.gave_up(job, run)
+def _sorted_out(
+    job: Job, deaths: Sequence[Death], given_up: Sequence[Event]
+) -> tuple[list[Death], list[Death], list[Death]]:
+    """The deaths that are origins, those that failed together with the first of them, and those that follow."""
     quitters = {outside.global_rank(job, e) for e in given_up}
-    out: list[Finding] = []
     origins: list[Death] = []
     followers: list[Death] = []
     together: list[Death] = []
@@ -98,6 +99,13 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         else:
             origins.append(death)
             another = another or death.root or not _plain_kill(death)
+    return origins, together, followers
+
+
+def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
+    out: list[Finding] = []
+    given_up = endings.gave_up(job, run)
+    origins, together, followers = _sorted_out(job, deaths, given_up)
     strangers = [
         d for d in origins if d.oom and d.proc is None and d.rank is None and d.pid is not None and _has_procs(job, run)
     ]
@@ -199,6 +207,7 @@ def _name(job: Job, death: Death) -> str:
 
 def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death]) -> Finding:
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
+    again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in (*FAULTS, signals.SIGABRT)
     where = _frames(job, death)
@@ -211,6 +220,10 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         explanation += f" Ray folds {folded} reports of deaths into this line, which shows one of them."
     if late:
         explanation += " Its communicators were torn down before, so this happened when it exited."
+    if again:
+        explanation += (
+            " The program worked after this line: it was started again, or the line is about another process."
+        )
     step: str | None
     if death.oom:
         step = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
@@ -229,9 +242,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         "PSM402",
         run=run,
         title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
-        severity=Severity.WARNING if late and not crashed else Severity.ERROR,
+        severity=Severity.WARNING if again or (late and not crashed) else Severity.ERROR,
         confidence=(0.75 if crashed else 0.6)
-        if late
+        if late or again
         else 0.95
         if death.rank is not None or death.proc is not None
         else 0.8,
@@ -245,6 +258,25 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         stage="killed",
         named=[] if together or death.proc is not None else _as_named(death),
     )
+
+
+def _started_again(job: Job, death: Death) -> bool:
+    """Whether the program worked, or a later run ended well, after the line of a launcher or service that names no process."""
+    nobody = all(value is None for value in (death.proc, death.rank, death.local, death.pid, death.host, death.signal))
+    if not nobody or not all(e.name.startswith("launch.ended.") for e in death.events):
+        return False
+    return all(program.restarted_after(job, e) or _ran_after(job, e) for e in death.events)
+
+
+def _ran_after(job: Job, event: Event) -> bool:
+    """Whether a run began after a line of its stream, and all its ranks were torn down."""
+    for run in job.runs:
+        processes = [job.process(p) for p in run.procs]
+        if all(p.stream == event.stream and p.first.seq > event.ref.seq for p in processes) and endings.done(
+            job, run.index
+        ):
+            return True
+    return False
 
 
 def _as_named(death: Death) -> list[Named]:

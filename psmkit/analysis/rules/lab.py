@@ -252,22 +252,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     left = [e for e in failed if e.fields.get("by") == "left"]
     own = [e for e in failed if e not in wrong and e not in left and e.fields.get("by") != _BY_ANOTHER]
     if wrong:
-        sender = _sender(wrong)
-        out.append(
-            new_finding(
-                job,
-                "PSM401",
-                run=run,
-                title=f"data that arrived at {ranks_text(map(_rank, wrong))} is wrong: {wrong[0].fields.get('reason')}",
-                confidence=0.95,
-                explanation="The operations completed without an error, but the received bytes differ from those that were sent.",
-                next_step="Read the findings about events, slots and steps: a step was published before its copy finished, or was copied to a wrong place.",
-                refs=[e.ref for e in wrong[:4]],
-                ranks=[*map(_rank, wrong), *sender],
-                culprits=sender,
-                stage="data",
-            )
-        )
+        out.append(_wrong_data(job, run, wrong))
     first = next((e for e in own if about(e.fields)[0] not in FOLLOWS), own[0] if own else None)
     if first is None and not (wrong or left or consequence) and failed:
         first = failed[0]  # only consequences are reported: something failed all the same
@@ -310,6 +295,23 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     if left:
         out.append(_kept(job, run, left, f"{ranks_text(map(_rank, left))}: {left[0].fields.get('reason')}"))
     return out
+
+
+def _wrong_data(job: Job, run: int, wrong: Sequence[Event]) -> Finding:
+    sender = _sender(wrong)
+    return new_finding(
+        job,
+        "PSM401",
+        run=run,
+        title=f"data that arrived at {ranks_text(map(_rank, wrong))} is wrong: {wrong[0].fields.get('reason')}",
+        confidence=0.95,
+        explanation="The operations completed without an error, but the received bytes differ from those that were sent.",
+        next_step="Read the findings about events, slots and steps: a step was published before its copy finished, or was copied to a wrong place.",
+        refs=[e.ref for e in wrong[:4]],
+        ranks=[*map(_rank, wrong), *sender],
+        culprits=sender,
+        stage="data",
+    )
 
 
 def _about_a_peer(job: Job, failed: Event) -> bool:

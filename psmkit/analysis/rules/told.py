@@ -1,19 +1,19 @@
-"""Lines that say by themselves who failed or who is late. Their catalogue entries have a title, and name the fields with the rank.
+"""Lines that say by themselves who failed or who waits: those of other libraries and frameworks, exceptions, and the program's own words.
 
-A line that blames the process which prints it names that process: by its own rank, the launcher's tag, its device, host or process id. A line
-that blames a peer names it in the fields ``missing`` (ranks), ``host`` and ``pid``; who prints it only reports.
+Their catalogue entries have a title. Those without an order name the process that failed, and count by themselves. The others say less: they count
+only if no error of NCCL's and no watchdog explains the run. None counts if the work continued after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import ranks_in
+from psmkit.analysis.inference import faults, said
+from psmkit.analysis.inference.exceptions import named_by_engine, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
@@ -23,62 +23,97 @@ from psmkit.model import CODES, Finding, Named, Severity
 __all__ = ["find"]
 
 _SURE, _LATER, _AGREED = 0.9, 0.65, 0.96
-_LONGEST = 80
+_LONGEST = 60
 _SHOWN = 4
+# An engine wraps the exceptions of its workers, which say more: entries with a higher order count only without one.
+_EXCEPTIONS = 1000
 
 
 @rule(order=29)
 def find(job: Job) -> list[Finding]:
-    """The finding of each entry with a title, the first line of a run first: those behind it may follow from it."""
+    """The findings of lines with a title, and PSM402 for ends that only exceptions and the program itself report."""
     known = lines.catalogue(job).by_name
     entries = {name: known[name] for name in job.names if name in known and known[name].title is not None}
-    if not entries:
-        return []
+    sure = {name: entry for name, entry in entries.items() if entry.order is None}
+    weak = {name: entry for name, entry in entries.items() if entry.order is not None}
     out: list[Finding] = []
-    for run in sorted(job.runs_of(*entries), key=lambda r: (r is None, r or 0)):
-        kinds: dict[str, list[Event]] = {}
-        for event in job.events(*entries, run=run):
-            if not _after(job, run, event):
-                kinds.setdefault(event.name, []).append(event)
-        ordered = sorted(kinds.items(), key=lambda item: (item[1][0].stream, item[1][0].ref.seq))
-        out += [_finding(job, run, entries[name], events, lead=not at) for at, (name, events) in enumerate(ordered)]
+    for run in _runs(job, sure):
+        out += [_sure(job, run, sure[n], e, lead=not at) for at, (n, e) in enumerate(_kinds(job, run, sure))]
+    for run in dict.fromkeys([*endings.runs(job), *_runs(job, weak)]):
+        if not endings.gave_up(job, run) and not any(c.fatal and not _passed_on(c) for c in faults.of_run(job, run)):
+            out += _alone(job, run, weak)
     return out
 
 
-def _after(job: Job, run: int | None, event: Event) -> bool:
-    """Whether a line stands behind the end of other ranks, or the work went on after it."""
-    proc = event.proc if event.proc >= 0 else _owner(job, run, event)
-    return endings.stopped(job, event) or endings.continued(job, run, event, proc)
+def _runs(job: Job, entries: Mapping[str, Message]) -> list[int | None]:
+    return sorted(job.runs_of(*entries), key=lambda r: (r is None, r or 0)) if entries else []
 
 
-def _owner(job: Job, run: int | None, event: Event) -> int | None:
-    """The process that prints a line. A report about a peer is not followed by the work of that peer."""
-    rank = outside.global_rank(job, event)
-    return job.proc_of(run, rank) if run is not None and rank is not None else None
+def _kinds(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[tuple[str, list[Event]]]:
+    """The lines of each entry that may be a cause, the first line of a run first: those behind it may follow from it."""
+    kinds: dict[str, list[Event]] = {}
+    for event in job.events(*entries, run=run) if entries else []:
+        if not _continued(job, run, event) and not endings.stopped(job, event):
+            kinds.setdefault(event.name, []).append(event)
+    return sorted(kinds.items(), key=lambda item: (item[1][0].stream, item[1][0].ref.seq))
 
 
-def _finding(job: Job, run: int | None, entry: Message, events: Sequence[Event], lead: bool) -> Finding:
-    assert entry.finding is not None and entry.title is not None  # as the catalogue checks
-    named = _named(job, entry, events)
+def _continued(job: Job, run: int | None, event: Event) -> bool:
+    """Whether the job worked or ended well after a line."""
+    return endings.continued(job, run, event, outside.proc_of_event(job, event))
+
+
+def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], lead: bool) -> Finding:
+    """The finding of lines that name who failed."""
+    named = said.named_self(job, events) if entry.blames == "self" else _blamed(job, entry, events)
     ranks = sorted({n.rank for n in named if n.rank is not None and n.basis is None})
     culprits = [] if entry.blames == "unknown" or _everyone(job, run, ranks) else ranks
     agreed = bool(culprits) and any(d.rank in culprits and d.root for d in collect(job, run))
-    fields = {key: _short(value) for key, value in events[0].fields.items()}
     severity = Severity.ERROR if entry.severity == "error" else Severity.WARNING
+    return _finding(
+        job,
+        run,
+        entry,
+        events,
+        named,
+        severity=severity,
+        confidence=_AGREED if agreed else _SURE if lead else _LATER,
+        ranks=ranks,
+        procs=[p for r in ranks if run is not None and (p := job.proc_of(run, r)) is not None],
+        culprits=culprits if severity is Severity.ERROR else [],
+        blamed=named if entry.blames != "unknown" and (culprits or not ranks) else [],
+    )
+
+
+def _finding(
+    job: Job,
+    run: int | None,
+    entry: Message,
+    events: Sequence[Event],
+    named: Sequence[Named],
+    *,
+    severity: Severity,
+    confidence: float,
+    ranks: Sequence[int],
+    procs: Sequence[int],
+    culprits: Sequence[int],
+    blamed: Sequence[Named],
+) -> Finding:
+    assert entry.finding is not None  # as the catalogue checks
     return new_finding(
         job,
         entry.finding,
         run=run,
-        title=entry.title.format_map({**fields, "who": _who(named)}),
+        title=said.headline(job, entry, events, named),
         severity=severity,
-        confidence=_AGREED if agreed else _SURE if lead else _LATER,
+        confidence=confidence,
         explanation=entry.meaning,
         next_step=entry.next_step or CODES[entry.finding].next_step,
         refs=[e.ref for e in events[:_SHOWN]],
         ranks=ranks,
-        procs=[p for r in ranks if run is not None and (p := job.proc_of(run, r)) is not None],
-        culprits=culprits if severity is Severity.ERROR else [],
-        named=named if entry.blames != "unknown" and (culprits or not ranks) else [],
+        procs=procs,
+        culprits=culprits,
+        named=blamed,
         stage="error",
     )
 
@@ -92,52 +127,193 @@ def _everyone(job: Job, run: int | None, ranks: Sequence[int]) -> bool:
     return size - len(ranks) <= (1 if ranks[0] == 1 else 0)
 
 
-def _named(job: Job, entry: Message, events: Sequence[Event]) -> list[Named]:
-    """The processes that the lines name, each once. A rank says more than a device, a host or a process id."""
+def _blamed(job: Job, entry: Message, events: Sequence[Event]) -> list[Named]:
+    """The processes that lines about others name."""
     out: dict[Named, None] = {}
     for event in events:
-        fields = event.fields
-        host, pid, device = fields.get("host"), fields.get("pid"), fields.get("device")
-        place = Named(
-            host=str(host) if host is not None else None,
-            pid=pid if isinstance(pid, int) and pid > 0 else None,
-            device=device if isinstance(device, int) else None,
+        at, missing = said.place(event), said.named_ranks(job, entry, [event])
+        found = [Named(rank, at.host, at.pid, device=at.device) for rank in missing]
+        out.update(dict.fromkeys(found or ([at] if at != Named() else [])))
+    return [n for n in out if n.rank is not None] or list(out)
+
+
+def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Finding]:
+    """What the end of a run shows where neither NCCL nor a watchdog explains it, what is nearest to the cause first."""
+    kinds = sorted(_kinds(job, run, entries), key=lambda item: entries[item[0]].order or 0)
+    near = [item for item in kinds if (entries[item[0]].order or 0) < _EXCEPTIONS][:1]
+    found = [_weak(job, run, entries[name], events) for name, events in near]
+    thrown = _exceptions(job, run)
+    # who waits reports; who threw for a reason of its own is the cause
+    if not found or (found[0].code == "PSM305" and any(f.culprits or f.named for f in thrown)):
+        found = thrown or found
+    if not found:
+        wraps = [_weak(job, run, entries[name], events) for name, events in kinds]
+        # the one that names a process, else the first one
+        found = [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or wraps[:1]
+    return found or _program(job, run) or _cut(job, run) or _waits(job, run)
+
+
+def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) -> Finding:
+    """The finding of lines that name only who prints them, or for whom it waits."""
+    events = sorted(events, key=lambda e: "missing" not in e.fields)  # the line that names a rank proves it
+    own = entry.blames != "peer"
+    if entry.name == "framework.engine_reports":
+        named = named_by_engine(job, run)
+    else:
+        ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
+        named = said.absent(events) or ranked or said.places(events)
+        named = named or (outside.tagged_process(job, events) if own else [])
+    procs, ranks = said.printers(job, events) if own else ([], [])
+    return _finding(
+        job,
+        run,
+        entry,
+        events,
+        named,
+        severity=Severity.ERROR,
+        confidence=entry.confidence,
+        ranks=ranks,
+        procs=procs,
+        culprits=ranks if len(ranks) == 1 else [],
+        blamed=named if not procs else [],
+    )
+
+
+def _passed_on(cascade: faults.Cascade) -> bool:
+    """Whether the first line of an error only says that a library failed in its own process: the library's line says why."""
+    known = cascade.first.known
+    return cascade.own is False and known is not None and known.blames == "self" and known.origin is False
+
+
+def _exceptions(job: Job, run: int | None) -> list[Finding]:
+    """Exceptions that name no cause, at the end of what their process prints."""
+    items = [i for i in uncaught(job, run) if not _continued(job, run, i.event) and _last_words(job, i.event)]
+    if not items:
+        return []
+    # an exception about others only passes on what another process did
+    items = [i for i in items if not faults.phrase(job, "the others are named", i.text)] or items
+    passed_on = faults.phrase(job, "the others are named", items[0].text) is not None
+    ranks = sorted({i.rank for i in items if i.rank is not None})
+    own = len(ranks) == 1 and not passed_on
+    process = [] if ranks or passed_on else thrower(job, run, [i.event for i in items])
+    who = ranks_text(ranks) if ranks else f"process {process[0].pid}" if process and process[0].rank is None else ""
+    who = who or (ranks_text([process[0].rank]) if process and process[0].rank is not None else "a process")
+    own = own or bool(process)
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"{who} ended by an uncaught exception: {items[0].text[:_LONGEST]}",
+            confidence=0.55,
+            explanation="The exception ended the program."
+            + ("" if own else " Its text does not show which rank is the cause."),
+            next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
+            refs=[i.event.ref for i in items[:4]],
+            ranks=ranks,
+            culprits=ranks if own else [],
+            named=process,
+            stage="error",
         )
-        if entry.blames != "self":
-            missing = [*ranks_in(fields.get("missing")), *ranks_in(fields.get("missing_2"))]
-            found = [Named(rank, place.host, place.pid, device=place.device) for rank in missing]
-            out.update(dict.fromkeys(found or ([place] if place != Named() else [])))
-            continue
-        rank, local = outside.global_rank(job, event), fields.get("local_rank")
-        if rank is not None:
-            out[Named(rank, place.host, place.pid, device=place.device)] = None
-        elif isinstance(local, int):
-            out[Named(local, place.host, place.pid, f"{ASSUMED}local rank", place.device)] = None
-        elif place != Named():
-            out[place] = None
-    if not out and entry.blames == "self":
-        out.update(dict.fromkeys(outside.tagged_process(job, events)))
-    ranked = [n for n in out if n.rank is not None]
-    return ranked or list(out)
+    ]
 
 
-def _who(named: Sequence[Named]) -> str:
-    ranks = sorted({n.rank for n in named if n.rank is not None})
-    if ranks:
-        local = any(n.basis is not None for n in named)
-        return ranks_text(ranks).replace("rank", "local rank") if local else ranks_text(ranks)
-    if len(named) != 1:
-        return f"{len(named)} processes" if named else "a process"
-    (only,) = named
-    if only.pid is not None:
-        return f"process {only.pid}" if only.host is None else f"{only.host}:{only.pid}"
-    where = [f"device {only.device}"] if only.device is not None else []
-    where += [f"host {only.host}"] if only.host is not None else []
-    return "a process on " + " of ".join(where)
+def _last_words(job: Job, event: Event) -> bool:
+    """Whether no process of the stream prints much after it."""
+    return not any(
+        p.stream == event.stream and p.last.seq > event.ref.seq + endings.WENT_ON for p in job.scan.processes
+    )
 
 
-def _short(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = " ".join(value.split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+def _program(job: Job, run: int | None) -> list[Finding]:
+    """The program's own statement that it failed."""
+    events = [
+        e
+        for e in job.events("program.failed", run=run)
+        if not _continued(job, run, e) and not endings.stopped(job, e) and _last_words(job, e)
+    ]
+    if not events:
+        return []
+    reason = said.short(events[0].fields.get("what")) or _below(job, events[0])
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"the program says that its training failed{f': {reason}' if reason else ''}",
+            confidence=0.55,
+            explanation="The program reports a failure. The log does not show which rank is the cause.",
+            next_step="Read the lines of the same rank around this one, and give the output of all ranks.",
+            refs=[e.ref for e in events[:4]],
+            ranks=sorted({r for e in events if (r := outside.global_rank(job, e)) is not None}),
+            stage="error",
+        )
+    ]
+
+
+def _cut(job: Job, run: int | None) -> list[Finding]:
+    """A warning about a traceback whose exception is not in the log."""
+    heads = [e for e in unfinished(job, run) if not _continued(job, run, e)]
+    if not heads:
+        return []
+    # a part of a program that reports its exception in this way ends with it, as SGLang's scheduler does
+    last = [e for e in heads if "part" in e.fields]
+    heads = last or heads
+    ranks = sorted(
+        {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
+    )
+    who = ranks_text(ranks) if ranks else "a process"
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception, which the log does not show"
+            if last
+            else f"{who} printed a Python traceback at the end of the log, which is cut before its exception",
+            severity=Severity.ERROR if last else Severity.WARNING,
+            confidence=0.7 if last else 0.5,
+            explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
+            culprits=ranks if len(last) == 1 else [],
+            next_step="Give the rest of the log: the line below the stack names the exception.",
+            refs=[e.ref for e in heads[:4]],
+            ranks=ranks,
+            stage="error",
+        )
+    ]
+
+
+def _waits(job: Job, run: int | None) -> list[Finding]:
+    """A warning about a wait of XLA or vLLM that is open when the log ends."""
+    ended = {e.stream: (e.last or e.ref).seq for e in job.events("xla.rendezvous.unstuck", run=run)}
+    names = ("xla.rendezvous.waits", "framework.engine_waits")
+    events = [
+        e
+        for e in job.events(*names, run=run)
+        if not _continued(job, run, e) and (e.last or e.ref).seq > ended.get(e.stream, -1)
+    ]
+    entry = faults.message(job, events[0].name) if events else None
+    if entry is None:
+        return []
+    what, seconds = str(events[0].fields.get("what", "")), events[0].fields.get("seconds")
+    title = f"XLA waits for `{what[:_LONGEST]}`" if what else "vLLM waits for its workers"
+    return [
+        new_finding(
+            job,
+            "PSM305",
+            run=run,
+            title=f"{title} for {seconds} s when the log ends: it is slow or it hangs",
+            severity=Severity.WARNING,
+            confidence=0.5,
+            explanation=entry.meaning,
+            next_step=entry.next_step,
+            refs=[e.ref for e in events[-4:]],
+            stage="error",
+        )
+    ]
+
+
+def _below(job: Job, event: Event) -> str:
+    ref = lines.below(job, event.ref)
+    text = " ".join("".join(e.text for e in job.quotes.of(ref)).split()) if ref is not None else ""
+    return text[:_LONGEST]

@@ -7,7 +7,7 @@ one that timed out, it runs another operation under the same number, or it repor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -103,16 +103,7 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
             title=f"watchdog timeout: {what}{name} did not finish{limit} on {_short(stuck or waiting)}; {why}",
             confidence=0.95 if behind or differing else 0.9,
             explanation=_waits(silent),
-            next_step=(
-                afterwards.step(job, run, f"Find out what {ranks_text(blamed)} did instead.", first.timeout)
-                if blamed
-                else afterwards.step(job, run, f"Look first at the output of {ranks_text(suspects)}.", first.timeout)
-                if suspects
-                else afterwards.step(
-                    job, run, "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT, first.timeout, every=True
-                )
-                + f" {_CHECK_LINKS}"
-            ),
+            next_step=_next_step(job, run, group, waiting, first, blamed, suspects),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
             procs=_procs(job, run, (m.rank for m in reporters)),
@@ -126,6 +117,23 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
         place = f"{what}{name}" if name else f"{op} #{work}" if work is not None else op
         out.append(_never_entered(job, run, place, stuck or waiting, behind, absent, why, refs[:2]))
     return out
+
+
+def _next_step(
+    job: Job,
+    run: int | None,
+    group: Group,
+    waiting: Sequence[Member],
+    first: Member,
+    blamed: Collection[int],
+    suspects: Collection[int],
+) -> str:
+    if blamed:
+        return afterwards.step(job, run, f"Find out what {ranks_text(blamed)} did instead.", first.timeout)
+    if suspects:
+        return afterwards.step(job, run, f"Look first at the output of {ranks_text(suspects)}.", first.timeout)
+    more = "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT
+    return afterwards.step(job, run, more, first.timeout, every=True) + f" {_CHECK_LINKS}"
 
 
 def _short(members: Sequence[Member]) -> str:

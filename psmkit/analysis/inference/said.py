@@ -1,0 +1,178 @@
+"""Lines that say by themselves who failed, waits or is late: the processes that they are about, who prints them, and their headline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from psmkit.analysis.facts import lines, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import names_of, ranks_text, words
+from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
+from psmkit.catalogue import Message, titles
+from psmkit.logparse.types import Event, Ref, Value
+from psmkit.model import Named
+
+__all__ = ["absent", "headline", "named_ranks", "named_self", "place", "places", "printers", "short"]
+
+_LONGEST = 80
+_MOST = 3  # values that a title lists
+_MOST_LISTED = 4096  # ranks of a block
+_NOBODY = ("a process", "0 processes")
+
+
+def printers(job: Job, events: Iterable[Event]) -> tuple[list[int], list[int]]:
+    """The processes whose ids these lines give, and the ranks of them and of the launcher's tags.
+
+    A stream with one process may hold lines of others, so the stream of a line proves neither.
+    """
+    events = list(events)
+    found = (outside.proc_of_event(job, e) for e in events if isinstance(e.fields.get("pid"), int))
+    procs = list(dict.fromkeys(p for p in found if p is not None))
+    tagged = {r for e in events if (r := rank_of_tag(e.tag)) is not None}
+    return procs, sorted(tagged | {r for p in procs if (r := job.rank_of(p)) is not None})
+
+
+def place(event: Event) -> Named:
+    """The host, process id and device that a line names."""
+    host, pid, device = event.fields.get("host"), event.fields.get("pid"), event.fields.get("device")
+    return Named(
+        host=str(host) if host is not None else None,
+        pid=pid if isinstance(pid, int) and pid > 0 else None,
+        device=device if isinstance(device, int) else None,
+    )
+
+
+def places(events: Iterable[Event]) -> list[Named]:
+    """The address that all lines blame, or the processes that they name. A process with its host hides the same one without it."""
+    events = list(events)
+    addresses = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
+    if addresses:
+        return [Named(host=next(iter(addresses)))] if len(addresses) == 1 else []
+    found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
+    whole = {p.pid for p in found if p.host is not None}
+    return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]
+
+
+def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
+    """The ranks in the fields ``missing``, and those that Horovod lists one a line below ``Missing ranks:``."""
+    found = {r for e in events for name in ("missing", "missing_2") for r in ranks_in(e.fields.get(name))}
+    return sorted(found | (_listed(job, events) if entry.name == "horovod.stalled" else set()))
+
+
+def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
+    """Who prints these lines about itself, each once. A rank says more than a device, a host or a process id."""
+    out: dict[Named, None] = {}
+    for event in events:
+        at, rank, local = place(event), outside.global_rank(job, event), event.fields.get("local_rank")
+        if rank is not None:
+            out[Named(rank, at.host, at.pid, device=at.device)] = None
+        elif isinstance(local, int):
+            out[Named(local, at.host, at.pid, f"{ASSUMED}local rank", at.device)] = None
+        elif at != Named():
+            out[at] = None
+    return [n for n in out if n.rank is not None] or list(out) or outside.tagged_process(job, events)
+
+
+def absent(events: Iterable[Event]) -> list[Named]:
+    """The rank for which several ranks wait in vain, if it is the only one, and waits for none itself."""
+    waits: dict[int, set[int]] = {}
+    reporters: set[int] = set()
+    for event in events:
+        rank, peer, value = (event.fields.get(name) for name in ("rank", "peer", "value"))  # a value is about any peer
+        if isinstance(rank, int):
+            reporters.add(rank)
+            if isinstance(peer, int) and value is None:
+                waits.setdefault(peer, set()).add(rank)
+    late = [peer for peer in waits if peer not in reporters]
+    if len(late) != 1 or len(reporters) < 2 or waits[late[0]] != reporters:
+        return []
+    return [Named(late[0], basis=f"{ASSUMED}rank of its group")]
+
+
+def headline(job: Job, entry: Message, events: Sequence[Event], named: Sequence[Named]) -> str:
+    """The title of an entry, filled from these lines. ``named`` are the processes that they are about."""
+    assert entry.title is not None
+
+    def value(blank: titles.Blank) -> str | None:
+        if blank.name in ("who", "by"):
+            who = _text(named) if blank.name == "who" else _printer(job, events)
+            return None if who in _NOBODY and blank.default is not None else who
+        return _value(blank, [v for e in events if (v := e.fields.get(blank.name)) not in (None, "")])
+
+    # the barriers of DeepEP say more than a title can
+    return (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)
+
+
+def short(value: Value | None) -> str:
+    """A value of a field for a headline."""
+    text = " ".join((f"{value:g}" if isinstance(value, float) else str("" if value is None else value)).split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _value(blank: titles.Blank, values: Sequence[Value]) -> str | None:
+    if not values:
+        return None
+    if blank.form == "ranks":
+        return ranks_text(v for v in values if isinstance(v, int))
+    if blank.form == "seconds":
+        return short(int(values[0]) // 1000)
+    if blank.form in ("list", "only"):
+        texts = sorted({short(v) for v in values})
+        return words(texts, _MOST) if blank.form == "list" or len(texts) == 1 else None
+    return short(values[0])
+
+
+def _printer(job: Job, events: Sequence[Event]) -> str:
+    """The processes that print these lines."""
+    procs, ranks = printers(job, events)
+    if procs:
+        return names_of(job, procs)
+    inside = {r for e in events if (r := outside.rank_inside(job, e)) is not None}
+    return ranks_text({*ranks, *inside}) if ranks or inside else _text([n for n in places(events) if n.pid is not None])
+
+
+def _text(named: Sequence[Named]) -> str:
+    ranks = sorted({n.rank for n in named if n.rank is not None})
+    if ranks:
+        local = any((n.basis or "").endswith("local rank") for n in named)
+        return ranks_text(ranks).replace("rank", "local rank") if local else ranks_text(ranks)
+    if len(named) != 1:
+        host = next(iter(named)).host if len({n.host for n in named}) == 1 else None
+        return f"{len(named)} processes{f' on {host}' if host else ''}" if named else "a process"
+    (only,) = named
+    if only.pid is not None:
+        return f"process {only.pid}" if only.host is None else f"{only.host}:{only.pid}"
+    where = [f"device {only.device}"] if only.device is not None else []
+    where += [f"host {only.host}"] if only.host is not None else []
+    return "a process on " + " of ".join(where)
+
+
+def _barrier(events: Iterable[Event]) -> str | None:
+    """Who gave up in a barrier of DeepEP. A value above 0 means that the peer did not come."""
+    fields = [e.fields for e in events]
+    ranks = {r for f in fields if isinstance(r := f.get("rank"), int)}
+    late = {p for f in fields if isinstance(v := f.get("value"), int) and v > 0 and isinstance(p := f.get("peer"), int)}
+    if not ranks:
+        return None
+    wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in a barrier of DeepEP"
+    return f"{wait}: {ranks_text(late)} did not come" if 0 < len(late) < _MOST else wait
+
+
+def _listed(job: Job, events: Iterable[Event]) -> set[int]:
+    out: set[int] = set()
+    for event in events:
+        ref, text = _next(job, event.ref, event.tag)
+        for _ in range(_MOST_LISTED if text == "Missing ranks:" else 0):
+            ref, text = _next(job, ref, event.tag)
+            rank, listed, _ = text.partition(": [")
+            if not listed or not (found := ranks_in(rank.rstrip("!"))):
+                break
+            out.update(found)
+    return out
+
+
+def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:
+    """The line below another, and its text without the tag."""
+    below = lines.below(job, ref) if ref is not None else None
+    return below, without_tag("".join(e.text for e in job.quotes.of(below)) if below is not None else "", tag)

@@ -1,0 +1,71 @@
+"""Each form of a tag that a launcher puts before a line, or a framework into it, and the numbers that it holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from psmkit.analysis.facts import tags
+
+# tag: rank, local rank, number of a process, process id
+BEFORE = {
+    "[rank5]:": (5, None, 5, None),
+    "rank 5": (5, None, 5, None),
+    "[node7 rank5]": (5, None, None, None),
+    "[2]:": (None, 2, 2, None),
+    "[default2]:": (None, 2, None, None),
+    "[trainer_12]:": (None, 12, None, None),
+    "[1,5]<stdout>:": (5, None, 5, None),
+    "1,5": (5, None, 5, None),
+    "5:": (5, None, 5, None),
+    "(VllmWorker rank=5 pid=812)": (5, None, 5, 812),
+    "(VllmWorker TP5 pid=812)": (5, None, 5, 812),
+    "(Worker_DP0_PP0_TP5_EP5 pid=812)": (5, None, 5, 812),
+    "(Worker_DP1_TP1_EP3 pid=812)": (3, None, 3, 812),
+    "(Worker_PP1_TP5 pid=812)": (None, None, None, 812),
+    "(Worker_DP1_TP5 pid=812)": (None, None, None, 812),
+    "(RayWorker pid=812, ip=10.0.0.7)": (None, None, None, 812),
+    "worker-5": (None, None, None, None),
+    "": (None, None, None, None),
+}
+INSIDE = {
+    "  [role0|8]: step": 8,
+    "[trainer12|4]: step": 12,
+    "node7: [rank5]: step": 5,
+    " [1,5]<stderr>:step": 5,
+    "[5]<stdout>:step": 5,
+    "[2026-03-01 10:00:00 DP1 PP0 TP5 EP5] step": 5,
+    "[10:00:00.123 TP5] step": 5,
+    "[2026-03-01 10:00:00 PP1 TP5] step": None,
+    "[03/01/2026-10:00:00] [TRT-LLM] [RANK 5] [E] step": 5,
+    "[rank: 5] step": 5,
+    "2026-03-01 10:00:00,123: rank5[11][MainThread]: INFO: step": 5,
+    "[workload:5(1) infra:0(0)] step": 5,
+    "[process=5][thread=MainThread] step": 5,
+    "[TensorRT-LLM][ERROR][5] step": 5,
+    "[TRT-LLM] [E] [5] step": 5,
+    "rank 5 of 8, [5] step, [GPU 5]": None,
+}
+
+
+@pytest.mark.parametrize("tag", BEFORE)
+def test_a_tag_before_a_line_gives_the_numbers_that_it_holds(tag: str) -> None:
+    read = tags.rank_of_tag, tags.local_rank_of_tag, tags.slot_of_tag, tags.pid_of_tag
+    assert tuple(of(tag) for of in read) == BEFORE[tag]
+    assert all(of(None) is None for of in read)
+
+
+@pytest.mark.parametrize("text", INSIDE)
+def test_a_tag_inside_a_line_gives_the_rank(text: str) -> None:
+    assert tags.rank_in_line(text) == INSIDE[text]
+
+
+def test_the_last_tag_of_several_actors_names_the_process() -> None:
+    assert tags.process_of_tags("(Runner pid=7) (WorkerDict pid=903, ip=10.0.0.7) step") == (903, "10.0.0.7")
+    assert tags.process_of_tags("(EngineCore_DP0 pid=77) step") == (77, None)
+    assert tags.process_of_tags("pid=77") == (None, None)
+
+
+def test_each_form_has_a_line_in_these_tables() -> None:
+    for forms, lines in ((tags.BEFORE, BEFORE), (tags.INSIDE, INSIDE)):
+        unused = [f.text.pattern for f in forms if not any(f.text.search(line) for line in lines)]
+        assert unused == []
