@@ -314,7 +314,8 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 stage=chosen.stage,
                 device=n.device,
                 rank_basis=n.basis,
-                either=CODES[chosen.code].two_ends and len(chosen.named) > 1,
+                either=n.either,
+                peer_unnamed=n.peer_unnamed,
             )
             for n in chosen.named[:_MOST_UNNAMED]
         )

@@ -29,8 +29,8 @@ class Culprit:
     """The rank or process to blame. Unknown parts are None.
 
     ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
-    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are the two ends of a connection,
-    and the lines do not show which of them broke it.
+    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are ends of a connection,
+    and the lines do not show which end broke it; ``peer_unnamed``: nor do they name the other end.
     """
 
     run: int
@@ -44,6 +44,7 @@ class Culprit:
     stage: str | None = None
     rank_basis: str | None = None
     either: bool = False
+    peer_unnamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

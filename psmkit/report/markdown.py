@@ -43,7 +43,9 @@ def render(report: Report, options: Options | None = None) -> str:
         stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         reason = culprit_why(culprit, report)
         why = f": {reason}" if reason else ""
-        out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
+        one = "one end of the connection" if culprit.peer_unnamed else "one of the two ends" if culprit.either else ""
+        whole = f"{one}: {culprit_name(culprit)}" if one else culprit_name(culprit)
+        out.append(f"- **culprit** {markdown_text(whole + stage + why)}")
     if (finding := behind(report)) is not None:
         if finding.evidence:
             item = finding.evidence[0]
