@@ -114,7 +114,7 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
         if finding.run not in (None, run.index):
             continue
         error, code = finding.severity is Severity.ERROR, CODES[finding.code]
-        if error and (finding.code == "PSM402" or finding.stage in ("killed", "died", "crashed")):
+        if error and (code.dies or finding.stage in ("killed", "died", "crashed")):
             out.dead.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)
         if error and finding.stage == "lost":
             out.lost.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)

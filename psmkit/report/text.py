@@ -165,8 +165,9 @@ def _counts(report: Report) -> str:
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     page.blank()
     counts = dict.fromkeys((Severity.ERROR, Severity.WARNING, Severity.INFO), 0)
-    for finding in report.findings:
-        counts[finding.severity] += 1
+    for part in fold_causes(report, everything=True):  # findings about one cause are one entry below
+        counts[report.findings[part.shown[0].finding].severity] += len(part.shown)
+    counts[Severity.INFO] = sum(finding.severity is Severity.INFO for finding in report.findings)
     found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
     notes = [f for f in report.findings if f.severity is Severity.INFO]
     hidden = notes and not (_shows_notes(report, options) and (options.verbose or any(_told(f) for f in notes)))
