@@ -283,7 +283,7 @@ def test_the_headline_names_a_place_without_the_common_folder() -> None:
 
 def test_findings_about_one_cause_count_once() -> None:
     report = samples.hung()
-    error, warning = (n for n, f in enumerate(report.findings) if f.severity is not Severity.INFO)
+    warning, error = (n for n, f in enumerate(report.findings) if f.severity is not Severity.INFO)
     other = dataclasses.replace(report.findings[error], code="PSM401")
     report = dataclasses.replace(report, findings=(*report.findings, other))
     together = Cause(error, same=(len(report.findings) - 1,), follows=(warning,))
