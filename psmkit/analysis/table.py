@@ -73,7 +73,12 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
             communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
             rank_basis=claim.basis if claim is not None else None,
             rank_dispute=_dispute(job, proc),
+            devices=(device,) if device is not None else _devices(job, proc) if len(threads) == 1 else (),
         )
+
+
+def _devices(job: Job, proc: int) -> tuple[int, ...]:
+    return tuple(sorted(job.numbering.devices.get(proc, ())))
 
 
 @once

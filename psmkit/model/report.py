@@ -109,6 +109,7 @@ class RankRow:
     """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``.
 
     ``rank_basis`` is as in :class:`Culprit`; ``rank_dispute`` names the evidence that contradicts itself, so that the rank is unknown.
+    ``devices`` are all devices of the row; ``device`` is None if there are several.
     """
 
     run: int
@@ -123,6 +124,7 @@ class RankRow:
     communicators: tuple[str, ...] = ()
     rank_basis: str | None = None
     rank_dispute: str | None = None
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

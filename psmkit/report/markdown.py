@@ -10,7 +10,7 @@ from psmkit.report.escape import markdown_text, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
-from psmkit.report.ranktable import FOLD_ABOVE
+from psmkit.report.ranktable import FOLD_ABOVE, device_text
 from psmkit.report.summary import (
     about,
     behind,
@@ -97,7 +97,7 @@ def _row(row: RankRow, many: bool, culprit: bool) -> list[str]:
         return "?" if value is None else str(value)
 
     rank = known(row.rank) + (" (culprit)" if culprit else "")
-    cells = [rank, known(row.host), known(row.pid), known(row.device), row.state, row.stage, row.last or ""]
+    cells = [rank, known(row.host), known(row.pid), device_text(row), row.state, row.stage, row.last or ""]
     return [*([str(run_number(row.run))] if many else []), *cells]
 
 
