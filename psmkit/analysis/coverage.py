@@ -13,6 +13,7 @@ from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
+    CODES,
     Communicator,
     Coverage,
     Finding,
@@ -126,7 +127,6 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     files = job.scan.files
     unseen = [absent(job, run.index) for run in job.runs]
     missing = sorted({rank for ranks in unseen for rank in ranks.listed})
-    lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     notes = [
         f"the last line of {files[i].path} is not complete: it was cut, or its process still writes it"
@@ -134,6 +134,8 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     ]
     notes += list(getattr(job.scan, "notes", ()))
     instead = _instead(job, runs, findings)
+    # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
+    outside = _no_nccl(job) or (instead is not None and any(CODES[f.code].from_outside for f in findings))
     if instead is not None:
         notes.append(f"missing for a verdict: {instead}")
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
@@ -154,7 +156,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
             Shape(s.shape, s.count, files[s.first.file].path, s.first.line) for s in job.scan.shapes[:_MOST_SHAPES]
         ),
         missing_ranks=tuple(missing),
-        missing_subsystems=lacking,
+        missing_subsystems=() if outside else _missing_subsystems(job),
         rerun_with={} if healthy or instead is not None else _rerun(),
         notes=tuple(notes),
         beside=_beside(job),
@@ -198,14 +200,19 @@ def _messages(job: Job) -> Mapping[str, Message]:
     return (getattr(job.scan, "catalogue", None) or load()).by_name
 
 
+def _no_nccl(job: Job) -> bool:
+    """Whether no line is NCCL's."""
+    return job.scan.totals.matched <= _beside(job) and not job.scan.totals.unmatched
+
+
 def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str | None:
     """What an undecided input lacks where more lines of NCCL would not decide; None where they may."""
     if not runs or any(r.verdict is not Verdict.INCONCLUSIVE or r.suspects for r in runs):
         return None
     by_name = _messages(job)
     names = [name for name in (*job.scan.counts.names, *job.scan.events.names) if name in by_name]
-    if job.scan.totals.matched <= _beside(job) and not job.scan.totals.unmatched:
-        if any(f.code == "PSM408" for f in findings):
+    if _no_nccl(job):
+        if any(CODES[f.code].from_outside for f in findings):
             return "what sent the signal: the lines before it, and the logs of the scheduler and of the other nodes"
         if any(name.startswith(_BENCHMARKS) for name in names):
             return "the end of the log, where the benchmark prints its summary or its error"

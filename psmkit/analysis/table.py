@@ -73,7 +73,12 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
             communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
             rank_basis=claim.basis if claim is not None else None,
             rank_dispute=_dispute(job, proc),
+            devices=(device,) if device is not None else _devices(job, proc) if len(threads) == 1 else (),
         )
+
+
+def _devices(job: Job, proc: int) -> tuple[int, ...]:
+    return tuple(sorted(job.numbering.devices.get(proc, ())))
 
 
 @once
@@ -114,7 +119,7 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
         if finding.run not in (None, run.index):
             continue
         error, code = finding.severity is Severity.ERROR, CODES[finding.code]
-        if error and (finding.code == "PSM402" or finding.stage in ("killed", "died", "crashed")):
+        if error and (code.dies or finding.stage in ("killed", "died", "crashed")):
             out.dead.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)
         if error and finding.stage == "lost":
             out.lost.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)

@@ -80,7 +80,7 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
     if hanging and failing and any(CODES[f.code].reported_by_watchdog for f in hanging):
         # A watchdog ends a hung job by killing it, so those deaths follow from the hang.
         failing = [f for f in failing if not CODES[f.code].caused_by_watchdog or f.stage == "killed"]
-    if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(f.code == "PSM402" for f in failing):
+    if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(CODES[f.code].dies for f in failing):
         # What other ranks print about a rank that was stopped from outside is a consequence.
         return Verdict.HUNG, stopped[0]
     if failing:
@@ -328,7 +328,8 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 stage=chosen.stage,
                 device=n.device,
                 rank_basis=n.basis,
-                either=CODES[chosen.code].two_ends and len(chosen.named) > 1,
+                either=n.either,
+                peer_unnamed=n.peer_unnamed,
             )
             for n in chosen.named[:_MOST_UNNAMED]
         )

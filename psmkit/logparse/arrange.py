@@ -11,7 +11,7 @@ from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import table
 from psmkit.logparse.inputs import Input, Reader, natural
 
-__all__ = ["Arrangement", "arrange"]
+__all__ = ["Arrangement", "arrange", "names_process"]
 
 _HEAD = 1 << 18
 _SIGHTINGS = 4096
@@ -46,6 +46,11 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
         for file in files:
             stream_of[file] = number
     return Arrangement(streams, stream_of, _homes(streams, heads))
+
+
+def names_process(item: Input, catalogue: Catalogue) -> bool:
+    """Whether the first lines of an input name the processes that printed them."""
+    return bool(_head(item, catalogue).threads)
 
 
 def _head(item: Input, catalogue: Catalogue) -> _Head:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from psmkit.logparse.archives import HEAD, Budget, members
+from psmkit.logparse.copies import same
 from psmkit.logparse.foreign import sniff
 from psmkit.logparse.formats import archive, binary, compression, encoding, is_record
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
@@ -43,6 +44,7 @@ class _Search:
     refused: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
     catalogues: dict[str, None] = field(default_factory=dict)
+    again: dict[str, str] = field(default_factory=dict)  # another path to a file, and the one that is read
     _looked: set[str] = field(default_factory=set)
     _spool: Spool | None = None
 
@@ -58,7 +60,9 @@ class _Search:
         if item.place is not None:
             self.found[item.path] = item  # of members with the same name, the last one counts
         else:
-            self.found.setdefault(os.path.realpath(item.path), item)
+            known = self.found.setdefault(os.path.realpath(item.path), item)
+            if os.path.normpath(known.path) != os.path.normpath(item.path):
+                self.again[item.path] = known.path
 
     # ---- what a user names ----
 
@@ -250,6 +254,7 @@ def discover(
     if notes is not None:
         notes += [f"{item.path}: the file is empty" for item in found if not item.size and any(i.size for i in found)]
         notes += lines
+        notes += same(search.again.items())
     return found
 
 

@@ -41,7 +41,8 @@ class Named:
     """A process to blame as a text names it: none of the processes that printed NCCL's lines. Unknown parts are None.
 
     ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`. ``comm`` is the process group of torch that ``rank`` counts in, if
-    the lines do not show the global rank.
+    the lines do not show the global rank. ``either``: it is one end of a connection that failed, and the lines do not show which end broke it;
+    ``peer_unnamed``: nor do they name the other end.
     """
 
     rank: int | None = None
@@ -50,6 +51,8 @@ class Named:
     basis: str | None = None
     device: int | None = None
     comm: str | None = None
+    either: bool = False
+    peer_unnamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Code:
         survived: whether an error line of this code is worth a finding if the job survived it.
         general: it says that something failed, not what: of two equal findings the one with another code comes first.
         headline: an inconclusive verdict is stated with the title of such a finding.
+        dies: the ranks that it blames are dead.
+        from_outside: something outside the job ended it: more lines of NCCL's do not show what.
         by_text: the text of the error decides what to do, where a phrase of the catalogue knows it.
         while_open: a finding of this code is dropped when the verdict of its run is not inconclusive.
     """
@@ -91,6 +93,8 @@ class Code:
     general: bool = False
     headline: bool = False
     while_open: bool = False
+    dies: bool = False
+    from_outside: bool = False
     by_text: bool = False
     meaning: str
     next_step: str

@@ -29,8 +29,8 @@ class Culprit:
     """The rank or process to blame. Unknown parts are None.
 
     ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
-    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are the two ends of a connection,
-    and the lines do not show which of them broke it.
+    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are ends of a connection,
+    and the lines do not show which end broke it; ``peer_unnamed``: nor do they name the other end.
     """
 
     run: int
@@ -44,6 +44,7 @@ class Culprit:
     stage: str | None = None
     rank_basis: str | None = None
     either: bool = False
+    peer_unnamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class RankRow:
     """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``.
 
     ``rank_basis`` is as in :class:`Culprit`; ``rank_dispute`` names the evidence that contradicts itself, so that the rank is unknown.
+    ``devices`` are all devices of the row; ``device`` is None if there are several.
     """
 
     run: int
@@ -122,6 +124,7 @@ class RankRow:
     communicators: tuple[str, ...] = ()
     rank_basis: str | None = None
     rank_dispute: str | None = None
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

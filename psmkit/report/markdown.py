@@ -10,7 +10,7 @@ from psmkit.report.escape import markdown_text, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
-from psmkit.report.ranktable import FOLD_ABOVE
+from psmkit.report.ranktable import FOLD_ABOVE, device_text
 from psmkit.report.summary import (
     about,
     behind,
@@ -43,7 +43,9 @@ def render(report: Report, options: Options | None = None) -> str:
         stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         reason = culprit_why(culprit, report)
         why = f": {reason}" if reason else ""
-        out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
+        one = "one end of the connection" if culprit.peer_unnamed else "one of the two ends" if culprit.either else ""
+        whole = f"{one}: {culprit_name(culprit)}" if one else culprit_name(culprit)
+        out.append(f"- **culprit** {markdown_text(whole + stage + why)}")
     if (finding := behind(report)) is not None:
         if finding.evidence:
             item = finding.evidence[0]
@@ -95,7 +97,7 @@ def _row(row: RankRow, many: bool, culprit: bool) -> list[str]:
         return "?" if value is None else str(value)
 
     rank = known(row.rank) + (" (culprit)" if culprit else "")
-    cells = [rank, known(row.host), known(row.pid), known(row.device), row.state, row.stage, row.last or ""]
+    cells = [rank, known(row.host), known(row.pid), device_text(row), row.state, row.stage, row.last or ""]
     return [*([str(run_number(row.run))] if many else []), *cells]
 
 

@@ -10,7 +10,7 @@ from psmkit.model.wording import counted
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
-__all__ = ["FOLD_ABOVE", "Table", "fit", "legend", "rank_table"]
+__all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "legend", "rank_table"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks keep a line for each rank
@@ -65,6 +65,12 @@ def _text(value: object) -> str:
     return "?" if value is None else str(value)
 
 
+def device_text(row: RankRow) -> str:
+    """``3``, ``0,1`` for a process with several devices, ``?`` if none is known."""
+    devices = (row.device,) if row.device is not None else row.devices
+    return ranges(devices).replace(", ", ",") or "?"
+
+
 def _one(row: RankRow, many: bool) -> list[str]:
     # Readers count runs from 1.
     return [
@@ -72,7 +78,7 @@ def _one(row: RankRow, many: bool) -> list[str]:
         _text(row.rank),
         _text(row.host),
         _text(row.pid),
-        _text(row.device),
+        device_text(row),
         row.state,
         row.stage,
         f"{row.lines:,}",
@@ -86,7 +92,7 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     name = ranges(ranks) + (f" (+{unknown} of unknown rank)" if unknown and ranks else "")
     hosts = {row.host for row in rows}
     pids = sum(row.pid is not None for row in rows)
-    devices = sorted({row.device for row in rows if row.device is not None})
+    devices = sorted({d for row in rows for d in (row.devices if row.device is None else (row.device,))})
     return [
         *([ranges({row.run + 1 for row in rows})] if many else []),
         name or f"{unknown} of unknown rank",
@@ -142,7 +148,10 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
 
 #: What the table shows that no word of it explains. A state that says it, such as "failed", needs no line.
 _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
-    (lambda row: None in (row.rank, row.host, row.pid, row.device), "?: not in the log"),
+    (
+        lambda row: None in (row.rank, row.host, row.pid) or device_text(row) == "?",
+        "?: not in the log",
+    ),
     (lambda row: row.state == "open", "open: the log does not show its end"),
     (lambda row: row.state == "victim", "victim: the error of another process ended it"),
     (lambda row: row.stage == "-", "stage -: no line shows one"),

@@ -95,10 +95,14 @@ def _who(page: Page, report: Report) -> None:
         stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         of_run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
         text = f"{culprit_name(culprit)}{of_run}{stage}" + (f": {reason}" if reason else "")
-        if culprit.either:
-            text = f"one end of this connection: {text}" if not number else f"or {text}"
+        if culprit.peer_unnamed:
+            text = f"one end: {text}" if not number else f"and {text}"
+        elif culprit.either:
+            text = f"one of {text}" if not number else f"and {text}"
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
+            if culprit.peer_unnamed:
+                text += "; the lines do not name the others" if number else "; the line does not name the other"
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
         lead = Span("who:     " if not number else "         ", "culprit")
         page.wrap(text, indent="  ", hang=" " * 11, lead=lead)
@@ -161,8 +165,9 @@ def _counts(report: Report) -> str:
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     page.blank()
     counts = dict.fromkeys((Severity.ERROR, Severity.WARNING, Severity.INFO), 0)
-    for finding in report.findings:
-        counts[finding.severity] += 1
+    for part in fold_causes(report, everything=True):  # findings about one cause are one entry below
+        counts[report.findings[part.shown[0].finding].severity] += len(part.shown)
+    counts[Severity.INFO] = sum(finding.severity is Severity.INFO for finding in report.findings)
     found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
     notes = [f for f in report.findings if f.severity is Severity.INFO]
     hidden = notes and not (_shows_notes(report, options) and (options.verbose or any(_told(f) for f in notes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -370,3 +371,33 @@ def test_a_line_with_a_process_id_elsewhere_names_no_actor(tmp_path: Path) -> No
     far = "\tpid: 99\n" + "step 1 of 100\n" * 40
     report = told(tmp_path, far + actor(None, "10.0.0.7"))
     assert not any(c.pid == 99 for c in report.culprits)
+
+
+def _signalled(pids: Iterable[int]) -> str:
+    agent, api = "torch.distributed.elastic.agent.server.api", "torch.distributed.elastic.multiprocessing.api"
+    sent = "".join(f"WARNING:{api}:Sending process {pid} closing signal SIGTERM\n" for pid in pids)
+    return f"WARNING:{agent}:Received 15 death signal, shutting down workers\n{sent}"
+
+
+def test_the_worker_that_torchrun_skips_is_a_suspect(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(_signalled([165, 166, 168, 169]))
+    report = psmkit.analyze([tmp_path / "job.log"])
+    (finding,) = (f for f in report.findings if f.code == "PSM408")
+    assert report.verdict == "inconclusive"
+    assert not report.culprits
+    assert "Suspect: process 167." in finding.explanation
+    assert [e.line for e in finding.evidence] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "pids",
+    [
+        pytest.param([165, 166, 167, 168], id="no gap"),
+        pytest.param([165, 167], id="two workers"),
+        pytest.param([165, 170, 175, 180], id="ids with gaps of their own"),
+        pytest.param([165, 167, 169, 170, 171], id="two gaps"),
+    ],
+)
+def test_process_ids_without_one_gap_show_no_suspect(pids: list[int], tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(_signalled(pids))
+    assert not any("Suspect" in f.explanation for f in psmkit.analyze([tmp_path / "job.log"]).findings)

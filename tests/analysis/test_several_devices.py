@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,3 +141,29 @@ def test_the_only_process_is_named_if_its_own_threads_are_its_peers(tmp_path: Pa
     # with one device, or beside another process, the peer is somewhere else
     assert not analyze(tmp_path, lost_service((0,))).culprits
     assert not analyze(tmp_path, lost_service((0, 1), (77, 78))).culprits
+
+
+ROW = "#  Rank {:2} Group  0 Pid {:6} on         n0 device {:2} [0x0{}] NVIDIA A100\n"
+LINES = (
+    "n0:500:500 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    "n0:500:502 [1] graph/search.cc:890 NCCL WARN Could not find a path for pattern 4, falling back to simple order\n"
+)
+
+
+def test_the_table_of_a_benchmark_names_the_ranks_of_a_process(tmp_path: Path) -> None:
+    report = analyze(tmp_path, ROW.format(0, 500, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
+    assert [(r.rank, r.device, r.devices) for r in report.ranks] == [(0, 0, (0,)), (1, 1, (1,))]
+
+
+def test_a_table_with_one_row_for_each_process_names_one_rank_each(tmp_path: Path) -> None:
+    report = analyze(tmp_path, ROW.format(0, 400, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
+    assert [(r.pid, r.rank, r.device) for r in report.ranks if r.pid == 500] == [(500, 1, 1)]
+
+
+def test_a_process_of_unknown_ranks_shows_all_its_devices(tmp_path: Path) -> None:
+    report = analyze(tmp_path, LINES + "n0:500:503 [3] NCCL INFO Connected all rings\n")
+    (row,) = report.ranks
+    assert (row.device, row.devices) == (None, (1, 3))
+    assert "n0    500  1,3  " in render(report, "text")
+    assert "| 1,3 |" in render(report, "markdown")
+    assert json.loads(render(report, "json"))["ranks"][0]["devices"] == [1, 3]

@@ -82,3 +82,13 @@ def test_a_last_line_that_stops_in_a_message_is_called_incomplete(tmp_path: Path
     report = report_of(tmp_path, f"{INIT}{HEAD}{TIMINGS[:70]}")
     (note,) = [note for note in report.coverage.notes if "last line" in note]
     assert "is not complete" in note
+
+
+@pytest.mark.parametrize("log", [SIGNAL, TABLE], ids=["a signal from outside", "a benchmark without NCCL's lines"])
+def test_a_log_without_nccl_lacks_no_subsystem(log: str, tmp_path: Path) -> None:
+    assert report_of(tmp_path, log).coverage.missing_subsystems == ()
+
+
+def test_a_log_of_nccl_names_the_subsystems_that_it_lacks(tmp_path: Path) -> None:
+    assert "PROXY" in report_of(tmp_path, INIT).coverage.missing_subsystems
+    assert "PROXY" in report_of(tmp_path, f"{INIT}{TABLE}").coverage.missing_subsystems

@@ -138,7 +138,7 @@ def scan_one(path: Path, text: str, messages: Catalogue) -> ScanResult:
 
 def test_two_runs_with_births_are_two_streams(tmp_path: Path, messages: Catalogue) -> None:
     (tmp_path / "a.log").write_text(rank(1))
-    (tmp_path / "b.log").write_text(rank(1))
+    (tmp_path / "b.log").write_text(rank(1) + "step 2\n")  # equal files would be one log
     result = scan(tmp_path, catalogue=messages)
     assert [(p.stream, p.pid) for p in result.processes] == [(0, 1), (1, 1)]
 

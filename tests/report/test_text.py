@@ -279,3 +279,13 @@ def test_the_headline_names_a_place_without_the_common_folder() -> None:
     reason = f"rank 3 owes Setup, or its log was cut after {folder}/nccl.rank3.log:141"
     first = text(dataclasses.replace(report, reason=reason, runs=())).splitlines()[0]
     assert "cut after nccl.rank3.log:141" in first
+
+
+def test_findings_about_one_cause_count_once() -> None:
+    report = samples.hung()
+    warning, error = (n for n, f in enumerate(report.findings) if f.severity is not Severity.INFO)
+    other = dataclasses.replace(report.findings[error], code="PSM401")
+    report = dataclasses.replace(report, findings=(*report.findings, other))
+    together = Cause(error, same=(len(report.findings) - 1,), follows=(warning,))
+    assert "Findings: 2 errors, 1 warning, 8 notes" in text(report)
+    assert "Findings: 1 error, 8 notes" in text(dataclasses.replace(report, causes=(together,)))

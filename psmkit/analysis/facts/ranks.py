@@ -51,6 +51,7 @@ class Evidence:
     claims: dict[int, dict[int, Claim]] = field(default_factory=lambda: defaultdict(dict))  # the first of each rank
     by_device: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     devices: dict[int, frozenset[int]] = field(default_factory=dict)
+    listed: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # devices by a program's own table
     local: dict[int, int] = field(default_factory=dict)
     helpers: frozenset[str] = frozenset()
     spread: set[int] = field(default_factory=set)  # processes of a communicator on several hosts
@@ -111,6 +112,9 @@ def evidence(scan: ScanData) -> Evidence:
         if fd.client is not None and fd.rank is not None and (fd.done is None or fd.server is not None):
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
     out.devices = _devices(scan, out.helpers)
+    for proc, listed in out.listed.items():
+        if len(listed) > 1:  # what its lines show may be only the first of them
+            out.devices[proc] = out.devices.get(proc, frozenset()) | listed
     _outside(scan, out, pids)
     _tags(scan, out)
     _own_proxies(scan, out)
@@ -149,6 +153,9 @@ def _stated(scan: ScanData, named: Mapping[str, str], out: Evidence, pids: Mappi
             first.append((at, who, rank, name))
         chosen = device if event is None and (device > 0 or (device == 0 and name not in out.helpers)) else None
         chosen = _selected(event, out.helpers) if event is not None else chosen
+        if event is not None and event.proc < 0 and isinstance(device := event.fields.get("device"), int):
+            chosen = device  # a table of ranks names the process and the device of each
+            out.listed[who].add(device)
         if chosen is not None:
             out.by_device[who, chosen].add(rank)
     refs = events.refs(np.array([at for at, *_ in first], dtype=np.intp))

@@ -421,6 +421,7 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
         ]
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
+            asked = _unlisted(job, run, events[0]) if "launch.elastic.death_signal" in names else None
             out.append(
                 new_finding(
                     job,
@@ -429,9 +430,36 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     title=text + (f": {why}" if why is not None and "cancelled" not in names[0] else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
-                    explanation=_FROM_OUTSIDE if "launch.elastic.death_signal" in names else None,
-                    next_step=step,
-                    refs=[events[0].ref],
+                    explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
+                    if "launch.elastic.death_signal" in names
+                    else None,
+                    next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
+                    refs=[events[0].ref, *(asked[1] if asked is not None else ())],
                 )
             )
     return out
+
+
+#: Of a worker that torchrun does not end.
+_UNLISTED = (
+    " Suspect: process {}. torchrun ends the workers that still run, and their process ids are consecutive but for this one: "
+    "it may be a worker that had ended before. No line shows its end."
+)
+#: With fewer workers, a gap between their process ids says nothing.
+_FEWEST_WORKERS = 4
+
+
+def _unlisted(job: Job, run: int | None, first: Event) -> tuple[int, list[Ref]] | None:
+    """The only process id that torchrun skips when it ends its workers after a signal, with the lines beside the gap."""
+    sent: dict[int, Event] = {}
+    for event in job.events("launch.elastic.sigterm"):
+        pid, later = event.fields.get("pid"), event.stream == first.stream and event.ref.seq > first.ref.seq
+        if later and event.tag == first.tag and job.run_of_event(event) == run and isinstance(pid, int):
+            sent.setdefault(pid, event)
+    pids = sorted(sent)
+    if len(pids) < _FEWEST_WORKERS or pids[-1] - pids[0] != len(pids):
+        return None
+    below = next(pid for pid, after in itertools.pairwise(pids) if after != pid + 1)
+    if any(p.pid == below + 1 and p.last.seq > first.ref.seq for p in job.scan.processes):
+        return None  # it still prints
+    return below + 1, [sent[below].ref, sent[below + 2].ref]

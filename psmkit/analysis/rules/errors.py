@@ -9,8 +9,11 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from psmkit.analysis.facts import settings
+from psmkit.analysis.facts import deaths, settings
+from psmkit.analysis.facts.aborts import aborted_before
+from psmkit.analysis.facts.death import FAULTS, KILLED
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of, ranks_text
@@ -263,29 +266,57 @@ def _above(one: Ref, other: Ref, job: Job) -> bool:
 
 
 def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
-    """The peer that a line blames or that several ranks name; else both ends of the only connection that failed.
+    """The peer that a line blames or that several ranks name; else the ends of the only connection that failed, as far as the lines name them.
 
     Only an address that no process of the input has counts.
     """
     first = group[0].first
     peers = blame.addressed(c.first.event for c in group)
-    if _one_link(job, group[0]) is not None:
+    if _one_link(job, group[0]) is not None or first.known is None or faults.unknown(first.event):
         return []
-    if not peers or first.known is None or faults.unknown(first.event):
-        return []
+    if not peers:
+        return _near_ends(job, group, code)
     if down := _links_down(job, job.run_of(group[0].proc)):
         # the other end reported an error of its own device; does a line show that it has this address?
         there = job.process(down[0]).host
         if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends or there in {p.host for p in peers}:
             return []
-        return [_end(job, down[0]), _end(job, group[0].proc, first.event)]
+        return _either(_end(job, down[0]), _end(job, group[0].proc, first.event))
     if not CODES[code].two_ends:
         return peers if first.known.blames == "peer" else []
     # a peer that closed its end is gone, and what several ranks cannot reach is at the other end
     broke = faults.phrase(job, "a connection broke", faults.body(job, first.event)) is not None
     if broke or len({c.proc for c in group}) > 1:
         return peers
-    return [_end(job, group[0].proc, first.event), *peers]
+    return _either(_end(job, group[0].proc, first.event), *peers)
+
+
+def _either(*ends: Named, peer_unnamed: bool = False) -> list[Named]:
+    """Ends of a connection that failed, where no line shows which end broke it."""
+    return [replace(end, either=True, peer_unnamed=peer_unnamed) for end in ends]
+
+
+def _near_ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
+    """The reporters of a failed network operation whose lines name no peer: each is one end. Of more than two, the first by the clock.
+
+    Nobody, if an abort came before it, or if a process died that can be the peer.
+    """
+    known, run = group[0].first.known, job.run_of(group[0].proc)
+    if known is None or known.blames != "peer" or not CODES[code].two_ends or run is None:
+        return []
+    if any(blame.target(job, c.first.event) or blame.addressed([c.first.event]) for c in group):
+        return []
+    ours = {c.proc for c in group}
+    if any(d.proc not in ours and (d.oom or d.signal in (KILLED, *FAULTS)) for d in deaths.collect(job, run)):
+        return []
+    if any(aborted_before(job, proc, group[0].first.ref) for proc in job.runs[run].procs):
+        return []
+    if len(group) > 2:
+        times = sorted((c.first.event.time or "", at) for at, c in enumerate(group))
+        if not times[0][0] or times[0][0] == times[1][0]:
+            return []
+        group = [group[times[0][1]]]
+    return _either(*(_end(job, c.proc, c.first.event) for c in group), peer_unnamed=True)
 
 
 def _end(job: Job, proc: int, event: Event | None = None) -> Named:

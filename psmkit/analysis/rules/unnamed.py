@@ -6,6 +6,7 @@ Such a line belongs to no process, so no chain can be followed, but it still sho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
@@ -164,4 +165,6 @@ def _named(
         return ours if known.blames != "peer" else []
     peers = blame.addressed(events)
     unsure = all("err" in event.fields for event in events)
-    return [*peers, *(ours if host and peers and unsure else [])]
+    if not (host and peers and unsure):
+        return peers
+    return [replace(end, either=True) for end in (*peers, *ours)]

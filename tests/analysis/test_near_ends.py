@@ -1,0 +1,73 @@
+"""A network operation that failed, in lines that name no peer: the reporter is one end of the connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis import analyze
+from psmkit.model import Report, Verdict
+from psmkit.report import markdown, text
+
+OFI = "ofi_process_cq:1039 NCCL WARN NET/OFI Request 0x7f2b8c0701b8 completed with error. RC: 20. Error: unknown error. Completed length: 0, Request: { dev: 1, direction: SEND }"
+IB = "transport/net_ib.cc:856 NCCL WARN NET/IB : Got completion with error 12, opcode 0, len 4, vendor err 129"
+PEER = "transport/net_ib.cc:856 NCCL WARN NET/IB : Got completion from peer 10.9.9.9<4500> with error 12, opcode 0, len 4, vendor err 129"
+
+
+def _line(rank: int, message: str, time: str = "") -> str:
+    return f"[1,{rank}]<stdout>:{time}n{rank}:{500 + rank}:{600 + rank} [0] {message}\n"
+
+
+def _report(tmp_path: Path, *lines: str) -> Report:
+    log = tmp_path / "job.log"
+    log.write_text("".join(lines))
+    return analyze([str(log)])
+
+
+@pytest.mark.parametrize("message", [OFI, IB], ids=["libfabric", "InfiniBand"])
+def test_the_only_reporter_is_one_end(message: str, tmp_path: Path) -> None:
+    report = _report(tmp_path, _line(13, message))
+    assert report.verdict is Verdict.FAILED
+    (end,) = report.culprits
+    assert (end.rank, end.pid, end.either, end.peer_unnamed) == (13, 513, True, True)
+    assert "who:     one end: rank 13 (n13:513" in text.render(report)
+    assert "the line does not name the other" in text.render(report)
+    assert "**culprit** one end of the connection: rank 13" in markdown.render(report)
+
+
+def test_two_reporters_are_both_named(tmp_path: Path) -> None:
+    report = _report(tmp_path, _line(3, IB), _line(5, IB))
+    assert [c.rank for c in report.culprits] == [3, 5]
+    assert all(c.peer_unnamed for c in report.culprits)
+    assert "the lines do not name the others" in text.render(report)
+
+
+def test_of_many_reporters_the_first_by_the_clock_is_named(tmp_path: Path) -> None:
+    stamped = [_line(r, IB, f"[2026-01-01 10:00:{30 - r:02}] ") for r in range(4)]
+    assert [c.rank for c in _report(tmp_path, *stamped).culprits] == [3]
+    assert not _report(tmp_path, *(_line(r, IB) for r in range(4))).culprits
+
+
+def test_a_peer_that_the_line_names_is_the_other_end(tmp_path: Path) -> None:
+    report = _report(tmp_path, _line(3, PEER))
+    assert [(c.rank, c.host, c.either, c.peer_unnamed) for c in report.culprits] == [
+        (3, "n3", True, False),
+        (None, "10.9.9.9", True, False),
+    ]
+    assert "who:     one of rank 3 (n3:503" in text.render(report)
+    assert "and the process at 10.9.9.9" in text.render(report)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        _line(3, "NCCL INFO comm 0x5 rank 3 nranks 8 cudaDev 0 busId 1000 - Abort COMPLETE"),
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+        + "srun: error: n6: task 6: Out Of Memory\n",
+    ],
+    ids=["an abort", "a peer that was killed"],
+)
+def test_a_failure_that_follows_blames_no_reporter(before: str, tmp_path: Path) -> None:
+    report = _report(tmp_path, before, _line(3, OFI))
+    assert 3 not in [c.rank for c in report.culprits]
