@@ -113,6 +113,32 @@ static void begin(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_re
     w->ref = rec->ref;
 }
 
+/* Where the text of a line begins that continues another one: behind a mark of a quotation, and behind a tag and a time
+ * as the other line has them. */
+static uint32_t text_start(struct ls_scan *scan, const struct ls_wrapped *w, const char *s, uint32_t n)
+{
+    struct ls_prefix p = {0};
+    ls_parse_noise(s, 0, n, &p);
+    bool tag = p.tag_len && ls_tag_id(scan, s + p.tag, p.tag_len) == w->tag, time = p.time_len && w->time_len;
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t before = i;
+        while (i < n && (s[i] == ' ' || s[i] == '>' || s[i] == '\t')) i++;
+        if (tag && i == p.tag) {
+            i += p.tag_len;
+            while (i < n && s[i] == '<' && memchr(s + i, '>', n - i))
+                i = (uint32_t)((const char *)memchr(s + i, '>', n - i) - s) + 1;
+            if (i < n && s[i] == ':') i++;
+        }
+        if (time && (i == p.time || i + 1 == p.time)) {
+            i = p.time + p.time_len;
+            if (i < n && s[i] == ']') i++;
+        }
+        if (i == before) break;
+    }
+    return i < n ? i : 0;
+}
+
 /* Join a line to the text that is open, with a blank or without. Returns whether a pattern that starts in the open text
  * matched; if the joined text is still open, the line stays joined. */
 static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_record *rec, const char *s, uint32_t n)
@@ -161,7 +187,8 @@ bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s
     if (w->n) {
         /* a line that says something by itself continues nothing */
         if (look_at(scan, s, n, n).match == n) {
-            if (join(scan, w, rec, s, n)) return true;
+            uint32_t at = text_start(scan, w, s, n);
+            if (join(scan, w, rec, s + at, n - at)) return true;
         } else
             w->n = 0;
     }

@@ -34,21 +34,22 @@ _SRUN = re.compile(r"^(\d{1,18})\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
 # vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
 # others are 0. Without pipelines the number among the experts' ranks is the rank.
-_VLLM = re.compile(
-    r"^\((?:VllmWorker rank=(\d{1,18})"
+_VLLM_TAG = (
+    r"\((?:VllmWorker rank=(\d{1,18})"
     r"|(?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(\d{1,18})(?:_DCP\d+)?(?:_EP\d+)?"
-    r"|Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(\d{1,18})) pid=\d+\)$"
+    r"|Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(\d{1,18})) pid=\d+\)"
 )
+_VLLM = re.compile(f"^{_VLLM_TAG}$")
 _TORCH = re.compile(r"\brank\s*(\d{1,18})")
 # A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, in the first stage of a
 # pipeline; its releases print the time in several forms), TensorRT-LLM, Lightning, Composer, NVIDIA's resiliency extension, Orbax (JAX's
 # process).
 _IN_LINE = (
     re.compile(r"\[rank(\d{1,18})\]:"),
-    re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
-    re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
+    re.compile(r"\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
+    re.compile(r"\[(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(
-        r"^\s*\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "
+        r"\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "
     ),
     re.compile(r"\[TRT-LLM\] \[RANK (\d{1,18})\]"),
     re.compile(r"\[rank: (\d{1,18})\] "),
@@ -56,9 +57,10 @@ _IN_LINE = (
     re.compile(r"\[workload:(\d{1,18})\(\d+\) infra:"),
     re.compile(r"\[process=(\d{1,18})\]\[thread="),
     re.compile(r"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(\d{1,18})\] "),
+    re.compile(_VLLM_TAG),
 )
 # torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
-_ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
+_ROLES = re.compile(r"\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
 _OUTPUTS = ("<stdout>:", "<stderr>:", ":")
 
 
@@ -96,7 +98,7 @@ def is_default_group(fields: Mapping[str, Value]) -> bool:
 
 def rank_in_line(text: str) -> int | None:
     """The rank in a tag inside a line."""
-    both = _ROLES.match(text)
+    both = _ROLES.search(text)
     return max(int(both.group(1)), int(both.group(2))) if both is not None else _first(_IN_LINE, text)
 
 
