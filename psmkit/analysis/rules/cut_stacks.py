@@ -59,7 +59,9 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
     """A worker whose report of an exception is cut behind its first line."""
     who, ranks, named = _who(job, run, heads)
     what, method = str(heads[0].fields["what"]).strip(), heads[0].fields.get("method")
-    passed_on = faults.phrase(job, "the others are named", what) is not None
+    # what NCCL's errors are called is no word about others
+    named_others = faults.phrase(job, "the others are named", what.removeprefix("NCCL error: ").partition(" - ")[0])
+    passed_on = (named_others or faults.phrase(job, "a peer failed", what)) is not None
     return new_finding(
         job,
         "PSM402",
