@@ -126,7 +126,7 @@ static uint32_t text_start(struct ls_scan *scan, const struct ls_wrapped *w, con
     bool mark = tag || time;
     for (;;) {
         uint32_t before = i;
-        for (; i < n && (s[i] == ' ' || s[i] == '>' || s[i] == '\t'); i++) mark |= s[i] == '>';
+        for (; i < n && (s[i] == ' ' || s[i] == '>' || s[i] == '\t'); i++) mark |= s[i] == '>' || i > before;
         if (tag && i == p.tag) {
             i += p.tag_len;
             while (i < n && s[i] == '<' && memchr(s + i, '>', n - i))

@@ -82,7 +82,7 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
 def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     """Frames without the head of their traceback and without an exception. A logger's level shows whether it is one."""
     calls = [e for e in frames if str(e.fields.get("fn", "")).startswith(_CALLS)]
-    error = all(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
+    error = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
     who, ranks, named = _who(job, run, frames)
     last = str((calls or frames)[-1].fields.get("fn"))
     through = next((str(e.fields["fn"]) for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
