@@ -69,7 +69,7 @@ def tagged(tag: str, text: str) -> str:
 SAMPLES = {
     "torchrun": Sample(
         f"train.py FAILED\n{BAR}Failures:\n{worker(1, 3, 1)}{worker(2, 2, 1)}{BAR}{ROOT}{worker(0, 1, 1)}",
-        "failed", (1, "n2", 4712), (ROOT.strip(), "rank      : 1 (local_rank: 1)"), joins=False,
+        "failed", (1, "n2", 4712), (ROOT.strip(), "rank      : 1 (local_rank: 1)"),
     ),
     "torchrun 1.9": Sample(
         f"train.py FAILED\n{BAR}Root Cause:\n{old_worker(0, 1)}{BAR}Other Failures:\n  <NO_OTHER_FAILURES>\n",
@@ -85,7 +85,7 @@ SAMPLES = {
         "failed", (3, "n2", 4711), ("rank 3",), joins=False,
     ),
     "srun": Sample("srun: error: n2: task 3: Exited with exit code 1\n", "failed", (3, "n2", None), ("task 3",)),
-    "horovod": Sample(f"{STALL}Missing ranks:\n1: [allreduce.grad_0, allreduce.grad_1 ...]\n", "hung", (1, None, None), ("One or more", "Missing", "1: ["), joins=False, wraps=False),
+    "horovod": Sample(f"{STALL}Missing ranks:\n1: [allreduce.grad_0, allreduce.grad_1 ...]\n", "hung", (1, None, None), ("One or more", "Missing", "1: ["), wraps=False),
     "horovod, mpirun": Sample(
         tagged("[1,0]<stderr>:", f"{STALL}Missing ranks:\n1: [allreduce.grad_0]\n"), "hung", (1, None, None), ("<stderr>:One or more", "Missing", "1: ["), joins=False, wraps=False,
     ),
