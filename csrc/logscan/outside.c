@@ -2,6 +2,8 @@
  * column or between words; a line that ends within a pattern is joined with the ones after it. */
 #include "scanner.h"
 
+#include <ctype.h>
+
 /* Attempts on one line, and then as many on its last bytes: launchers print a status behind a long command. */
 enum { BUDGET = 400, TAIL = 200 };
 
@@ -113,6 +115,33 @@ static void begin(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_re
     w->ref = rec->ref;
 }
 
+/* Where the text of a line begins that continues another one: behind a mark of a quotation, and behind a tag and a time
+ * as the other line has them. */
+static uint32_t text_start(struct ls_scan *scan, const struct ls_wrapped *w, const char *s, uint32_t n)
+{
+    struct ls_prefix p = {0};
+    ls_parse_noise(s, 0, n, &p);
+    bool tag = p.tag_len && ls_tag_id(scan, s + p.tag, p.tag_len) == w->tag, time = p.time_len && w->time_len;
+    uint32_t i = 0;
+    bool mark = tag || time;
+    for (;;) {
+        uint32_t before = i;
+        for (; i < n && (s[i] == ' ' || s[i] == '>' || s[i] == '\t'); i++) mark |= s[i] == '>' || i > before;
+        if (tag && i == p.tag) {
+            i += p.tag_len;
+            while (i < n && s[i] == '<' && memchr(s + i, '>', n - i))
+                i = (uint32_t)((const char *)memchr(s + i, '>', n - i) - s) + 1;
+            if (i < n && s[i] == ':') i++;
+        }
+        if (time && (i == p.time || i + 1 == p.time)) {
+            i = p.time + p.time_len;
+            if (i < n && s[i] == ']') i++;
+        }
+        if (i == before) break;
+    }
+    return mark && i < n ? i : 0;
+}
+
 /* Join a line to the text that is open, with a blank or without. Returns whether a pattern that starts in the open text
  * matched; if the joined text is still open, the line stays joined. */
 static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_record *rec, const char *s, uint32_t n)
@@ -154,19 +183,64 @@ static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_rec
     return false;
 }
 
-bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+/* Whether a record of another process begins at i: [rank3]: or (Worker pid=12, ip=10.0.0.1), behind text that ended. */
+static bool record_at(const char *s, uint32_t i, uint32_t n)
+{
+    uint32_t k = i, end = i;
+    while (end > 0 && s[end - 1] == ' ') end--;
+    if (end == i || end == 0 || strchr("])}|:,>-([", s[end - 1])) {
+        static const char folded[] = " across cluster]";
+        uint32_t len = sizeof folded - 1;
+        if (end == i || end < len || memcmp(s + end - len, folded, len) != 0) return false;
+    }
+    if (s[k++] == '(') {
+        while (k < n && (isalnum((unsigned char)s[k]) || s[k] == '_' || s[k] == '.')) k++;
+        if (k == i + 1 || n - k < 6 || memcmp(s + k, " pid=", 5) != 0) return false;
+        for (k += 5; k < n && isdigit((unsigned char)s[k]);) k++;
+        return s[k - 1] != '=' && k < n && (s[k] == ')' || s[k] == ',');
+    }
+    if (n - i < 8 || memcmp(s + k, "rank", 4) != 0) return false;
+    for (k += 4; k < n && isdigit((unsigned char)s[k]);) k++;
+    return s[k - 1] != 'k' && k + 1 < n && s[k] == ']' && s[k + 1] == ':';
+}
+
+/* The next record on a line that lost its line breaks; n if there is none. A head alone is no record. */
+static uint32_t next_part(const char *s, uint32_t from, uint32_t n)
+{
+    enum { LEAST = 40 };
+    for (uint32_t i = from + LEAST; i < n; i++)
+        if ((s[i] == '[' || s[i] == '(') && s[i - 1] == ' ' && record_at(s, i, n)) return i;
+    return n;
+}
+
+static bool match_part(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
 {
     struct ls_wrapped *w = &scan->files.at[rec->ref.file].wrapped;
     if (w->ref.line + w->lines != rec->ref.line) w->n = 0;
     if (w->n) {
         /* a line that says something by itself continues nothing */
         if (look_at(scan, s, n, n).match == n) {
-            if (join(scan, w, rec, s, n)) return true;
+            uint32_t at = text_start(scan, w, s, n);
+            if (join(scan, w, rec, s + at, n - at)) return true;
         } else
             w->n = 0;
     }
     uint32_t open;
     bool joined = w->n != 0, found = pass_on(scan, rec, s, n, true, &open);
     if (!joined && open < n) begin(scan, w, rec, s, open, n);
+    return found;
+}
+
+bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    uint32_t end = next_part(s, 0, n);
+    struct ls_record first = *rec;
+    bool found = match_part(scan, rec, s, end);
+    for (uint32_t at = end; at < n; at = end) {
+        struct ls_record part = first;
+        end = next_part(s, at, n);
+        scan->files.at[rec->ref.file].wrapped.n = 0;
+        found |= match_part(scan, &part, s + at, end - at);
+    }
     return found;
 }

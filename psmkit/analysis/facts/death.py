@@ -32,7 +32,8 @@ class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
     ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
-    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first. ``time`` is
+    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
+    failed after the first one. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
     the last printed text. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
@@ -49,6 +50,7 @@ class Death:
     root: bool = False
     by_peer: bool = False
     listed: bool = False
+    later: bool = False
     time: str = ""
     local: int | None = None
     where: str | None = None
@@ -85,6 +87,7 @@ class Death:
         self.root |= other.root
         self.by_peer |= other.by_peer
         self.listed &= other.listed
+        self.later |= other.later
         self.time = self.time or other.time
 
 

@@ -22,6 +22,7 @@ _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.ab
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
     "launch.elastic.root_cause",
+    "launch.elastic.others",
     "launch.elastic.time",
     "launch.elastic.host",
     "launch.elastic.rank",
@@ -226,14 +227,16 @@ def _place(job: Job, run: int | None, death: Death) -> None:
 def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
     """torchrun's summary: separate lines for host, rank, exit code and signal of each failed worker."""
     out: list[Death] = []
-    root, host, current = False, None, None
+    root, later, host, current = False, False, None, None
     time = ""
     for event in events:
         if event.name not in _BLOCK:
             continue
         if event.name == "launch.elastic.root_cause":
-            root, host, current = True, None, None
+            root, later, host, current = True, False, None, None
             root_event = event
+        elif event.name == "launch.elastic.others":
+            root, later, host, current = False, True, None, None
         elif event.name == "launch.elastic.time":
             time = str(event.fields.get("time", ""))
         elif event.name == "launch.elastic.host":
@@ -243,7 +246,7 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
             root, host, current = False, None, None
         elif event.name == "launch.elastic.rank":
             told = str(host.fields["host"]) if host is not None else None
-            current = Death(root=root, listed=not root, time=time, host=told)
+            current = Death(root=root, listed=not root, later=later, time=time, host=told)
             time = ""
             current.events = [event, *([root_event] if root else [])]
             rank = event.fields.get("rank")
@@ -258,7 +261,11 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
                 current.exited(event.fields.get("exitcode"))
                 pid = event.fields.get("pid")
                 current.pid = pid if isinstance(pid, int) else None
-    return [d for d in out if d.signal is not None or d.code]
+    for death in out:
+        if death.root and death.signal is None and death.code is None:
+            # the block names its worker also where the log is cut before the exit code
+            death.where = "torchrun calls it the first failure"
+    return [d for d in out if d.signal is not None or d.code or d.where is not None]
 
 
 def _actors(job: Job, events: Iterable[Event]) -> list[Death]:

@@ -65,7 +65,7 @@ STOPS = (
 )
 # Lines of frameworks, launchers, kernels and libraries beside NCCL.
 _OUTSIDE = (
-    *("launch.", "sys.", "torch.", "framework.", "nccltests."),
+    *("launch.", "sys.", "torch.", "framework.", "nccltests.", "python."),
     *(
         "gloo.",
         "ofi.",

@@ -84,17 +84,18 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
 
 @once
 def _traceback_heads(job: Job) -> dict[Ref, Ref]:
-    """The head of the Python traceback that each exception without a tag ends: the next exception below the head ends it."""
+    """The head of the Python traceback that each exception without a rank in its tag ends: the next exception below the head ends it."""
     out: dict[Ref, Ref] = {}
-    open_: dict[int, Ref] = {}
+    open_: dict[tuple[int, str | None], Ref] = {}
     for event in job.events(
         "sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda.", "framework."
     ):
-        if event.tag is not None or event.proc >= 0:
+        if rank_of_tag(event.tag) is not None or event.proc >= 0:
             continue
+        place = event.stream, event.tag
         if event.name == "sys.python.traceback":
-            open_[event.stream] = event.ref
-        elif (head := open_.pop(event.stream, None)) is not None and event.ref.seq - head.seq < _STACK_LINES:
+            open_[place] = event.ref
+        elif (head := open_.pop(place, None)) is not None and event.ref.seq - head.seq < _STACK_LINES:
             out[event.ref] = head
     return out
 

@@ -48,9 +48,15 @@ def _form(program: str, text: str, whole: bool = False) -> Form:
     return Form(program, re.compile(text), whole)
 
 
+# vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
+# others are 0. Without pipelines the number among the experts' ranks is the rank.
+_VLLM = (
+    rf"\(VllmWorker rank=(?P<rank>{_N}) pid=\d+\)",
+    rf"\((?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(?P<rank>{_N})(?:_DCP\d+)?(?:_EP\d+)? pid=\d+\)",
+    rf"\(Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(?P<rank>{_N}) pid=\d+\)",
+)
+
 #: What stands before a line, cut off by the scanner. torchrun's numbers are local ranks; the others are ranks of the job.
-#: vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
-#: others are 0. Without pipelines the number among the experts' ranks is the rank.
 BEFORE = (
     _form("torch", rf"\brank\s*(?P<rank>{_N})"),
     _form("torch", rf"^\[?rank *(?P<rank>{_N})\]?:?$", whole=True),
@@ -58,29 +64,19 @@ BEFORE = (
     _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$"),
     _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True),
     _form("srun", rf"^(?P<rank>{_N})\]?:?$", whole=True),
-    _form("vLLM", rf"^\(VllmWorker rank=(?P<rank>{_N}) pid=\d+\)$", whole=True),
-    _form(
-        "vLLM",
-        rf"^\((?:Worker_|VllmWorker )(?:DP0_)?(?:PP0_)?(?:PCP0_)?TP(?P<rank>{_N})(?:_DCP\d+)?(?:_EP\d+)? pid=\d+\)$",
-        whole=True,
-    ),
-    _form(
-        "vLLM",
-        rf"^\(Worker_(?:DP\d+_)?(?:PCP\d+_)?(?:TP\d+_)?(?:DCP\d+_)?EP(?P<rank>{_N}) pid=\d+\)$",
-        whole=True,
-    ),
+    *(_form("vLLM", f"^{text}$", whole=True) for text in _VLLM),
     _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})"),
 )
 #: A tag inside the line, after that of another launcher. SGLang's number is a tensor-parallel rank, in the first stage of a pipeline; its releases
 #: print the time in several forms. torchelastic's holds a local and a global rank in either order.
 INSIDE = (
-    _form("torchelastic", rf"^\s*\[[A-Za-z_]+(?P<rank>{_N})\|(?P<rank_2>{_N})\]:"),
+    _form("torchelastic", rf"\[[A-Za-z_]+(?P<rank>{_N})\|(?P<rank_2>{_N})\]:"),
     _form("torch", rf"\[rank(?P<rank>{_N})\]:"),
-    _form("mpirun", rf"^\s*\[\d+,(?P<rank>{_N})\]<std(?:out|err)>:"),
-    _form("horovodrun", rf"^\s*\[(?P<rank>{_N})\]<std(?:out|err)>:"),
+    _form("mpirun", rf"\[\d+,(?P<rank>{_N})\]<std(?:out|err)>:"),
+    _form("horovodrun", rf"\[(?P<rank>{_N})\]<std(?:out|err)>:"),
     _form(
         "SGLang",
-        r"^\s*\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
+        r"\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
         rf" TP(?P<rank>{_N})(?: EP\d+)?\] ",
     ),
     _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
@@ -92,6 +88,7 @@ INSIDE = (
         "TensorRT-LLM",
         rf"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(?P<rank>{_N})\] ",
     ),
+    *(_form("vLLM", text) for text in _VLLM),
 )
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
 ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,13 @@ from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Effect, Named
 
-__all__ = ["Raised", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished"]
+__all__ = ["Raised", "headless", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
 _LONGEST = 160
+# Below the last frame of a traceback stand its code, perhaps marks under it, and the exception.
+_FRAME_LINES = 3
 # What may end a traceback, or be printed by a program that goes on.
 _TEXTS = (
     "sys.python.exception",
@@ -32,6 +35,8 @@ _TEXTS = (
 )
 # So many characters identify the begin of a text.
 _TYPE = 40
+# The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
+_ENGINE = re.compile(r"_DP(\d+)\b\w* pid=")
 # So many lines are read for the process that they show.
 _MOST_LINES = 400
 # Ray prints equal lines of several processes once, with the tag of one of them.
@@ -66,7 +71,7 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
                 line = "".join(e.text for e in job.quotes.of(event.ref))
                 out.setdefault(own, Raised(own, event, without_tag(line, event.tag)[:_LONGEST]))
             continue
-        head = _before(heads, event)
+        head = _before(heads, event) or _frame(job, event)
         if head is None:
             continue
         text = _text(job, event)
@@ -130,7 +135,8 @@ def named_by_engine(job: Job, run: int | None) -> list[Named]:
     An engine of vLLM that is not the first one of several counts its ranks from 0.
     """
     events = job.events("framework.engine_reports", run=run)
-    first = [e for e in events if "_DP" not in (e.tag or "") or "_DP0" in (e.tag or "")]
+    engines = ((e, _ENGINE.search("".join(q.text for q in job.quotes.of(e.ref)))) for e in events)
+    first = [e for e, engine in engines if engine is None or engine[1] == "0"]
     ranks = {rank for e in first if isinstance(rank := e.fields.get("rank"), int)}
     return [Named(rank) for rank in ranks] if len(ranks) == 1 else []
 
@@ -153,7 +159,7 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
         if job.run_of_event(event) != run or id(event) in causes or endings.stopped(job, event):
             continue
         text = _text(job, event)
-        if _before(heads, event) is not None or _tagged(job, event, text):
+        if _before(heads, event) is not None or _frame(job, event) is not None or _tagged(job, event, text):
             out.append(Raised(outside.global_rank(job, event), event, text))
     return out
 
@@ -167,6 +173,30 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
     for process in job.scan.processes:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
     return [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
+
+
+def headless(job: Job, run: int | None) -> list[Event]:
+    """The frames of Python stacks in streams that show neither the head of a traceback nor an exception: both ends are cut off."""
+    whole = {e.stream for e in job.events("sys.python.", *_TEXTS)} | {p.stream for p in job.scan.processes}
+    return [e for e in job.events("python.frame") if job.run_of_event(e) == run and e.stream not in whole]
+
+
+@once
+def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
+    """Where frames of Python stacks stand, by stream and tag."""
+    out: dict[tuple[int, str | None], list[tuple[int, Event]]] = {}
+    for event in job.events("python.frame"):
+        out.setdefault((event.stream, event.tag), []).append(((event.last or event.ref).seq, event))
+    for found in out.values():
+        found.sort(key=lambda item: item[0])
+    return out
+
+
+def _frame(job: Job, event: Event) -> Event | None:
+    """The frame just above an exception: a traceback whose head is cut off."""
+    found = _frames(job).get((event.stream, event.tag), [])
+    at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
+    return found[at - 1][1] if at and event.ref.seq - found[at - 1][0] <= _FRAME_LINES else None
 
 
 def _tagged(job: Job, event: Event, text: str) -> bool:
@@ -186,9 +216,9 @@ def _places(job: Job, run: int | None, name: str) -> dict[tuple[int, str | None]
 
 
 def _before(places: dict[tuple[int, str | None], list[Event]], event: Event) -> Event | None:
-    """The last of these events before another, with the same launcher's tag and not too far from it."""
+    """The last of these events before another, with the same launcher's tag and not too far from it, or in its line where line breaks are lost."""
     found = places.get((event.stream, event.tag), [])
-    at = bisect.bisect_left(found, event.ref.seq, key=lambda e: e.ref.seq)
+    at = bisect.bisect_right(found, event.ref.seq, key=lambda e: e.ref.seq)
     if at and event.ref.seq - found[at - 1].ref.seq < _STACK_LINES:
         return found[at - 1]
     return None

@@ -163,10 +163,10 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
     out: set[int] = set()
     for event in events:
         ref, text = _next(job, event.ref, event.tag)
-        for _ in range(_MOST_LISTED if text == "Missing ranks:" else 0):
+        for _ in range(_MOST_LISTED if text.endswith("Missing ranks:") else 0):
             ref, text = _next(job, ref, event.tag)
-            rank, listed, _ = text.partition(": [")
-            if not listed or not (found := ranks_in(rank.rstrip("!"))):
+            rank, listed, _ = text.rpartition(": [")
+            if not listed or not (found := ranks_in("".join(rank.rstrip("!").replace(":", " ").split()[-1:]))):
                 break
             out.update(found)
     return out

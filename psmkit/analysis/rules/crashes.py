@@ -128,7 +128,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             )
         )
         return out
-    if len(origins) > 1 and all(d.listed for d in origins):
+    if all(d.listed for d in origins) and (len(origins) > 1 or any(d.later for d in origins)):
         return [*out, _listed(job, run, origins)]
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
@@ -147,11 +147,12 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     """Processes that a launcher lists as failed, of which the log does not show which was the first."""
     elastic = deaths[0].events[0].name.startswith("launch.elastic.")
     ranks = [d.rank for d in deaths if d.rank is not None]
+    how = manner(deaths[0])
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{ranks_text(ranks)} {manner(deaths[0]).replace('was ', 'were ', 1)}, and the log does not show which rank failed first",
+        title=f"{ranks_text(ranks)} {how.replace('was ', 'were ', 1) if len(deaths) > 1 else how}, and the log does not show which rank failed first",
         confidence=0.8,
         explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
         if elastic

@@ -1,0 +1,109 @@
+"""Python stacks of which the log shows only a part: what is left of them still names the process and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import headless, raised, thrower, uncaught, unfinished
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Named, Severity
+
+__all__ = ["find"]
+
+_LONGEST = 80
+_MOST = 400  # frames that are read
+# What loggers put before a line of an error.
+_ERROR = ("ERROR", "[E]")
+# Calls of NCCL as the bindings of vLLM, SGLang and torch name them.
+_CALLS = ("nccl", "NCCL_")
+
+
+@rule(order=78)
+def find(job: Job) -> list[Finding]:
+    """PSM402 for a traceback whose head says what failed, and for a part of a stack without head and exception."""
+    out: list[Finding] = []
+    for run in endings.runs(job):
+        if endings.gave_up(job, run) or any(c.fatal for c in faults.of_run(job, run)):
+            continue
+        if raised(job, run) or uncaught(job, run):
+            continue
+        heads = [e for e in unfinished(job, run) if "what" in e.fields and not _continued(job, run, e)]
+        frames = [e for e in headless(job, run)[:_MOST] if not _continued(job, run, e)]
+        if heads:
+            out.append(_head(job, run, heads))
+        elif frames:
+            out.append(_part(job, run, frames))
+    return out
+
+
+def _continued(job: Job, run: int | None, event: Event) -> bool:
+    return endings.continued(job, run, event, outside.proc_of_event(job, event))
+
+
+def _who(job: Job, run: int | None, events: Sequence[Event]) -> tuple[str, list[int], list[Named]]:
+    """The process that prints these lines: as a title says it, its ranks, and its name if no line shows a rank."""
+    ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+    named = [] if ranks else thrower(job, run, events)
+    if not ranks and len(named) == 1:
+        return f"process {named[0].pid}" if named[0].rank is None else ranks_text([named[0].rank]), [], named
+    return ranks_text(ranks) if ranks else "a process", ranks, named
+
+
+def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
+    """A worker whose report of an exception is cut behind its first line."""
+    who, ranks, named = _who(job, run, heads)
+    what, method = str(heads[0].fields["what"]).strip(), heads[0].fields.get("method")
+    # what NCCL's errors are called is no word about others
+    named_others = faults.phrase(job, "the others are named", what.removeprefix("NCCL error: ").partition(" - ")[0])
+    passed_on = (named_others or faults.phrase(job, "a peer failed", what)) is not None
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{who} failed in {method}: {what[:_LONGEST]}",
+        confidence=0.7,
+        explanation="The worker reports an exception. The log is cut before the line that names it."
+        + (" The text is about another process." if passed_on else ""),
+        next_step="Give the rest of the log. If the call is one of NCCL, set NCCL_DEBUG=WARN: NCCL then prints the reason.",
+        refs=[e.ref for e in heads[:4]],
+        ranks=ranks,
+        culprits=ranks if len(ranks) == 1 and not passed_on else [],
+        named=[] if passed_on else named,
+        stage="error",
+    )
+
+
+def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
+    """Frames without the head of their traceback and without an exception. A logger's level shows whether it is one."""
+    calls = [e for e in frames if str(e.fields.get("fn", "")).startswith(_CALLS)]
+    error = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
+    who, ranks, named = _who(job, run, frames)
+    last = str((calls or frames)[-1].fields.get("fn"))
+    through = next((str(e.fields["fn"]) for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{who} printed a part of a stack {'at level ERROR ' if error else ''}that passes through {through}(), and the log does not show the exception",
+        severity=Severity.ERROR if error else Severity.WARNING,
+        confidence=0.6 if error else 0.4,
+        explanation="The head of the traceback and the line that names the exception are not in the log."
+        + (" A logger prints a stack at level ERROR for an exception." if error else ""),
+        next_step="Give the rest of the log: the line below the stack names the exception.",
+        refs=[e.ref for e in (calls or frames)[:4]],
+        ranks=ranks,
+        culprits=ranks if error and len(ranks) == 1 else [],
+        named=named if error else [],
+        stage="error",
+    )
+
+
+def _at_level_error(job: Job, event: Event) -> bool:
+    before = "".join(e.text for e in job.quotes.of(event.ref)).partition('File "')[0]
+    return any(mark in before for mark in _ERROR)
