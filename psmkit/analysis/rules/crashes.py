@@ -38,6 +38,7 @@ _MOST_FRAMES = 4000
 _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
+_READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
 #: What torchrun's line proves.
 _FROM_OUTSIDE = (
     "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
@@ -73,11 +74,15 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
+    cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error", run=run)}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
         anonymous = death.events[0].name == "sys.shell.killed" or (
             death.rank is None and death.pid is None and death.local is None
         )
+        head = death.events[0]
+        if anonymous and head.name == "sys.terminate" and (head.stream, head.ref.seq + 1) in cuda:
+            continue  # the reason of this abort, on the line below, has a finding of its own
         # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
         first = death.events[0].name == "launch.deepspeed.exit"
         late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
@@ -217,7 +222,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     elif death.signal == signals.SIGKILL:
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
-        step = None
+        step = _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
+        if step and lines.catalogue(job).phrase("advice", death.where or "") is not None:
+            step = None  # the text says what to do
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
