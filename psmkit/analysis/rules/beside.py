@@ -230,9 +230,7 @@ def _deepep(job: Job, events: Sequence[Event]) -> str:
     )
     ranks = sorted({r for e in events if isinstance(r := e.fields.get("rank"), int)})
     if not ranks:
-        return (
-            f"DeepEP gave up in {str(events[0].fields.get('what', 'a kernel'))[:_LONGEST]}: another rank did not come"
-        )
+        return f"DeepEP gave up in {str(events[0].fields.get('what', 'a kernel'))[:_LONGEST]}: what it waited for did not arrive"
     wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in a barrier of DeepEP"
     return f"{wait}: {ranks_text(late)} did not come" if 0 < len(late) <= _MOST else wait
 

@@ -39,6 +39,9 @@ _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
+_KEEP_OPEN = (
+    "Start the job so that it outlives its terminal: in tmux or screen, with nohup or setsid, or by the scheduler."
+)
 #: What torchrun's line proves.
 _FROM_OUTSIDE = (
     "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
@@ -357,6 +360,14 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     )
 
 
+def _hang_up(event: Event) -> str | None:
+    """What ended torchrun if it was the signal that a terminal sends when it closes."""
+    number, name = event.fields.get("signal"), event.fields.get("signame")
+    if number != signals.SIGHUP and name != "SIGHUP":
+        return None
+    return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
+
+
 def _ended(job: Job, run: int | None) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
@@ -394,6 +405,8 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             for e in job.events(*names)
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
+        if events and (hung_up := _hang_up(events[0])) is not None:
+            text, step = hung_up, _KEEP_OPEN
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
             out.append(
@@ -404,7 +417,9 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     title=text + (f": {why}" if why is not None and "cancelled" not in names[0] else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
-                    explanation=_FROM_OUTSIDE if "launch.elastic.death_signal" in names else None,
+                    explanation=_FROM_OUTSIDE
+                    if "launch.elastic.death_signal" in names and step != _KEEP_OPEN
+                    else None,
                     next_step=step,
                     refs=[events[0].ref],
                 )
