@@ -38,7 +38,7 @@ def _retries(why: str) -> str:
         (_CUDA.format("nvls", "invalid argument"), "NCCL_NVLS_ENABLE=0", "CUDA_LAUNCH_BLOCKING"),
         (_CUDA.format("p2p", "invalid argument"), "NCCL_CUMEM_ENABLE=0", "CUDA_LAUNCH_BLOCKING"),
         (_CUDA.format("p2p", "unspecified launch failure"), "CUDA_LAUNCH_BLOCKING", "NCCL_CUMEM_ENABLE"),
-        (_CUDA.format("net", "invalid argument"), "CUDA_LAUNCH_BLOCKING", "NCCL_NVLS_ENABLE"),
+        (_CUDA.format("net", "invalid argument"), "failed itself", "CUDA_LAUNCH_BLOCKING"),
         (_TEST.format("invalid argument"), "begins with the proof line", "just before"),
         ("n0 starts\n" + _TEST.format("invalid argument"), "just before", "begins with"),
         (_retries("No route to host"), "routing", "last lines"),

@@ -31,6 +31,8 @@ _BLOCK = (
     "launch.elastic.worker",
 )
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
+#: So much of the text of a C++ exception is shown.
+_LONGEST = 100
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
 _ACTOR_END = "launch.ray.actor_died"
 _ACTOR_DEAD = "launch.ray.actor_dead"
@@ -436,7 +438,9 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = signals.SIGABRT
         told = fields.get("type", fields.get("what"))
         death.where = str(told) if told is not None else None
-        death.by_peer = name == "sys.terminate" and _blames_peer(job, event)
+        if name == "sys.terminate" and (said := _what(job, event)):
+            death.where = f"{death.where}: {said[:_LONGEST]}" if death.where else said[:_LONGEST]
+            death.by_peer = lines.catalogue(job).phrase("a connection broke", said) is not None
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
     elif name == "sys.shell.killed":
@@ -453,11 +457,10 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     return death
 
 
-def _blames_peer(job: Job, event: Event) -> bool:
-    """Whether the reason below a C++ exception is that a connection to another process broke."""
+def _what(job: Job, event: Event) -> str:
+    """The reason below a C++ exception."""
     below = lines.below(job, event.ref)
-    text = "".join(e.text for e in job.quotes.of(below))
-    return "what():" in text and lines.catalogue(job).phrase("a connection broke", text) is not None
+    return "".join(e.text for e in job.quotes.of(below)).partition("what():")[2].strip()
 
 
 def _line(job: Job, event: Event) -> str:

@@ -23,6 +23,8 @@ def ended(job: Job, event: Event) -> tuple[Value, bool] | None:
     that was asked.
     """
     code, pid = event.fields.get("exitcode"), event.fields.get("pid")
+    if isinstance(number := event.fields.get("signal"), int):
+        return -number, True
     if event.name == "launch.engine.died":
         return code if code is not None else 1, True
     if event.name == "launch.engine.dead":

@@ -38,6 +38,10 @@ _MOST_FRAMES = 4000
 _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
 
+_READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
+_KEEP_OPEN = (
+    "Start the job so that it outlives its terminal: in tmux or screen, with nohup or setsid, or by the scheduler."
+)
 #: What torchrun's line proves.
 _FROM_OUTSIDE = (
     "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
@@ -74,11 +78,15 @@ def _sorted_out(
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
+    cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error", run=run)}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
         anonymous = death.events[0].name == "sys.shell.killed" or (
             death.rank is None and death.pid is None and death.local is None
         )
+        head = death.events[0]
+        if anonymous and head.name == "sys.terminate" and (head.stream, head.ref.seq + 1) in cuda:
+            continue  # the reason of this abort, on the line below, has a finding of its own
         # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
         first = death.events[0].name == "launch.deepspeed.exit"
         late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
@@ -231,7 +239,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     elif death.signal == signals.SIGKILL:
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
-        step = None
+        step = _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
+        if step and lines.catalogue(job).phrase("advice", death.where or "") is not None:
+            step = None  # the text says what to do
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
@@ -383,6 +393,14 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     )
 
 
+def _hang_up(event: Event) -> str | None:
+    """What ended torchrun if it was the signal that a terminal sends when it closes."""
+    number, name = event.fields.get("signal"), event.fields.get("signame")
+    if number != signals.SIGHUP and name != "SIGHUP":
+        return None
+    return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
+
+
 def _ended(job: Job, run: int | None) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
@@ -420,6 +438,8 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             for e in job.events(*names)
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
+        if events and (hung_up := _hang_up(events[0])) is not None:
+            text, step = hung_up, _KEEP_OPEN
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
             asked = _unlisted(job, run, events[0]) if "launch.elastic.death_signal" in names else None
@@ -432,7 +452,7 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
                     explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
-                    if "launch.elastic.death_signal" in names
+                    if "launch.elastic.death_signal" in names and step != _KEEP_OPEN
                     else None,
                     next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
                     refs=[events[0].ref, *(asked[1] if asked is not None else ())],

@@ -16,7 +16,7 @@ from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.death import FAULTS, KILLED
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of, ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
@@ -244,7 +244,7 @@ def _finding(
         job,
         code,
         run=run,
-        title=disagree or f"{whose} {what}",
+        title=disagree or f"{whose} {what}{_devices(cascade, after)}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
@@ -499,7 +499,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         code = known.finding
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
-    within = at is None and _within(job, run, after)
+    # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
+    local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
+    within = at is None and not local and _within(job, run, after)
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     peer = peer and not within
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
@@ -513,13 +515,15 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         code,
         run=run,
         title=told
-        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{whom}",
+        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{_devices(lead, after)}{whom}",
         severity=Severity.ERROR,
         # what the process itself passed on has a cause in another line, if that is in the log
         confidence=0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
         explanation=(_WITHIN if within else "")
         + (
-            f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
+            f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
+            if local
+            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
         next_step=says.next_step if says is not None else None,
@@ -533,6 +537,14 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         stage="error",
         known_issue=issue_of(job, lead.first.event, said),
     )
+
+
+def _devices(lead: Cascade, others: Iterable[Cascade]) -> str:
+    """The devices of a process that print the same kind of error, if there are several."""
+    first = lead.first.event
+    alike = (c.first.event for c in others if c.proc == lead.proc)
+    found = {e.device for e in (first, *alike) if e.name == first.name and e.device is not None and e.device >= 0}
+    return f" (devices {joined(map(str, sorted(found)))})" if first.device in found and len(found) > 1 else ""
 
 
 #: Where the peer is that the threads of one process blame.

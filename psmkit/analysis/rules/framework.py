@@ -68,7 +68,12 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     lone = bool(last) and last[0].one_end and len(ranks) == 1
     why = _why(job, run, framework, last[0] if last else None)
     why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
-    why += " The text blames a remote process." if peer and not own and not last else ""
+    why += (
+        " The text names no process: another one ended, or the network to it failed."
+        if peer and not own and not last
+        else ""
+    )
+    events.sort(key=lambda e: e.time or "") if all(e.time for e in events) else None
     step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
     return [
         new_finding(

@@ -34,6 +34,7 @@ _WHAT = {
     "COLLECTIVE_DTYPE_MISMATCH": "another data type",
 }
 _SHOWN = 4
+_STORE = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
 _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive."
 
 
@@ -432,14 +433,16 @@ def _differ(job: Job, one: _Analysis) -> Finding | None:
 def _store(job: Job, event: Event) -> Finding:
     """A rank that waited at the store without success."""
     run = job.run_of_event(event)
-    came, total = event.fields.get("joined"), event.fields.get("total")
+    came, total, address = (event.fields.get(name) for name in ("joined", "total", "address"))
     source = event.fields.get("from_rank")
     if isinstance(came, int) and isinstance(total, int):
         title = f"{total - came} of {total} processes never reached torch's store"
     elif isinstance(source, int):
         title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
+    elif (address := event.fields.get("address")) is not None:
+        title = f"a process could not connect to torch's store at {address}"
     else:
-        title = "a rank waited in vain for torch's store"
+        title = "a process waited in vain for torch's store"
     # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
     # source did not come: other errors are about the process that hosts the store.
     error = str(event.fields.get("error", ""))
@@ -451,11 +454,22 @@ def _store(job: Job, event: Event) -> Finding:
         run=run,
         title=title,
         confidence=0.75,
+        explanation=None if ranks else _STORE,
+        next_step=None if ranks else _at_store(address),
         refs=[event.ref],
         ranks=ranks,
         procs=_procs(job, run, ranks),
         culprits=ranks,
     )
+
+
+def _at_store(address: object) -> str:
+    """What to do about a store that a process cannot reach, by its address."""
+    host = str(address or "").strip("[( ").split(",")[0].strip("'\" ]")
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return "The address is that of the host itself: check that rank 0 runs on the same host and listens there (ss -ltnp). For a job of several hosts, set MASTER_ADDR to the host of rank 0."
+    at = f" at {address}" if address is not None else ""
+    return f"Check that the process that hosts the store{at} (rank 0 or the launcher) runs and listens there, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no firewall or proxy is between them."
 
 
 def _store_lost(job: Job) -> Iterator[Finding]:

@@ -61,7 +61,7 @@ TABLE = (
         names_origin=True,
         by_text=True,
         meaning="A CUDA call failed.",
-        next_step="If the error is asynchronous, earlier work on the same device caused it: run again with CUDA_LAUNCH_BLOCKING=1 to see which call fails.",
+        next_step="Look up the error in CUDA's documentation of cudaError_t. An error of a kernel (illegal address, launch failure) is reported by a later call: run again with CUDA_LAUNCH_BLOCKING=1 to see which one fails. Any other error is of the call that reports it.",
     ),
     Code(
         code="PSM406",

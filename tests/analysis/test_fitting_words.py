@@ -1,0 +1,139 @@
+"""What a report says of an error fits the error: its cause, who it is about, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis import analyze
+from psmkit.model import Finding, Report, Severity
+
+_TERMINATE = (
+    "terminate called after throwing an instance of '{}'\n  what():  {}\nframe #0: c10::Error::Error() + 0x57\n"
+)
+_CUDA = "\nn0:70:70 [3] transport/net.cc:99 NCCL WARN Cuda failure {}'{}'\nn0:70:70 [3] NCCL INFO init.cc:872 -> 1\n"
+
+
+def _report(tmp_path: Path, log: str) -> Report:
+    (tmp_path / "job.log").write_text(log)
+    return analyze([str(tmp_path / "job.log")])
+
+
+def _first(tmp_path: Path, log: str) -> Finding:
+    return next(f for f in _report(tmp_path, log).findings if f.severity is Severity.ERROR)
+
+
+def test_the_reason_below_a_cpp_exception_is_the_cause_of_the_abort(tmp_path: Path) -> None:
+    found = _report(tmp_path, "step 3\n" + _TERMINATE.format("c10::Error", "CUDA error: out of memory")).findings
+    assert [f.code for f in found if f.severity is Severity.ERROR] == ["PSM509"]
+    assert "nvidia-smi" in found[0].next_step and "core dump" not in found[0].next_step
+
+
+def test_the_abort_of_a_named_rank_carries_its_reason(tmp_path: Path) -> None:
+    tagged = "".join(
+        f"[rank2]:{line}\n"
+        for line in _TERMINATE.format("c10::Error", "CUDA error: an illegal memory access was encountered").splitlines()
+    )
+    found = _first(tmp_path, "step 3\n" + tagged)
+    assert found.culprits == (2,) and "illegal memory access" in found.title
+    assert "compute-sanitizer" in found.next_step
+
+
+def test_a_cpp_exception_of_another_kind_stays_a_death_with_its_text(tmp_path: Path) -> None:
+    found = _first(tmp_path, "step 3\n" + _TERMINATE.format("std::runtime_error", "shard index 7 is out of range"))
+    assert found.code == "PSM402" and "shard index 7" in found.title and "what()" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "late"),
+    [
+        ("an illegal memory access was encountered", "compute-sanitizer", True),
+        ("misaligned address", "compute-sanitizer", True),
+        ("an illegal instruction was encountered", "to find the kernel", True),
+        ("the launch timed out and was terminated", "to find the kernel", True),
+        ("unknown error", "Xid", True),
+        ("peer mapping resources exhausted", "fewer devices", False),
+        ("named symbol not found", "architectures of the build", False),
+        ("no kernel image is available for execution on the device", "architectures of the build", False),
+        ("CUDA-capable device(s) is/are busy or unavailable", "compute mode", False),
+        ("operation not supported", "NCCL_CUMEM_ENABLE=0", False),
+        ("system not yet initialized", "fabricmanager", False),
+        ("invalid argument", "failed itself", False),
+    ],
+)
+@pytest.mark.parametrize("number", ["", "7 "])
+def test_only_errors_of_kernels_get_the_advice_to_launch_blocking(
+    tmp_path: Path, error: str, words: str, late: bool, number: str
+) -> None:
+    step = _first(tmp_path, _CUDA.format(number, error)).next_step
+    assert words in step and ("CUDA_LAUNCH_BLOCKING" in step) is late
+
+
+def test_signal_in_the_words_of_an_engine_is_how_its_process_died(tmp_path: Path) -> None:
+    line = "2026-01-01T00:00:0{}.000000Z ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown with signal {} rank={}\n"
+    found = _first(tmp_path, line.format(1, 7, 2))
+    assert "SIGBUS" in found.title and found.culprits == (2,)
+    assert "/dev/shm" in found.next_step and "traceback" not in found.next_step
+    ended = _report(tmp_path, line.format(1, 11, 3) + line.format(2, 15, 0)).findings
+    assert [f.named[0].rank for f in ended if f.severity is Severity.ERROR] == [3]
+
+
+def test_engine_without_a_traceback_is_asked_for_no_traceback_alone(tmp_path: Path) -> None:
+    log = "ERROR 07-04 18:20:50 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n"
+    found = _first(tmp_path, log)
+    assert "dmesg" in found.next_step and "If it printed none" in found.next_step
+
+
+def test_root_of_a_dead_communicator_is_a_consequence(tmp_path: Path) -> None:
+    warn = (
+        "\nn0:70:71 [1] misc/argcheck.cc:39 NCCL WARN Broadcast : invalid root {} (root should be in the 0..{} range)\n"
+    )
+    chain = "n0:70:71 [1] NCCL INFO enqueue.cc:1450 -> 4\nn0:70:71 [1] NCCL INFO enqueue.cc:1462 -> 4\n"
+    dead = _first(tmp_path, warn.format(0, -1) + chain)
+    assert "Look above" in dead.next_step and "consequence" in dead.explanation and dead.confidence <= 0.7
+    wrong = _first(tmp_path, warn.format(8, 7) + chain)
+    assert "rank in the group" in wrong.next_step
+
+
+def test_resource_that_the_network_device_refuses_has_no_peer(tmp_path: Path) -> None:
+    one = "\nn0:70:8{0} [{0}] ibvwrap.c:118 NCCL WARN Call to ibv_create_{1} failed\nn0:70:8{0} [{0}] NCCL INFO init.cc:310 -> 2\n"
+    found = _first(
+        tmp_path, "n0:70:89 [0] NCCL INFO group.cc:72 -> 2 [Async thread]\n" + one.format(3, "cq") + one.format(4, "qp")
+    )
+    assert "memlock" in found.next_step and "GID" not in found.next_step
+    assert "peer is probably" not in found.explanation and "devices 3 and 4" in found.title
+    assert "GID" in _first(tmp_path, one.format(3, "x").replace("create_x", "query_gid")).next_step
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("127.0.0.1, 29500", "same host"), ("10.0.0.7, 29500", "MASTER_ADDR and MASTER_PORT")]
+)
+def test_process_that_cannot_reach_the_store_was_launched(tmp_path: Path, address: str, words: str) -> None:
+    line = f"[E socket.cpp:793] [c10d] The client socket has timed out after 1800s while trying to connect to ({address}).\n"
+    found = _first(tmp_path, "starting\n" + line)
+    assert address in found.title and words in found.next_step
+    assert "communicator has" not in found.explanation and "was launched" not in found.next_step
+
+
+@pytest.mark.parametrize(("number", "closed"), [(1, True), (15, False)])
+def test_hangup_of_torchrun_is_the_end_of_its_terminal(tmp_path: Path, number: int, closed: bool) -> None:
+    log = f"iter 3: loss 2.1\nWARNING:torch.distributed.elastic.agent.server.api:Received {number} death signal, shutting down workers\n"
+    report = _report(tmp_path, log)
+    (found,) = [f for f in report.findings if f.code == "PSM408"]
+    assert ("SIGHUP" in found.title and "tmux" in found.next_step) is closed
+    assert ("who sent" in found.next_step) is not closed
+    assert report.verdict.value == "inconclusive"
+
+
+def test_error_that_names_two_causes_is_told_with_both(tmp_path: Path) -> None:
+    line = "2026-01-11 07:19:{}: E xla/nccl_utils.cc:219] INTERNAL: NCCL operation async_err failed: remote process exited or there was a network error\n"
+    found = _first(tmp_path, line.format("26.4") + line.format("13.1"))
+    assert "or the network" in found.explanation and "blames" not in found.explanation
+
+
+def test_kernel_of_deepep_that_gave_up_names_no_single_absent_rank(tmp_path: Path) -> None:
+    line = "DeepEP dispatch NVL receiver timeout, channel: 10, RDMA: 0, nvl: 7, src RDMA: {}, src nvl: {}, start: 0, end: 0\n"
+    found = _first(tmp_path, "".join(line.format(a, b) for a in (0, 1) for b in (1, 3)))
+    assert "another rank did not come" not in found.title and "the rank that" not in found.next_step
+    assert "RDMA" in found.next_step and found.culprits == () and found.named == ()
