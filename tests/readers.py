@@ -169,7 +169,7 @@ def _file(data: bytes, suffix: str) -> Iterator[str]:
 # ---- samples, all made here ----
 
 
-def _tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+def tar_of(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as made:
         for name, data in files.items():
@@ -179,9 +179,9 @@ def _tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
     return out.getvalue()
 
 
-def _zip(files: dict[str, bytes]) -> bytes:
+def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(out, "w", method) as made:
         for name, data in files.items():
             made.writestr(name, data)
     return out.getvalue()
@@ -292,8 +292,8 @@ READERS = (
     Reader("json documents", lambda data: documents(data.decode("utf-8", "replace")), (_FLIGHT, _RAS_JSON, b'[1, "a\\"b", {}]\n[2]')),
     Reader("redact", _redacted, (_NAMES, _LOG)),
     Reader("report", _rendered, (_NAMES, _LOG, samples.NASTY.encode("utf-8", "replace"))),
-    Reader("archive", _inputs, (_tar(_FILES), _tar(_FILES, tarfile.GNU_FORMAT), gzip.compress(_tar(_FILES)), _zip(_FILES))),
-    Reader("members", _members, (_tar(_FILES), _tar(_FILES, tarfile.GNU_FORMAT))),
+    Reader("archive", _inputs, (tar_of(_FILES, tarfile.PAX_FORMAT), tar_of(_FILES), gzip.compress(tar_of(_FILES)), zip_of(_FILES))),
+    Reader("members", _members, (tar_of(_FILES, tarfile.PAX_FORMAT), tar_of(_FILES))),
     Reader("input", _inputs, (_LOG, _LOG.decode().encode("utf-16"), gzip.compress(_LOG))),
     Reader("events", _decoded, (_LOG,)),
     Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _PYSPY, _LOG + _RAS_TEXT)),

@@ -68,7 +68,6 @@ SAME_NAME = {
     "collnet.h",
     "net.h",
     "profiler.h",
-    "say.h",
     "variants.h",
     "wire.h",
 }

@@ -59,7 +59,9 @@ struct psm_schema {
      .nfields = sizeof(fields_) / sizeof *(fields_),                                                                   \
      .selector = -1}
 /* Of arrays of fields and messages. selector: none. */
-#define PSM_SCHEMA(called, row_type, fields_, messages_)                                                               \
+#define PSM_SCHEMA(called, row_type, fields_, messages_) PSM_SCHEMA_SELECTED(called, row_type, fields_, messages_, -1)
+/* The same, where a field names the message of a row. */
+#define PSM_SCHEMA_SELECTED(called, row_type, fields_, messages_, selector_)                                           \
     {.name = (called),                                                                                                 \
      .version = 1,                                                                                                     \
      .record_size = sizeof(row_type),                                                                                  \
@@ -67,7 +69,7 @@ struct psm_schema {
      .nfields = sizeof(fields_) / sizeof *(fields_),                                                                   \
      .messages = (messages_),                                                                                          \
      .nmessages = sizeof(messages_) / sizeof *(messages_),                                                             \
-     .selector = -1}
+     .selector = (selector_)}
 
 enum psm_section_kind { PSM_RING = 1, PSM_TABLE = 2 };
 

@@ -3,6 +3,7 @@
 generate.py exports LIBRARY OUT.c   the symbols of libcudart12, libcudart13, libcuda or libnvidia-ml
 generate.py map LIBRARY OUT.map     its version script
 generate.py impl OUT.h              prototypes of what csrc/hostcuda defines
+generate.py nodes OUT.c             functions on nodes of graphs, those that api.def gives a recipe or a type
 generate.py table OUT.h OUT.c       numbers and names of all functions
 generate.py shim OUT.c OUT.map      the functions that the sanitizer's shim stands in for
 generate.py psm-cuda OUT.h          struct psm_cuda: pointers to the functions that psm_cuda.list names
@@ -75,6 +76,13 @@ class Api:
             names[f.library, f.name] = names.get((f.library, f.name), 0) + 1
         self.twice = {key for key, n in names.items() if n > 1}
         self.named = {f.name: f for f in self.functions}
+        for f in self.functions:
+            if f.made:
+                if self.symbol(f) in self.defined:
+                    raise SystemExit(
+                        f"api.def:{f.line}: {f.name} is {f.provider}, and defined in {self.defined[self.symbol(f)]}.c"
+                    )
+                self.defined[self.symbol(f)] = f.provider
         for f in self.functions:
             if f.forward:
                 self.check_forward(f)
@@ -159,10 +167,37 @@ def impl(api: Api) -> str:
     parts = ["/* Generated from api.def: what csrc/hostcuda defines. */\n#ifndef HC_IMPL_H\n#define HC_IMPL_H\n"]
     for f in api.functions:
         if api.has(f) and not f.forward:
-            symbol = api.symbol(f)
-            head = f.prototype.replace(f" {f.name}(", f" hc_{symbol}(").replace(f"*{f.name}(", f"*hc_{symbol}(")
-            parts.append(f"{head};\n")
+            parts.append(f"{definition(api, f)};\n")
     return "".join(parts) + "#endif\n"
+
+
+def definition(api: Api, f: Any) -> str:
+    """The head of the function that hc_impl.h declares."""
+    symbol = api.symbol(f)
+    return str(f.prototype.replace(f" {f.name}(", f" hc_{symbol}(").replace(f"*{f.name}(", f"*hc_{symbol}("))
+
+
+def node_function(api: Api, f: Any) -> str:
+    """Adds a node, changes it in its graph or in an executable graph, or gives its parameters: the first parameter decides."""
+    (how, what), names = f.made, [p.name for p in f.parameters]
+    first = f.parameters[0].type
+    if how == "node":
+        body = [f"return hc_node_parameters({names[0]}, {what}, {names[1]}, sizeof *{names[1]});"]
+    else:
+        if first in ("cudaGraphNode_t *", "CUgraphNode *"):
+            use, rest = f"add(error, &recipe, {', '.join(names[:3])}, NULL, {names[3]})", names[4:]
+        elif first in ("cudaGraphExec_t", "CUgraphExec"):
+            use, rest = f"set_exec(error, &recipe, {', '.join(names[:2])})", names[2:]
+        else:
+            use, rest = f"set(error, &recipe, {names[0]})", names[1:]
+        made = f"int error = hc_recipe_{what}({', '.join(['&recipe', *rest])});"
+        body = ["struct hc_recipe recipe;", made, f"return hc_recipe_{use};"]
+    return f"{definition(api, f)}\n{{\n" + "".join(f"    {line}\n" for line in body) + "}\n"
+
+
+def nodes(api: Api) -> str:
+    parts = ["/* Generated from api.def: functions on nodes of graphs. */\n", '#include "graph/hc_graph.h"\n']
+    return "\n".join(parts + [node_function(api, f) for f in api.functions if f.made])
 
 
 def table(api: Api) -> tuple[str, str]:
@@ -284,6 +319,8 @@ def main(arguments: list[str]) -> None:
             write(out, version_map(api, library))
         case ["impl", out]:
             write(out, impl(api))
+        case ["nodes", out]:
+            write(out, nodes(api))
         case ["table", header, code]:
             for out, text in zip((header, code), table(api), strict=True):
                 write(out, text)

@@ -71,16 +71,8 @@ static const struct psm_record_message messages[] = {
     [MESSAGE_DEAD_OWNER_UNRANKED] = PSM_MESSAGE_SANITIZER_DEAD_OWNER_2,
     [MESSAGE_NOT_RECORDED_TIME] = PSM_MESSAGE_SANITIZER_NOT_RECORDED_2,
 };
-static const struct psm_schema schema = {
-    .name = "sanitizer.reports",
-    .version = 1,
-    .record_size = sizeof(struct report_record),
-    .fields = fields,
-    .nfields = sizeof fields / sizeof *fields,
-    .messages = messages,
-    .nmessages = sizeof messages / sizeof *messages,
-    .selector = 0,
-};
+static const struct psm_schema schema =
+    PSM_SCHEMA_SELECTED("sanitizer.reports", struct report_record, fields, messages, 0);
 
 static psm_section *ring;
 static _Atomic uint64_t numbers;

@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli import lab_options as shared
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import (
-    Lists,
-    combinations,
-    deadline_option,
-    debug_option,
-    differ_option,
-    fault_option,
-    format_option,
-    link_option,
-    lists,
-    nodes_option,
-    out_option,
-    ranks_option,
-    seed_option,
-)
 from psmkit.cli.lab_page import as_json, begin, judge, show_ranks
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page
+from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
     from psmkit.lab.nccl import NcclCase
@@ -37,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["nccl"]
 
 _NAMES = 4
-_LISTS: Lists = {
+_LISTS: shared.Lists = {
     "pattern": (
         "alltoall",
         "PATTERNS",
@@ -48,14 +35,6 @@ _LISTS: Lists = {
     "app_stream": ("nonblocking", "STREAMS", "The application's stream: legacy, blocking, nonblocking."),
     "memory": ("cuda", "MEMORIES", "Allocator of the buffers: cuda (cudaMalloc), nccl (ncclMemAlloc)."),
 }
-
-
-def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for (name, equal, _), value in zip(pairs, values, strict=True):
-        if not (name and equal):
-            raise click.BadParameter(f"{value!r}: expected NAME=VALUE")
-    return {name: text for name, _, text in pairs}
 
 
 @click.command(
@@ -74,11 +53,11 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     required=True,
     help="A libnccl.so, or its folder: NCCL or a fork, linked to the shared CUDA runtime.",
 )
-@ranks_option
+@shared.ranks_option
 @click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs of a node.  [one for each rank]")
-@nodes_option
-@link_option
-@lists(_LISTS)
+@shared.nodes_option
+@shared.link_option
+@shared.lists(_LISTS)
 @click.option(
     "--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part of a collective.  [64K]"
 )
@@ -91,27 +70,20 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast and reduce.  [0]")
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
 @click.option("--nonblocking-comm", is_flag=True, help="Create communicators that do not block.")
-@seed_option
-@click.option(
-    "--env",
-    "environment",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_variables,
-    help="Set an environment variable of the ranks. Repeatable.",
-)
-@fault_option
-@differ_option("skip=recv, shorter=4K, NCCL_BUFFSIZE=65536")
+@shared.seed_option
+@settings_option("Set an environment variable of the ranks.")
+@shared.fault_option
+@shared.differ_option("skip=recv, shorter=4K, NCCL_BUFFSIZE=65536")
 @click.option(
     "--kernels",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     help="A library that runs NCCL's kernels on the host (PSM_HOSTCUDA_KERNELS).",
 )
 @click.option("--no-strict", is_flag=True, help="Allow the host to access device memory; by default that is a crash.")
-@deadline_option("--timeout")
-@debug_option
-@out_option
-@format_option
+@shared.deadline_option("--timeout")
+@shared.debug_option
+@shared.out_option
+@shared.format_option
 def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run a real NCCL library in processes on emulated CUDA, and check every byte.
 
@@ -131,7 +103,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     kind = next(k for k in LINKS if k == given["link"])
     machine = Machine(given["gpus"] or -(-ranks // given["nodes"]), given["nodes"], kind)
     deadline: float = given["deadline"]
-    environment: dict[str, str] = given["environment"]
+    environment: dict[str, str] = given["settings"]
     if given["kernels"]:
         environment = {"PSM_HOSTCUDA_KERNELS": given["kernels"]} | environment
     with Progress(deadline, folder) as progress:
@@ -163,7 +135,7 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
     from psmkit.lab import transfer
 
     cases: list[NcclCase] = []
-    for number, each, words in combinations(_LISTS, given, size, lab, transfer):
+    for number, each, words in shared.combinations(_LISTS, given, size, lab, transfer):
         pattern, kind, op, stream, memory = words
         case = lab.NcclCase(
             name=str(number),

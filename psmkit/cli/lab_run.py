@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli import lab_options as shared
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import (
-    Lists,
-    combinations,
-    deadline_option,
-    debug_option,
-    differ_option,
-    fault_option,
-    format_option,
-    link_option,
-    lists,
-    nodes_option,
-    out_option,
-    ranks_option,
-    seed_option,
-)
 from psmkit.cli.lab_page import as_json, begin, judge, show_ranks
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page
@@ -33,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report", "run"]
 
-_LISTS: Lists = {
+_LISTS: shared.Lists = {
     "pattern": ("pair", "PATTERNS", "Who sends to whom: pair, ring, alltoall, random."),
     "share": ("auto", "SHARES", "How ranks share memory: auto, cumem, cuda-ipc, memfd, posix, same-process."),
     "zero_copy": ("never", "ZERO_COPIES", "never: copy through the FIFO; registered, always: one copy."),
@@ -51,9 +37,9 @@ _LISTS: Lists = {
         "psmkit lab run --size 8M --differ rank=1,skip=recv --deadline 5 --out run4   # a hang",
     ),
 )
-@ranks_option
-@nodes_option
-@lists(_LISTS)
+@shared.ranks_option
+@shared.nodes_option
+@shared.lists(_LISTS)
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
 @click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs of a case.  [2]")
 @click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections of a pair of ranks.  [1]")
@@ -62,9 +48,9 @@ _LISTS: Lists = {
 @click.option(
     "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
 )
-@seed_option
-@fault_option
-@differ_option("steps=4, shorter=100, skip=recv")
+@shared.seed_option
+@shared.fault_option
+@shared.differ_option("steps=4, shorter=100, skip=recv")
 @click.option(
     "--cuda",
     type=click.Choice(("emulated", "real")),
@@ -74,16 +60,16 @@ _LISTS: Lists = {
 @click.option(
     "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs of a node; ranks use them in turn.  [8]"
 )
-@link_option
-@deadline_option()
+@shared.link_option
+@shared.deadline_option()
 @click.option(
     "--timeout",
     type=click.FloatRange(0.001),
     help="Seconds that a wait of the control plane may take.  [a third of --deadline]",
 )
-@debug_option
-@out_option
-@format_option
+@shared.debug_option
+@shared.out_option
+@shared.format_option
 def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run ranks that exchange data through libpsm, and check every byte.
 
@@ -132,7 +118,7 @@ def _cases(size: str, stall: float, given: dict[str, Any]) -> list[Case]:
 
     timeout = given["timeout"] or given["deadline"] / 3
     cases: list[Case] = []
-    for number, each, words in combinations(_LISTS, given, size, transfer):
+    for number, each, words in shared.combinations(_LISTS, given, size, transfer):
         pattern, share, zero_copy, stream = words
         case = transfer.Case(
             name=str(number),
@@ -156,7 +142,7 @@ def _cases(size: str, stall: float, given: dict[str, Any]) -> list[Case]:
 
 @click.command("report", cls=Command, examples=("psmkit lab report run1", "psmkit lab report run1 --format json"))
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@format_option
+@shared.format_option
 def report(folder: Path, form: str) -> int:
     """Show the result of `psmkit lab run` or `psmkit lab nccl` again, from its folder. The exit status is the same."""
     from psmkit.lab import transfer

@@ -13,6 +13,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
+from psmkit.cli.settings_option import settings_option
 from psmkit.model.wording import counted, plural
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ __all__ = ["command"]
 
 SCHEMA = "psmkit.plugin-check/1"
 _SETTINGS = ("NCCL_NET", *(f"NCCL_{kind}_PLUGIN" for kind in ("NET", "TUNER", "PROFILER", "ENV", "GIN", "RMA")))
-
-
-def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for (name, equal, _), value in zip(pairs, values, strict=True):
-        if not equal or name not in _SETTINGS:
-            raise click.BadParameter(f"{value!r}: expected NAME=VALUE with a NAME of {', '.join(_SETTINGS)}")
-    return {name: text for name, _, text in pairs}
 
 
 @click.command(
@@ -49,14 +42,7 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 @click.option(
     "--rccl", metavar="RELEASE", multiple=True, help="Show what this release of RCCL loads from LIB. Repeatable."
 )
-@click.option(
-    "--env",
-    "settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_variables,
-    help="Assume this setting, such as NCCL_NET_PLUGIN=psm or NCCL_NET=PSM. Repeatable.",
-)
+@settings_option("Assume this setting, such as NCCL_NET_PLUGIN=psm or NCCL_NET=PSM.", only=_SETTINGS)
 @click.option("--no-load", is_flag=True, help="Only read the file: none of its code runs.")
 @click.option(
     "--preload",

@@ -11,6 +11,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
+from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 SCHEMA = "psmkit.plugin-drive/1"
-
-
-def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for (name, equal, _), value in zip(pairs, values, strict=True):
-        if not name or not equal:
-            raise click.BadParameter(f"{value!r}: expected NAME=VALUE")
-    return {name: text for name, _, text in pairs}
 
 
 def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | str | None:
@@ -72,14 +65,7 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     default=20.0,
     help="Seconds that a call may take, and that a transfer may make no progress.  [20]",
 )
-@click.option(
-    "--env",
-    "settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_variables,
-    help="Set an environment variable of the processes. Repeatable.",
-)
+@settings_option("Set an environment variable of the processes.")
 @click.option(
     "--cuda",
     metavar="LIB",

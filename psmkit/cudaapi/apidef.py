@@ -36,7 +36,7 @@ class Function:
 
     ``versions``: sonames (``12``, ``13``) for the runtime, the version as a number (11030) for the driver, empty for NVML.
     ``result`` is None where only the name is known. ``provider``: a file of csrc/hostcuda, ``=NAME`` or ``ctx=NAME`` of the function
-    that takes the call, or None.
+    that takes the call, ``recipe:NAME`` or ``node:TYPE`` of a function on a graph's node that is made from its line, or None.
     """
 
     library: str
@@ -57,6 +57,12 @@ class Function:
     def forward(self) -> str | None:
         """The function that takes its calls, with the same arguments."""
         return self.provider.partition("=")[2] or None if self.provider else None
+
+    @property
+    def made(self) -> tuple[str, str] | None:
+        """``("recipe", NAME)`` or ``("node", TYPE)`` of a function whose definition is made from its line."""
+        how, colon, what = (self.provider or "").partition(":")
+        return (how, what) if colon else None
 
     @property
     def needs_context(self) -> bool:

@@ -22,7 +22,7 @@ from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
-from psmkit.plugins.drive_tuner import symbols
+from psmkit.plugins.drive_tuner import kinds_of
 from psmkit.plugins.driven import chosen, tables_of
 from psmkit.plugins.faults import Fault, advice, explanation, faults
 from psmkit.plugins.programs import find_program
@@ -40,11 +40,7 @@ _MOST = 1 << 16  # bytes of a report
 
 def profiler_alone(path: Path) -> bool:
     """Whether the library has profiler tables but none of a net plugin or tuner. False also for unreadable files."""
-    try:
-        names = symbols(path)
-    except InputError:
-        return False
-    kinds = {name.partition("_v")[0] for name in names}
+    kinds = kinds_of(path)
     return "ncclProfiler" in kinds and not kinds & {"ncclNetPlugin", "ncclTunerPlugin"}
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "TunerDrive",
     "TunerResult",
     "drive_tuner",
+    "kinds_of",
     "symbols",
     "tuner_alone",
     "tuner_versions",
@@ -126,12 +127,17 @@ def tuner_versions(path: Path) -> tuple[int, ...]:
 
 def tuner_alone(path: Path) -> bool:
     """Whether the library has tuner tables but none of a net plugin. False also for unreadable files."""
+    kinds = kinds_of(path)
+    return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
+
+
+def kinds_of(path: Path) -> set[str]:
+    """The symbols of tables in the library without their versions; none of an unreadable file."""
     try:
         names = symbols(path)
     except InputError:
-        return False
-    kinds = {name.partition("_v")[0] for name in names}
-    return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
+        return set()
+    return {name.partition("_v")[0] for name in names}
 
 
 def tables_in(path: Path) -> str:

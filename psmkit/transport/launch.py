@@ -20,7 +20,15 @@ _SLICE_MS = 100  # a wait looks so often whether the interpreter has a signal
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class _Transfer:
+    end: BaseEnd
+    buffer: Buffer
+    size: int | None = None
+    registration: Registration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send(_Transfer):
     """Send a buffer, or its first bytes.
 
     Args:
@@ -30,14 +38,9 @@ class Send:
         registration: of the buffer, for zero-copy, which also needs the receiver's buffer registered.
     """
 
-    end: BaseEnd
-    buffer: Buffer
-    size: int | None = None
-    registration: Registration | None = None
-
 
 @dataclass(frozen=True, slots=True)
-class Recv:
+class Recv(_Transfer):
     """Receive into a buffer; its size is that of the peer's send.
 
     Args:
@@ -46,11 +49,6 @@ class Recv:
         size: bytes; None: all of it.
         registration: of the buffer, for zero-copy.
     """
-
-    end: BaseEnd
-    buffer: Buffer
-    size: int | None = None
-    registration: Registration | None = None
 
 
 @dataclass(frozen=True, slots=True)

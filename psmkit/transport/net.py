@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from psmkit._native.psm import ffi, lib
-from psmkit.proxy.errors import check, text_of
-from psmkit.proxy.handlers import HandlerTable, Transport
+from psmkit.proxy.errors import check
 from psmkit.proxy.service import Proxy
 from psmkit.transport.ends import BaseEnd
 from psmkit.transport.memory import on_device
 from psmkit.transport.types import OfConnection, PeerInfo
-from psmkit.transport.variants import symptoms_of
+from psmkit.transport.variants import Described
 
 __all__ = [
     "NET",
@@ -30,32 +29,10 @@ __all__ = [
 NET = int(lib.PSM_TRANSPORT_NET)
 
 
-class NetVariant(Transport):
-    """A variant of the net transport; ``Proxy(..., transports={NET: net_variant()})`` makes a rank use it.
+class NetVariant(Described):
+    """A variant of the net transport; ``Proxy(..., transports={NET: net_variant()})`` makes a rank use it."""
 
-    Attributes:
-        name: to find it by.
-        summary: one line: what it does, and of a wrong one its mistake.
-        outcome: what a run of a wrong one shows, for people; empty for right ones.
-        symptoms: the same as typed fields: verdict, codes, status, when it shows, what it leaves.
-        wrong: it makes a mistake on purpose.
-        faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
-    """
-
-    def __init__(self, pointer: Any) -> None:
-        self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
-        self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
-        self.symptoms = symptoms_of(pointer, "struct psmNetVariant")
-        self.faults = "" if pointer.faults == ffi.NULL else text_of(pointer.faults)
-        super().__init__(HandlerTable(pointer.send), HandlerTable(pointer.recv))
-
-    @property
-    def code(self) -> str:
-        """The finding that an analysis of a run must name: ``PSM507``; empty: none."""
-        return self.symptoms.codes[0] if self.symptoms.codes else ""
-
-    def __repr__(self) -> str:
-        return f"<NetVariant {self.name}{', wrong' if self.wrong else ''}>"
+    _struct = "struct psmNetVariant"
 
 
 def net_variants() -> dict[str, NetVariant]:

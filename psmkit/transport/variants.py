@@ -40,8 +40,8 @@ def member(pointer: Any, struct: str, name: str) -> Any:
     return None if value == ffi.NULL else value
 
 
-class Variant(Transport):
-    """A variant of the transport; ``Proxy(..., transports={P2P: variant})`` makes a rank use it, its caller's side too.
+class Described(Transport):
+    """A transport that a C table of a variant describes.
 
     Attributes:
         name: to find it by.
@@ -52,11 +52,13 @@ class Variant(Transport):
         faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
     """
 
+    _struct: str
+
     def __init__(self, pointer: Any, send: HandlerTable | None = None, recv: HandlerTable | None = None) -> None:
         self.pointer = pointer
         self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
         self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
-        self.symptoms = symptoms_of(pointer, "struct psmP2pVariant")
+        self.symptoms = symptoms_of(pointer, self._struct)
         faults = self.member("faults")
         self.faults = "" if faults is None else text_of(faults)
         self._handlers = send or HandlerTable(pointer.send), recv or HandlerTable(pointer.recv)
@@ -79,10 +81,16 @@ class Variant(Transport):
 
     def member(self, name: str) -> Any:
         """A member of the C table; None: it is NULL, or the table is of an older library."""
-        return member(self.pointer, "struct psmP2pVariant", name)
+        return member(self.pointer, self._struct, name)
 
     def __repr__(self) -> str:
-        return f"<Variant {self.name}{', wrong' if self.wrong else ''}>"
+        return f"<{type(self).__name__} {self.name}{', wrong' if self.wrong else ''}>"
+
+
+class Variant(Described):
+    """A variant of the p2p transport; ``Proxy(..., transports={P2P: variant})`` makes a rank use it, its caller's side too."""
+
+    _struct = "struct psmP2pVariant"
 
 
 class RightSetup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from psmkit.cli.app import COMMANDS, cli
 from psmkit.model import CODES
 from psmkit.report import data
+from tests import scripts
 
 from .conftest import Result
 
@@ -28,11 +28,7 @@ Cli = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("psmkit_docs", ROOT / "scripts" / "docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("docs")
 
 
 def test_generated_pages_are_current(generator: ModuleType) -> None:

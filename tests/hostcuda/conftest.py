@@ -18,6 +18,7 @@ import pytest
 from psmkit.lab.cuda import CudaError, Face
 from tests.hostcuda.buffers import Buffers
 from tests.hostcuda.graphs import Graphs
+from tests.hostcuda.peers import Peer
 from tests.hostcuda.vmm import Vmm
 
 REAL = os.environ.get("PSM_TEST_CUDART")
@@ -109,6 +110,20 @@ def vmm(current: Face) -> Iterator[Vmm]:
     """Virtual memory of one test; the context of device 0 is current."""
     with Vmm(current) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def peer(rt: Face) -> Iterator[Peer]:
+    """Another process, for all tests that leave it alive."""
+    with Peer(rt) as other:
+        yield other
+
+
+@pytest.fixture
+def mortal(rt: Face) -> Iterator[Peer]:
+    """Another process, for one test, which may end it."""
+    with Peer(rt) as other:
+        yield other
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +35,6 @@ out = new("unsigned char[]", n)
 ok.cudaMemcpy(out, ffi.cast("char *", p[0]) + at, n, 4)
 answer = bytes(out)
 """
-
-
-@pytest.fixture(scope="module")
-def peer(rt: Face) -> Iterator[Peer]:
-    """Another process, for all tests that leave it alive."""
-    with Peer(rt) as other:
-        yield other
-
-
-@pytest.fixture
-def mortal(rt: Face) -> Iterator[Peer]:
-    with Peer(rt) as other:
-        yield other
 
 
 def handle_of(rt: Face, data: bytes) -> Any:

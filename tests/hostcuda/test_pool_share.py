@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,9 +33,8 @@ give, answer = [fd[0]], bytes(ffi.buffer(data))
 
 
 @pytest.fixture
-def peer(rt: Face) -> Iterator[Peer]:
-    with Peer(rt) as other:
-        yield other
+def peer(mortal: Peer) -> Peer:
+    return mortal
 
 
 def take_pool(rt: Face, fd: int) -> Any:

@@ -211,12 +211,18 @@ def test_update_releases_references_when_earlier_launches_are_done(lab: Graphs) 
     assert thing.gone.wait(DEADLINE)
 
 
-def test_captured_graph_can_take_an_object(lab: Graphs) -> None:
-    """As NCCL adds its destructors: to the graph that is being captured."""
+def captured(lab: Graphs) -> tuple[Object, Any]:
+    """An object of the graph that is being captured, and the stream."""
     thing, stream = Object(lab), lab.stream()
     lab.begin(stream)
     graph = lab.ffi.cast("cudaGraph_t", lab.info(stream).graph)
     lab.rt.ok.cudaGraphRetainUserObject(graph, thing.handle, 1, MOVE)
+    return thing, stream
+
+
+def test_captured_graph_can_take_an_object(lab: Graphs) -> None:
+    """As NCCL adds its destructors: to the graph that is being captured."""
+    thing, stream = captured(lab)
     lab.call(stream, lambda: None)
     out = lab.rt.new("cudaGraph_t *")
     lab.rt.ok.cudaStreamEndCapture(stream, out)
@@ -226,10 +232,7 @@ def test_captured_graph_can_take_an_object(lab: Graphs) -> None:
 
 
 def test_failed_capture_lets_its_objects_go(lab: Graphs) -> None:
-    thing, stream = Object(lab), lab.stream()
-    lab.begin(stream)
-    graph = lab.ffi.cast("cudaGraph_t", lab.info(stream).graph)
-    lab.rt.ok.cudaGraphRetainUserObject(graph, thing.handle, 1, MOVE)
+    thing, stream = captured(lab)
     lab.rt.cudaStreamQuery(stream)
     lab.end_code(stream)
     assert thing.gone.wait(DEADLINE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,12 @@ at = vmm.reserve(granules)
 vmm.map(at, handle, granules)
 vmm.access(at, granules, device=device)
 """
-
-
-@pytest.fixture(scope="module")
-def peer(rt: Face) -> Iterator[Peer]:
-    with Peer(rt) as other:
-        yield other
+PROPERTIES = """
+from tests.hostcuda.vmm import Vmm
+vmm = Vmm(drv)
+prop = drv.new("CUmemAllocationProp *")
+drv.ok.cuMemGetAllocationPropertiesFromHandle(prop, vmm.take(fds[0]))
+"""
 
 
 def test_both_processes_see_the_same_bytes(vmm: Vmm, peer: Peer) -> None:
@@ -47,27 +46,15 @@ def test_both_processes_see_the_same_bytes(vmm: Vmm, peer: Peer) -> None:
 @needs_devices(2)
 def test_an_imported_handle_knows_its_properties(vmm: Vmm, peer: Peer) -> None:
     fd = vmm.export(vmm.create(1, 2))
-    code = """
-    from tests.hostcuda.vmm import Vmm
-    vmm = Vmm(drv)
-    prop = drv.new("CUmemAllocationProp *")
-    drv.ok.cuMemGetAllocationPropertiesFromHandle(prop, vmm.take(fds[0]))
-    answer = [prop.type, prop.requestedHandleTypes, prop.location.type, prop.location.id]
-    """.replace("\n    ", "\n")
-    assert peer.run(code, fds=[fd]) == [1, POSIX_FD, 1, 2]
+    code = "answer = [prop.type, prop.requestedHandleTypes, prop.location.type, prop.location.id]"
+    assert peer.run(PROPERTIES + code, fds=[fd]) == [1, POSIX_FD, 1, 2]
     os.close(fd)
 
 
 @needs_devices(2)
 def test_a_device_has_the_number_that_the_importer_sees(vmm: Vmm, rt: Face) -> None:
     fd = vmm.export(vmm.create(1, 2))
-    code = """
-from tests.hostcuda.vmm import Vmm
-vmm = Vmm(drv)
-prop = drv.new("CUmemAllocationProp *")
-drv.ok.cuMemGetAllocationPropertiesFromHandle(prop, vmm.take(fds[0]))
-answer = [prop.location.type, prop.location.id]
-"""
+    code = PROPERTIES + "answer = [prop.location.type, prop.location.id]"
     with Peer(rt, {"CUDA_VISIBLE_DEVICES": "3,2"}) as other:
         assert other.run(code, fds=[fd]) == [1, 1]
     with Peer(rt, {"CUDA_VISIBLE_DEVICES": "0"}) as other:

@@ -26,29 +26,12 @@ from psmkit.logparse.inputs import natural
 from psmkit.logparse.types import Ref
 from psmkit.model.errors import InputError
 from tests.logparse.test_streams import BIRTH, NET, rank, summary
+from tests.readers import tar_of, zip_of
 
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9)
 CORE = ELF + (4).to_bytes(2, "little") + bytes(200)
 LIBRARY = ELF + (3).to_bytes(2, "little") + bytes(200)
 GDB = "Thread 1 (Thread 0x7f00 (LWP 17)):\n#0  0x1 in poll () from /lib/libc.so.6\n#1  0x2 in main ()\n"
-
-
-def tar_of(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return out.getvalue()
-
-
-def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return out.getvalue()
 
 
 PACKERS: dict[str, Callable[[dict[str, bytes]], bytes]] = {

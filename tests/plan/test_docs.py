@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ import pytest
 from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.plan import variants
 from psmkit.plan.tasks import _WORDS
+from tests import scripts
 from tests.cli.conftest import Result, psmkit_cli  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
@@ -20,11 +20,7 @@ EXAMPLES = sorted((ROOT / "examples" / "plans").glob("*.tasks"))
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("psmkit_plan_docs", ROOT / "scripts" / "plan_docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("plan_docs")
 
 
 def test_the_page_shows_what_the_commands_print(generator: ModuleType) -> None:

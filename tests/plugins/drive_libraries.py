@@ -6,6 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
+from psmkit.cli.app import main
 from tests.plugins.build import run_compiler
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +21,23 @@ def example(name: str, library: Path) -> tuple[list[str], str]:
     found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", PAGE)
     assert found is not None
     return found[1].replace(library.name, str(library)).split(), found[2]
+
+
+def expect_page(
+    name: str,
+    library: Path,
+    moves: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    **env: str,
+) -> None:
+    """The command of an example exits with 1 and prints its output; ``moves`` is a pattern of what differs between runs."""
+    command, output = example(name, library)
+    for variable, value in {**env, "COLUMNS": "100"}.items():
+        monkeypatch.setenv(variable, value)
+    assert main(command) == 1
+    shown, printed = (re.sub(moves, "N", text) for text in (output, capsys.readouterr().out))
+    assert shown == printed, "put this into docs/plugins_drive.md"
 
 
 def _compile(library: Path, *sources: str, only: bool = False) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.cli.app import main
 from psmkit.lab.cuda import folder as emulated
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import Drive, drive
@@ -190,10 +189,5 @@ def test_the_page_shows_what_is_printed_and_every_check(
 ) -> None:
     for one in CHECKS:
         assert f"| `{one.name}` | {one.text} | {one.source} |\n" in drive_libraries.PAGE
-    command, output = drive_libraries.example("output", library)
-    monkeypatch.setenv("BROKEN", "posted-size")
-    monkeypatch.setenv("COLUMNS", "100")
-    assert main(command) == 1
     # Both ranks see it; which is first differs.
-    shown, printed = (re.sub(r"on rank \d", "on rank N", text) for text in (output, capsys.readouterr().out))
-    assert shown == printed, "put this into docs/plugins_drive.md"
+    drive_libraries.expect_page("output", library, r"(?<=on rank )\d", capsys, monkeypatch, BROKEN="posted-size")

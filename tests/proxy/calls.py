@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from psmkit.proxy import (
     LATER,
     Address,
     Cause,
     Connection,
+    Connector,
     Handlers,
     Later,
     MessageType,
@@ -21,6 +24,7 @@ from psmkit.proxy import (
 from psmkit.testing import Rank
 
 NUMBER = 6  # of the transport
+Said = TypeVar("Said")
 
 
 def descriptors() -> list[str]:
@@ -103,14 +107,8 @@ def byte_across(rank: Rank) -> tuple[bytes, int, list[str]]:
     return answer, asked, [name for name in after if after.count(name) > before.count(name)]
 
 
-def exception_across(rank: Rank) -> tuple[object, ...] | None:
-    """What rank 1 hears of a handler of rank 0 that raises, and that it is served after that."""
-
-    def setup(connection: Connection, request: bytes, size: int) -> bytes:
-        table: dict[str, bytes] = {}
-        return table["no such key"]
-
-    table = Handlers(setup=setup, register=lambda c, request, size: request)
+def _failure_across(rank: Rank, table: Handlers, hears: Callable[[PsmError, Connector], Said]) -> Said | None:
+    """What rank 1 hears of the Setup handler of rank 0, which raises."""
     with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}) as proxy:
         addresses = meet(rank, proxy)
         said = None
@@ -119,10 +117,23 @@ def exception_across(rank: Rank) -> tuple[object, ...] | None:
                 try:
                     connector.call_blocking(MessageType.SETUP)
                 except PsmError as error:
-                    about = type(error).__name__, error.text, error.rank, error.peer, error.stage, error.op_id
-                    said = *about, connector.call_blocking(MessageType.REGISTER, b"still here", 10)
+                    said = hears(error, connector)
         rank.barrier("done")
     return said
+
+
+def exception_across(rank: Rank) -> tuple[object, ...] | None:
+    """What rank 1 hears of a handler of rank 0 that raises, and that it is served after that."""
+
+    def setup(connection: Connection, request: bytes, size: int) -> bytes:
+        table: dict[str, bytes] = {}
+        return table["no such key"]
+
+    def hears(error: PsmError, connector: Connector) -> tuple[object, ...]:
+        about = type(error).__name__, error.text, error.rank, error.peer, error.stage, error.op_id
+        return *about, connector.call_blocking(MessageType.REGISTER, b"still here", 10)
+
+    return _failure_across(rank, Handlers(setup=setup, register=lambda c, request, size: request), hears)
 
 
 def cause_across(rank: Rank) -> tuple[Cause, int | None, int | None] | None:
@@ -131,17 +142,11 @@ def cause_across(rank: Rank) -> tuple[Cause, int | None, int | None] | None:
     def setup(connection: Connection, request: bytes, size: int) -> bytes:
         raise PeerDeadError("rank 7 has died", cause=Cause.PEER_DIED, names=7)
 
-    with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=Handlers(setup=setup))}) as proxy:
-        addresses = meet(rank, proxy)
-        said = None
-        if rank.number == 1:
-            with proxy.connect(addresses[0], NUMBER, send=False) as connector:
-                try:
-                    connector.call_blocking(MessageType.SETUP)
-                except PeerDeadError as error:
-                    said = error.cause, error.names, error.peer
-        rank.barrier("done")
-    return said
+    def hears(error: PsmError, _: Connector) -> tuple[Cause, int | None, int | None]:
+        assert isinstance(error, PeerDeadError)
+        return error.cause, error.names, error.peer
+
+    return _failure_across(rank, Handlers(setup=setup), hears)
 
 
 def descriptor_by_a_handler(rank: Rank) -> bytes | None:

@@ -5,13 +5,13 @@
 
 /* ---- adding ---- */
 
-static int recipe_host(struct hc_recipe *recipe, const CUDA_HOST_NODE_PARAMS *p)
+int hc_recipe_host_driver(struct hc_recipe *recipe, const CUDA_HOST_NODE_PARAMS *p)
 {
     return p ? hc_recipe_host(recipe, p->fn, p->userData) : PSM_CUDA_INVALID_VALUE;
 }
 
 /* The two structs have the same members. */
-static int recipe_fill(struct hc_recipe *recipe, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+int hc_recipe_fill_driver(struct hc_recipe *recipe, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
 {
     struct cudaMemsetParams fill;
     if (!p) return PSM_CUDA_INVALID_VALUE;
@@ -20,59 +20,11 @@ static int recipe_fill(struct hc_recipe *recipe, const CUDA_MEMSET_NODE_PARAMS *
     return hc_recipe_fill(recipe, &fill, context);
 }
 
-CUresult hc_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                 size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_box(&recipe, copyParams, ctx);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
-CUresult hc_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                 size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    struct hc_recipe recipe;
-    int error = recipe_fill(&recipe, memsetParams, ctx);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
-CUresult hc_cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                               size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, nodeParams);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
-CUresult hc_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                    size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel_driver(&recipe, nodeParams);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
-CUresult hc_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_memory(&recipe, nodeParams);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
 CUresult hc_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                    size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
     struct hc_recipe recipe;
     int error = hc_recipe_allocation(&recipe, (struct cudaMemAllocNodeParams *)nodeParams);
-    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
-}
-
-CUresult hc_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, CUdeviceptr dptr)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_free(&recipe, (void *)(uintptr_t)dptr);
     return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
 }
 
@@ -145,22 +97,10 @@ CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParam
         return hc_cuGraphMemsetNodeGetParams(hNode, (CUDA_MEMSET_NODE_PARAMS *)(void *)&nodeParams->memset);
     case cudaGraphNodeTypeHost:
         return hc_cuGraphHostNodeGetParams(hNode, (CUDA_HOST_NODE_PARAMS *)(void *)&nodeParams->host);
-    case cudaGraphNodeTypeGraph:
-        return hc_cudaGraphChildGraphNodeGetGraph(hNode, &nodeParams->graph.graph);
-    case cudaGraphNodeTypeWaitEvent:
-        return hc_cudaGraphEventWaitNodeGetEvent(hNode, &nodeParams->eventWait.event);
-    case cudaGraphNodeTypeEventRecord:
-        return hc_cudaGraphEventRecordNodeGetEvent(hNode, &nodeParams->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return hc_cuGraphBatchMemOpNodeGetParams(hNode, &nodeParams->memOp);
-    case cudaGraphNodeTypeMemAlloc:
-        return hc_cudaGraphMemAllocNodeGetParams(hNode, &nodeParams->alloc);
-    case cudaGraphNodeTypeMemFree:
-        return hc_cudaGraphMemFreeNodeGetParams(hNode, &nodeParams->free.dptr);
-    case cudaGraphNodeTypeEmpty:
-        return 0;
     default:
-        return PSM_CUDA_NOT_SUPPORTED;
+        return hc_node_same(hNode, type, &nodeParams->reserved1);
     }
 }
 
@@ -183,107 +123,11 @@ CUresult hc_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *n
     return hc_recipe_set(error, &recipe, hNode);
 }
 
-CUresult hc_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
-                                           CUcontext ctx)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_box(&recipe, copyParams, ctx);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
 CUresult hc_cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
     struct hc_recipe recipe;
-    int error = recipe_fill(&recipe, nodeParams, NULL);
+    int error = hc_recipe_fill_driver(&recipe, nodeParams, NULL);
     return hc_recipe_set(error, &recipe, hNode);
-}
-
-CUresult hc_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                           const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    struct hc_recipe recipe;
-    int error = recipe_fill(&recipe, memsetParams, ctx);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
-CUresult hc_cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, nodeParams);
-    return hc_recipe_set(error, &recipe, hNode);
-}
-
-CUresult hc_cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                         const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, nodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
-CUresult hc_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel_driver(&recipe, nodeParams);
-    return hc_recipe_set(error, &recipe, hNode);
-}
-
-CUresult hc_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                              const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel_driver(&recipe, nodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
-CUresult hc_cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_memory(&recipe, nodeParams);
-    return hc_recipe_set(error, &recipe, hNode);
-}
-
-CUresult hc_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                               const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_memory(&recipe, nodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
-CUresult hc_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeMemcpy, nodeParams, sizeof *nodeParams);
-}
-
-CUresult hc_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeMemset, nodeParams, sizeof *nodeParams);
-}
-
-CUresult hc_cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeHost, nodeParams, sizeof *nodeParams);
-}
-
-CUresult hc_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeKernel, nodeParams, sizeof *nodeParams);
-}
-
-CUresult hc_cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
-{
-    return hc_node_parameters(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, nodeParams_out, sizeof *nodeParams_out);
-}
-
-CUresult hc_cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeMemAlloc, params_out, sizeof *params_out);
-}
-
-CUresult hc_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
-{
-    return hc_node_parameters(hNode, cudaGraphNodeTypeMemFree, dptr_out, sizeof *dptr_out);
 }
 
 /* ---- executable graphs ---- */

@@ -1,4 +1,4 @@
-/* Nodes of the runtime API: adding, changing, querying. */
+/* Nodes of the runtime API: adding, changing, querying. api.def makes the functions of one kind of node. */
 #include "graph/hc_graph.h"
 
 #include <string.h>
@@ -12,24 +12,6 @@ cudaError_t hc_cudaGraphAddEmptyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t gr
     return hc_recipe_add(0, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
 }
 
-cudaError_t hc_cudaGraphAddMemcpyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                      const struct cudaMemcpy3DParms *pCopyParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_copy(&recipe, pCopyParams);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddMemcpyNode1D(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                        const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dst,
-                                        const void *src, size_t count, enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
 /* A stretch of a device variable. */
 static int symbol_part(const void *symbol, size_t count, size_t offset, void **address)
 {
@@ -41,107 +23,40 @@ static int symbol_part(const void *symbol, size_t count, size_t offset, void **a
     return rc;
 }
 
-static int recipe_to_symbol(struct hc_recipe *recipe, const void *symbol, const void *src, size_t count, size_t offset,
-                            enum cudaMemcpyKind kind)
+int hc_recipe_to_symbol(struct hc_recipe *recipe, const void *symbol, const void *src, size_t count, size_t offset,
+                        int kind)
 {
     void *address;
     int rc = symbol_part(symbol, count, offset, &address);
-    return rc ? rc : hc_recipe_line(recipe, address, src, count, (int)kind);
+    return rc ? rc : hc_recipe_line(recipe, address, src, count, kind);
 }
 
-static int recipe_from_symbol(struct hc_recipe *recipe, void *dst, const void *symbol, size_t count, size_t offset,
-                              enum cudaMemcpyKind kind)
+int hc_recipe_from_symbol(struct hc_recipe *recipe, void *dst, const void *symbol, size_t count, size_t offset,
+                          int kind)
 {
     void *address;
     int rc = symbol_part(symbol, count, offset, &address);
-    return rc ? rc : hc_recipe_line(recipe, dst, address, count, (int)kind);
+    return rc ? rc : hc_recipe_line(recipe, dst, address, count, kind);
 }
 
-cudaError_t hc_cudaGraphAddMemcpyNodeToSymbol(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                              const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                              const void *symbol, const void *src, size_t count, size_t offset,
-                                              enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddMemcpyNodeFromSymbol(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                                const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dst,
-                                                const void *symbol, size_t count, size_t offset,
-                                                enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddMemsetNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                      const struct cudaMemsetParams *pMemsetParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_fill(&recipe, pMemsetParams, NULL);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-static int recipe_host(struct hc_recipe *recipe, const struct cudaHostNodeParams *p)
+int hc_recipe_host_runtime(struct hc_recipe *recipe, const struct cudaHostNodeParams *p)
 {
     return p ? hc_recipe_host(recipe, p->fn, p->userData) : PSM_CUDA_INVALID_VALUE;
 }
 
-cudaError_t hc_cudaGraphAddHostNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                    const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                    const struct cudaHostNodeParams *pNodeParams)
+int hc_recipe_fill_runtime(struct hc_recipe *recipe, const struct cudaMemsetParams *p)
 {
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, pNodeParams);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+    return hc_recipe_fill(recipe, p, NULL);
 }
 
-cudaError_t hc_cudaGraphAddKernelNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                      const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                      const struct cudaKernelNodeParams *pNodeParams)
+int hc_recipe_record(struct hc_recipe *recipe, cudaEvent_t event)
 {
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel(&recipe, pNodeParams);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+    return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, event);
 }
 
-cudaError_t hc_cudaGraphAddEventRecordNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                           const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                           cudaEvent_t event)
+int hc_recipe_wait(struct hc_recipe *recipe, cudaEvent_t event)
 {
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddEventWaitNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                         const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                         cudaEvent_t event)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddMemAllocNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                        const cudaGraphNode_t *pDependencies, size_t numDependencies,
-                                        struct cudaMemAllocNodeParams *nodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_allocation(&recipe, nodeParams);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
-}
-
-cudaError_t hc_cudaGraphAddMemFreeNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
-                                       const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dptr)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_free(&recipe, dptr);
-    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+    return hc_recipe_event(recipe, cudaGraphNodeTypeWaitEvent, event);
 }
 
 cudaError_t hc_cudaGraphAddChildGraphNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
@@ -220,6 +135,26 @@ cudaError_t hc_cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNo
     return hc_recipe_set_exec(error, &recipe, graphExec, node);
 }
 
+int hc_node_same(cudaGraphNode_t handle, int type, void *parameters)
+{
+    switch (type) {
+    case cudaGraphNodeTypeGraph:
+        return hc_cudaGraphChildGraphNodeGetGraph(handle, &((struct cudaChildGraphNodeParams *)parameters)->graph);
+    case cudaGraphNodeTypeWaitEvent:
+        return hc_node_event(handle, type, &((struct cudaEventWaitNodeParams *)parameters)->event);
+    case cudaGraphNodeTypeEventRecord:
+        return hc_node_event(handle, type, &((struct cudaEventRecordNodeParams *)parameters)->event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_cudaGraphMemAllocNodeGetParams(handle, parameters);
+    case cudaGraphNodeTypeMemFree:
+        return hc_cudaGraphMemFreeNodeGetParams(handle, &((struct cudaMemFreeNodeParams *)parameters)->dptr);
+    case cudaGraphNodeTypeEmpty:
+        return 0;
+    default:
+        return PSM_CUDA_NOT_SUPPORTED;
+    }
+}
+
 cudaError_t hc_cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
 {
     enum cudaGraphNodeType type;
@@ -234,190 +169,14 @@ cudaError_t hc_cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNode
         return hc_cudaGraphMemsetNodeGetParams(node, (struct cudaMemsetParams *)&nodeParams->memset);
     case cudaGraphNodeTypeHost:
         return hc_cudaGraphHostNodeGetParams(node, (struct cudaHostNodeParams *)&nodeParams->host);
-    case cudaGraphNodeTypeGraph:
-        return hc_cudaGraphChildGraphNodeGetGraph(node, &nodeParams->graph.graph);
-    case cudaGraphNodeTypeWaitEvent:
-        return hc_node_event(node, cudaGraphNodeTypeWaitEvent, &nodeParams->eventWait.event);
-    case cudaGraphNodeTypeEventRecord:
-        return hc_node_event(node, cudaGraphNodeTypeEventRecord, &nodeParams->eventRecord.event);
-    case cudaGraphNodeTypeMemAlloc:
-        return hc_cudaGraphMemAllocNodeGetParams(node, &nodeParams->alloc);
-    case cudaGraphNodeTypeMemFree:
-        return hc_cudaGraphMemFreeNodeGetParams(node, &nodeParams->free.dptr);
-    case cudaGraphNodeTypeEmpty:
-        return 0;
     default:
-        return PSM_CUDA_NOT_SUPPORTED;
+        return hc_node_same(node, type, &nodeParams->reserved1);
     }
 }
 
 /* ---- changing: nodes of graphs, and of executable graphs ---- */
 
-cudaError_t hc_cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const struct cudaMemcpy3DParms *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_copy(&recipe, pNodeParams);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
-                                                const struct cudaMemcpy3DParms *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_copy(&recipe, pNodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void *dst, const void *src, size_t count,
-                                              enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void *dst,
-                                                  const void *src, size_t count, enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_line(&recipe, dst, src, count, (int)kind);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphMemcpyNodeSetParamsToSymbol(cudaGraphNode_t node, const void *symbol, const void *src,
-                                                    size_t count, size_t offset, enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecMemcpyNodeSetParamsToSymbol(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
-                                                        const void *symbol, const void *src, size_t count,
-                                                        size_t offset, enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_to_symbol(&recipe, symbol, src, count, offset, kind);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphMemcpyNodeSetParamsFromSymbol(cudaGraphNode_t node, void *dst, const void *symbol, size_t count,
-                                                      size_t offset, enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecMemcpyNodeSetParamsFromSymbol(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void *dst,
-                                                          const void *symbol, size_t count, size_t offset,
-                                                          enum cudaMemcpyKind kind)
-{
-    struct hc_recipe recipe;
-    int error = recipe_from_symbol(&recipe, dst, symbol, count, offset, kind);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const struct cudaMemsetParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_fill(&recipe, pNodeParams, NULL);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
-                                                const struct cudaMemsetParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_fill(&recipe, pNodeParams, NULL);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphHostNodeSetParams(cudaGraphNode_t node, const struct cudaHostNodeParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, pNodeParams);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecHostNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
-                                              const struct cudaHostNodeParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = recipe_host(&recipe, pNodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const struct cudaKernelNodeParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel(&recipe, pNodeParams);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
-                                                const struct cudaKernelNodeParams *pNodeParams)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_kernel(&recipe, pNodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, node);
-}
-
-cudaError_t hc_cudaGraphEventRecordNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecEventRecordNodeSetEvent(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode,
-                                                    cudaEvent_t event)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeEventRecord, event);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
-cudaError_t hc_cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
-    return hc_recipe_set(error, &recipe, node);
-}
-
-cudaError_t hc_cudaGraphExecEventWaitNodeSetEvent(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode, cudaEvent_t event)
-{
-    struct hc_recipe recipe;
-    int error = hc_recipe_event(&recipe, cudaGraphNodeTypeWaitEvent, event);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
-}
-
 /* ---- asking ---- */
-
-cudaError_t hc_cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct cudaMemcpy3DParms *pNodeParams)
-{
-    return hc_node_parameters(node, cudaGraphNodeTypeMemcpy, pNodeParams, sizeof *pNodeParams);
-}
-
-cudaError_t hc_cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, struct cudaMemsetParams *pNodeParams)
-{
-    return hc_node_parameters(node, cudaGraphNodeTypeMemset, pNodeParams, sizeof *pNodeParams);
-}
-
-cudaError_t hc_cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostNodeParams *pNodeParams)
-{
-    return hc_node_parameters(node, cudaGraphNodeTypeHost, pNodeParams, sizeof *pNodeParams);
-}
-
-cudaError_t hc_cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct cudaKernelNodeParams *pNodeParams)
-{
-    return hc_node_parameters(node, cudaGraphNodeTypeKernel, pNodeParams, sizeof *pNodeParams);
-}
-
-cudaError_t hc_cudaGraphMemAllocNodeGetParams(cudaGraphNode_t node, struct cudaMemAllocNodeParams *params_out)
-{
-    return hc_node_parameters(node, cudaGraphNodeTypeMemAlloc, params_out, sizeof *params_out);
-}
 
 cudaError_t hc_cudaGraphMemFreeNodeGetParams(cudaGraphNode_t node, void *dptr_out)
 {

@@ -120,6 +120,17 @@ int hc_recipe_kernel_driver(struct hc_recipe *recipe, const CUDA_KERNEL_NODE_PAR
 int hc_recipe_memory(struct hc_recipe *recipe, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams *p);
 int hc_recipe_free(struct hc_recipe *recipe, void *address);
+/* The same with the parameters of one function: made/hc_graph_nodes.c calls them, as api.def says. */
+int hc_recipe_to_symbol(struct hc_recipe *recipe, const void *symbol, const void *src, size_t count, size_t offset,
+                        int kind);
+int hc_recipe_from_symbol(struct hc_recipe *recipe, void *dst, const void *symbol, size_t count, size_t offset,
+                          int kind);
+int hc_recipe_fill_runtime(struct hc_recipe *recipe, const struct cudaMemsetParams *p);
+int hc_recipe_fill_driver(struct hc_recipe *recipe, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context);
+int hc_recipe_host_runtime(struct hc_recipe *recipe, const struct cudaHostNodeParams *p);
+int hc_recipe_host_driver(struct hc_recipe *recipe, const CUDA_HOST_NODE_PARAMS *p);
+int hc_recipe_record(struct hc_recipe *recipe, cudaEvent_t event);
+int hc_recipe_wait(struct hc_recipe *recipe, cudaEvent_t event);
 /* The kinds whose parameters both APIs share: the union in cudaGraphNodeParams and CUgraphNodeParams. NOT_SUPPORTED:
  * another kind. */
 int hc_recipe_same(struct hc_recipe *recipe, int type, void *parameters);
@@ -141,6 +152,8 @@ int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode
 /* Takes and releases the lock. The parameters in the form of the requested size. */
 int hc_node_parameters(cudaGraphNode_t handle, int type, void *out, size_t size);
 int hc_node_event(cudaGraphNode_t handle, int type, CUevent *event);
+int hc_node_same(cudaGraphNode_t handle, int type,
+                 void *parameters); /* of the kinds of hc_recipe_same, and child graphs */
 
 /* ---- plans: what an executable graph launches (graph_plan.c) ---- */
 

@@ -153,24 +153,10 @@ static unsigned generation(int index)
     return major >= 9 ? 5 : major == 8 ? 4 : 3;
 }
 
-nvmlReturn_t hc_nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *currLinkGen)
-{
-    int i, rc = hc_nvml_check(device, currLinkGen, &i);
-    if (!rc) *currLinkGen = generation(i);
-    return rc;
-}
-
 nvmlReturn_t hc_nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *maxLinkGen)
 {
     int i, rc = hc_nvml_check(device, maxLinkGen, &i);
     if (!rc) *maxLinkGen = generation(i);
-    return rc;
-}
-
-nvmlReturn_t hc_nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *currLinkWidth)
-{
-    int i, rc = hc_nvml_check(device, currLinkWidth, &i);
-    if (!rc) *currLinkWidth = 16;
     return rc;
 }
 

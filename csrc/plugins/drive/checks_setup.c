@@ -121,16 +121,22 @@ static void check_connect(void)
     lane_close(&l);
 }
 
-/* As messages of NCCL's rings and trees: a send and a receive, and a check of each byte. */
+/* A send and a receive, and a check of each byte, on a lane of its own. */
+static void exchange(int dev, size_t room, size_t size, int tag, int turn, const char *what)
+{
+    struct lane l = lane_open(dev, room);
+    struct op *ops = ops_of(2);
+    recv_into(&ops[0], l.recv, &l.in, size, tag);
+    send_into(&ops[1], l.send, &l.out, size, tag, seed_of(d.rank, l.to, turn));
+    finish(ops, 2);
+    compare(&ops[0].piece[0], size, seed_of(l.from, d.rank, turn), what);
+    lane_close(&l);
+}
+
+/* As messages of NCCL's rings and trees. */
 static void check_message(void)
 {
-    struct lane l = lane_open(0, 1 << 17);
-    struct op *ops = ops_of(2);
-    recv_into(&ops[0], l.recv, &l.in, 40000, 7);
-    send_into(&ops[1], l.send, &l.out, 40000, 7, seed_of(d.rank, l.to, 1));
-    finish(ops, 2);
-    compare(&ops[0].piece[0], 40000, seed_of(l.from, d.rank, 1), "the first message");
-    lane_close(&l);
+    exchange(0, 1 << 17, 40000, 7, 1, "the first message");
 }
 
 enum { EARLY_CALLS = 200 };
@@ -235,13 +241,7 @@ static void check_each_device(void)
         return;
     }
     for (int dev = 1; dev < d.devices; dev++) {
-        struct lane l = lane_open(dev, 1 << 14);
-        struct op *ops = ops_of(2);
-        recv_into(&ops[0], l.recv, &l.in, 9000, 1);
-        send_into(&ops[1], l.send, &l.out, 9000, 1, seed_of(d.rank, l.to, 4));
-        finish(ops, 2);
-        compare(&ops[0].piece[0], 9000, seed_of(l.from, d.rank, 4), "a message");
-        lane_close(&l);
+        exchange(dev, 1 << 14, 9000, 1, 4, "a message");
         meet();
     }
     note("%d", d.devices);

@@ -8,7 +8,7 @@
 
 #include "front.h"
 #include "net.h"
-#include "say.h"
+#include "net_say.h"
 
 void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "net_faults.h"
-#include "say.h"
+#include "net_say.h"
 
 #define CAN_STALL (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
 /* Of a connection that is being established. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "front.h"
-#include "say.h"
+#include "net_say.h"
 
 static ncclResult_t misuse(const char *call, const char *what)
 {

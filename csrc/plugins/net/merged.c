@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "front.h"
-#include "say.h"
+#include "net_say.h"
 
 #define MERGED_MAGIC 0x31474d54454e5053u /* after the first rail's handle */
 

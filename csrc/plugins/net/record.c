@@ -10,8 +10,8 @@
 #endif
 
 #include "front.h"
+#include "net_say.h"
 #include "record_format.h"
-#include "say.h"
 #include "shm/line.h"
 
 enum {

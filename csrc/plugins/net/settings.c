@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 #include "net.h"
-#include "say.h"
+#include "net_say.h"
 
 struct net_settings net_settings;
 

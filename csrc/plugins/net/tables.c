@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "front.h"
+#include "net_say.h"
 #include "properties.h"
-#include "say.h"
 
 #define NAME "PSM"
 

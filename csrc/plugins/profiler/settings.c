@@ -5,7 +5,7 @@
 #include <strings.h>
 
 #include "profiler.h"
-#include "say.h"
+#include "profiler_say.h"
 
 /* Names of kinds, by the number of their bit. */
 static const char *const kinds[] = {"group",    "coll",   "p2p",      "proxyop",    "proxystep", "proxyctrl",

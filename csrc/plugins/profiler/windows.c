@@ -5,7 +5,7 @@
  * window gives it a new cycle first, and leaves it alone if it finds somebody inside. So a row does not change its
  * owner while a thread reads it. */
 #include "profiler.h"
-#include "say.h"
+#include "profiler_say.h"
 
 enum tried { GOT, CLOSED, ENOUGH, FULL, NO_MEMORY };
 

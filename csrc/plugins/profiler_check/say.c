@@ -3,11 +3,10 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "check.h"
+#include "plugin_say.h"
 #include "psm_profiler_check_messages.h"
-#include "record.h"
 
 enum { BREACHES = 1024 };
 
@@ -18,27 +17,8 @@ void check_logger(ncclDebugLogger_t logger)
     the_logger = logger;
 }
 
-static void put(const struct psm_record_message *message, const char *function, int line, const struct psm_text *text)
-{
-    ncclDebugLogger_t logger = the_logger;
-    if (!logger) {
-        if (psm_log_enabled(message->level)) psm_log_write(message->level, text->at, text->n);
-        return;
-    }
-    bool warn = message->level == PSM_LEVEL_WARN;
-    logger(warn ? NCCL_LOG_WARN : NCCL_LOG_INFO, warn ? (unsigned long)NCCL_ALL : (unsigned long)NCCL_INIT, function,
-           line, "%.*s", (int)text->n, text->at);
-}
-
 /* SAY(PSM_PROFILER_CHECK_USING, psm_profiler_check_using, arguments...) */
-#define SAY(MESSAGE, name, ...)                                                                                        \
-    do {                                                                                                               \
-        static const struct psm_record_message message_ = PSM_MESSAGE_##MESSAGE;                                       \
-        char line_[PSM_LINE_SIZE];                                                                                     \
-        struct psm_text text_ = {line_, 0, sizeof line_, 0};                                                           \
-        psm_text_of_##name(&text_, __VA_ARGS__);                                                                       \
-        put(&message_, __func__, __LINE__, &text_);                                                                    \
-    } while (0)
+#define SAY(...) PSM_PLUGIN_SAY(the_logger, NCCL_INIT, __VA_ARGS__)
 
 void check_say_begin(int version, const char *name)
 {
@@ -105,21 +85,8 @@ static const struct psm_field fields[] = {
 };
 static const struct psm_record_message messages[] = {
     PSM_MESSAGE_PSM_PROFILER_CHECK_CALLER, PSM_MESSAGE_PSM_PROFILER_CHECK_PLUGIN, PSM_MESSAGE_PSM_PROFILER_CHECK_NOTE};
-static const struct psm_schema schema = {.name = "psm.profiler_check",
-                                         .version = 1,
-                                         .record_size = sizeof(struct breach_row),
-                                         .fields = fields,
-                                         .nfields = sizeof fields / sizeof *fields,
-                                         .messages = messages,
-                                         .nmessages = 3,
-                                         .selector = 3};
-
-static void text(char *to, size_t size, const char *from)
-{
-    size_t n = strlen(from);
-    memset(to, 0, size);
-    memcpy(to, from, n < size ? n : size);
-}
+static const struct psm_schema schema =
+    PSM_SCHEMA_SELECTED("psm.profiler_check", struct breach_row, fields, messages, 3);
 
 void check_record(const struct contract_breach *b)
 {
@@ -131,9 +98,9 @@ void check_record(const struct contract_breach *b)
     row->version = b->version;
     row->rank = b->rank;
     row->which = b->note ? 2 : b->by_plugin;
-    text(row->rule, sizeof row->rule, b->name);
-    text(row->call, sizeof row->call, b->call);
-    text(row->what, sizeof row->what, b->text);
-    text(row->event, sizeof row->event, b->ancestry);
+    psm_record_text(row->rule, sizeof row->rule, b->name);
+    psm_record_text(row->call, sizeof row->call, b->call);
+    psm_record_text(row->what, sizeof row->what, b->text);
+    psm_record_text(row->event, sizeof row->event, b->ancestry);
     psm_ring_commit(rows, ticket);
 }

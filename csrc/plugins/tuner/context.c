@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "say.h"
 #include "tuner.h"
+#include "tuner_say.h"
 
 struct stamp {
     uint64_t device, inode, size, changed, modified;

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "say.h"
 #include "tuner.h"
+#include "tuner_say.h"
 
 struct tuner_table *tuner_enter(struct tuner_context *c, uint64_t call)
 {

@@ -1,8 +1,8 @@
 /* The recorder: the last decisions, each with the line of the file that caused it. */
 #include <string.h>
 
-#include "say.h"
 #include "tuner.h"
+#include "tuner_say.h"
 
 enum { DECISIONS = 4096 };
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "say.h"
 #include "tuner.h"
+#include "tuner_say.h"
 
 static struct tuner_context *context_of(void *context)
 {

@@ -11,11 +11,13 @@ import pytest
 from tests.csrc.base import compiled
 
 Made = TypeVar("Made")
+#: What logs for all plugins.
+SAY = compiled.ROOT / "csrc" / "plugins" / "say"
 
 
 def options(sanitizers: str) -> list[str]:
-    """Of a compiler that finds the headers of NCCL's tables."""
-    return [*compiled.sanitizing(sanitizers), f"-I{compiled.ROOT / 'psmkit' / 'psm' / 'include'}"]
+    """Of a compiler that finds the headers of NCCL's tables and of our plugins' log lines."""
+    return [*compiled.sanitizing(sanitizers), f"-I{compiled.ROOT / 'psmkit' / 'psm' / 'include'}", f"-I{SAY}"]
 
 
 def link(output: Path, sources: Iterable[Path], words: Sequence[str]) -> Path:

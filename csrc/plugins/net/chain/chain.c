@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "say.h"
+#include "net_say.h"
 
 struct chain_comm {
     struct net_comm net;

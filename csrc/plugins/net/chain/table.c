@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "chain/chain.h"
+#include "net_say.h"
 #include "properties.h"
-#include "say.h"
 
 struct chain_table chain;
 

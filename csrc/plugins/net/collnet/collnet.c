@@ -13,7 +13,7 @@
 #include "collnet/blocks.h"
 #include "collnet/reduce.h"
 #include "given.h"
-#include "say.h"
+#include "net_say.h"
 
 enum { REQUESTS = NCCL_NET_MAX_REQUESTS };
 static const char *const kinds[] = {"iallreduce", "iallgather", "ireducescatter"};

@@ -5,7 +5,7 @@
 
 #include "collnet/collnet.h"
 #include "collnet/reduce.h"
-#include "say.h"
+#include "net_say.h"
 
 static bool enabled;
 static char none; /* the context if it is disabled */

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "collnet/collnet.h"
+#include "net_say.h"
 #include "properties.h"
 #include "psm_abi/collnet.h"
-#include "say.h"
 
 #define NAME "PSM"
 

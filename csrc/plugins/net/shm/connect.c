@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/internal.h"
-#include "say.h"
+#include "net_say.h"
 #include "shm/comm.h"
 
 enum { BACKLOG = 256, SPEED = 100000 /* Mbit/s: about what a core copies */ };

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "say.h"
+#include "net_say.h"
 #include "socket/socket.h"
 
 enum { ARRIVALS = 64, PARTIALS = 64, BACKLOG = 1024 };

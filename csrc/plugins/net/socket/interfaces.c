@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "say.h"
+#include "net_say.h"
 #include "socket/socket.h"
 
 enum { DEVICES = 32, UNKNOWN_SPEED = 10000 /* Mbit/s */ };

@@ -80,7 +80,11 @@ def build(folder: Path, sanitizers: str) -> Built:
     compiled.messages("psm_net", generated / "psm_net_messages.h")
     compiled.abi_versions(generated)
     options = sanitized.options(sanitizers)
-    library = [path for place in (NET, PSM / "core", PSM / "shm", compiled.BASE) for path in sorted(place.rglob("*.c"))]
+    library = [
+        path
+        for place in (NET, sanitized.SAY, PSM / "core", PSM / "shm", compiled.BASE)
+        for path in sorted(place.rglob("*.c"))
+    ]
     shared = [
         "-shared",
         "-fPIC",

@@ -22,7 +22,12 @@ def build(folder: Path, sanitizers: str) -> Path:
     generated = folder / "generated"
     compiled.messages("psm_profiler", generated / "psm_profiler_messages.h")
     compiled.abi_versions(generated)
-    sources = [*sorted(compiled.BASE.glob("*.c")), *sorted(PLUGIN.glob("*.c")), *sorted(HERE.glob("*.c"))]
+    sources = [
+        *sorted(compiled.BASE.glob("*.c")),
+        sanitized.SAY / "plugin_say.c",
+        *sorted(PLUGIN.glob("*.c")),
+        *sorted(HERE.glob("*.c")),
+    ]
     includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry")]
     return compiled.compile_c(folder / "driver", sources, [*includes, *sanitized.options(sanitizers)])
 

@@ -47,6 +47,10 @@ def build(folder: Path, sanitizers: str) -> Built:
         folder / "records",
     )
     shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete"]
-    sanitized.link(built.library, [*sorted(CHECK.glob("*.c")), *sorted(compiled.BASE.glob("*.c"))], shared)
+    sanitized.link(
+        built.library,
+        [*sorted(CHECK.glob("*.c")), sanitized.SAY / "plugin_say.c", *sorted(compiled.BASE.glob("*.c"))],
+        shared,
+    )
     sanitized.link(built.caller, [HERE / "caller.c", CHECK / "event.c", CHECK / "rules.c"], options)
     return built

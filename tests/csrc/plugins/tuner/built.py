@@ -123,7 +123,11 @@ def build(folder: Path, sanitizers: str) -> Built:
     built = Built(
         folder / "libnccl-tuner-psm.so", folder / "psm_tuner_drive", folder / "psm_tuner_rules", folder / "records"
     )
-    sanitized.link(built.library, [*sorted(TUNER.glob("*.c")), *sorted(compiled.BASE.glob("*.c"))], shared)
+    sanitized.link(
+        built.library,
+        [*sorted(TUNER.glob("*.c")), sanitized.SAY / "plugin_say.c", *sorted(compiled.BASE.glob("*.c"))],
+        shared,
+    )
     sanitized.link(built.driver, [*RULES, tools / "call.c", tools / "drive.c"], options)
     sanitized.link(built.rules, [*RULES, tools / "rules_main.c"], options)
     return built

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "say.h"
+#include "net_say.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,18 +13,9 @@ void net_say_set(ncclDebugLogger_t logger)
     atomic_store(&current, logger);
 }
 
-void net_say_put(const struct psm_record_message *message, unsigned long subsystems, const char *function, int line,
-                 const struct psm_text *text)
+ncclDebugLogger_t net_say_logger(void)
 {
-    ncclDebugLogger_t logger = atomic_load(&current);
-    if (!logger) {
-        psm_log_write(message->level, text->at, text->n);
-        return;
-    }
-    /* NCCL's WARN takes a file name, its INFO a function name; most releases print neither. */
-    bool warn = message->level == PSM_LEVEL_WARN;
-    logger(warn ? NCCL_LOG_WARN : NCCL_LOG_INFO, warn ? (unsigned long)NCCL_ALL : subsystems, function, line, "%.*s",
-           (int)text->n, text->at);
+    return atomic_load(&current);
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
