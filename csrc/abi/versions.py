@@ -72,7 +72,9 @@ def header(facts: Facts) -> str:
         " *   PSM_ABI_K_SLOTS_VN          (slot, version that its exact type and meaning came with, that its signature came with)",
         " *   PSM_ABI_K_SHAPES            (slot, version): each signature of each slot, with the version that it came with",
         " *   PSM_ABI_K_REQUIRED_VN       (slot): NCCL calls it without a check",
-        " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member) */",
+        " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member)",
+        " *   PSM_ABI_PROFILER_EACH_KIND  (word of the settings, bit, first version, bits of its parents that psmkit's plugin",
+        " *                               asks for with it, whether the plugin asks for it by default) */",
         "#ifndef PSM_ABI_VERSIONS_H",
         "#define PSM_ABI_VERSIONS_H",
         "",
@@ -96,6 +98,7 @@ def header(facts: Facts) -> str:
     out.append("/* Of a profiler's events. */")
     out.append(f"#define PSM_ABI_PROFILER_KINDS {len(facts['profiler_kinds'])}")
     out.append(f"#define PSM_ABI_PROFILER_STATES {len(facts['profiler_states'])}")
+    out.extend(_kinds(facts))
     return "\n".join([*out, "", "#endif"]) + "\n"
 
 
@@ -163,6 +166,22 @@ def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
         )
     yield "};"
     yield "#endif"
+
+
+def _kinds(facts: Facts) -> Iterator[str]:
+    """What psmkit's profiler may ask for."""
+    some = known_versions(facts, "profiler")
+    kinds = facts["profiler_kinds"]
+    words = [name.removesuffix("Plugin").lower() for name in kinds]
+    calls = []
+    for word, (name, kind) in zip(words, kinds.items(), strict=True):
+        # NCCL starts them for this kind: without their bits their events would have no place.
+        above = [one for one, other in kinds.items() if other.get("with_children") and name in other["asked"]]
+        since = _since(facts, some, _BITS, f"ncclProfile{name}")
+        default = str(kind.get("default", True)).lower()
+        calls.append(_call(f'"{word}"', f"ncclProfile{name}", since, f"({_mask(above)})", default))
+    yield _macro("PSM_ABI_PROFILER_EACH_KIND", calls)
+    yield f'#define PSM_ABI_PROFILER_KIND_WORDS "{", ".join(words)}"'
 
 
 _WORDS = ("func", "datatype", "algo", "proto", "name")
