@@ -9,6 +9,13 @@ from typing import Any
 from layout import Facts, Member, function, known_versions, members, newest, numbered
 
 
+def _record(facts: Facts, name: str) -> str:
+    """The record that a versioned type is another name of, or itself."""
+    while name not in facts["structs"] and numbered(name)[1]:
+        name = newest(facts["typedefs"][name])
+    return name
+
+
 def _shape(facts: Facts, text: str) -> tuple[object, ...]:
     """A type, equal for two versions that differ in names of records with the same members only."""
     returns, parameters = function(text)
@@ -18,8 +25,7 @@ def _shape(facts: Facts, text: str) -> tuple[object, ...]:
     stem, version = numbered(name)
     if not version:
         return (text,)
-    while name not in facts["structs"] and numbered(name)[1]:
-        name = newest(facts["typedefs"][name])
+    name = _record(facts, name)
     rows = facts["structs"][name]["members"] if name in facts["structs"] else ()
     return (text.replace(f"_v{version}_t", ""), stem, *(tuple(row[:3]) for row in rows))
 
@@ -86,13 +92,13 @@ def header(facts: Facts) -> str:
         out.append(_macro(f"PSM_ABI_{kind.upper()}_VERSIONS", [_call(version) for version in some]))
         out.extend(_slots(facts, kind, some))
         out.append("")
-    for name in facts["structs"]:
+    for name in (*facts["structs"], *facts["typedefs"]):
         stem, version = numbered(name)
-        if stem != "ncclNetProperties":
+        if stem != "ncclNetProperties" or not version:
             continue
         calls = [
             _call(row[0]).replace("X", "Y" if row[0] == "vProps" else "X", 1)
-            for row in facts["structs"][name]["members"]
+            for row in facts["structs"][_record(facts, name)]["members"]
         ]
         out.append(f"#define PSM_ABI_NET_PROPERTIES_V{version}(X, Y, ...) {' '.join(calls)}")
     out.append("/* Of a profiler's events. */")
