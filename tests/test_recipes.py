@@ -136,6 +136,56 @@ def test_a_finding_is_an_entry_of_its_family_and_a_module(tree: Tree) -> None:
     }
 
 
+def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Path) -> None:
+    """Up to the compiler: the types, the table, the macros, the checker and the page come from what was measured."""
+    (tree.root / "tests").symlink_to(ROOT / "tests")
+    header = tmp_path / "net_v90.h"
+    slots = (tree.root / "psmkit/psm/include/psm_abi/net.h").read_text("utf-8").partition("} ncclNet_v12_t;")[0]
+    slots = slots[slots.rindex("typedef struct {") :].replace("_v12_t", "_v90_t")
+    older = sorted(set(re.findall(r"ncclNet\w+_v90_t", slots)))
+    header.write_text(
+        '#include "psm_abi/net.h"\n'
+        + "".join(f"typedef {name.replace('_v90_t', '_v12_t')} {name};\n" for name in older)
+        + f"{slots}    ncclResult_t (*queryHealth)(void *ctx, int dev, int *healthy);\n}} ncclNet_v90_t;\n",
+        "utf-8",
+    )
+    include = f"-I{tree.root}/psmkit/psm/include"
+    added = tree.run("-m", "tests.abi.layouts", "2.99.1", str(header), include).split()
+    assert added == [*[name for name in added if name in older], "ncclNet_v90_t"] and len(added) == 1 + len(older)
+
+    sheet = tree.root / "psmkit/plugins/abi.json"
+    facts = json.loads(sheet.read_text("utf-8"))
+    assert facts["tables"]["net"]["90"]["symbol"] == "ncclNetPlugin_v90"
+    assert facts["typedefs"]["ncclNetAttr_v90_t"] == [["2.99.1", "2.99.1", "ncclNetAttr_v12_t"]]
+    slot = facts["structs"]["ncclNet_v90_t"]["members"]
+    assert [row[0] for row in slot if len(row) > 5] == ["queryHealth"], "other parameters are those of v12"
+    assert slot[-1][5] == {"parameters": ["ctx", "dev", "healthy"]}
+    facts["structs"]["ncclNet_v90_t"].update(source="a test", note="A version of a test.")
+    facts["optional"]["net"]["queryHealth"] = ""
+    sheet.write_text(json.dumps(facts), "utf-8")
+
+    # What the build makes of it: headers, and a plugin that speaks all versions but has no word for the new slot.
+    made = tmp_path / "made"
+    (made / "psm_abi").mkdir(parents=True)
+    templates = [str(path) for path in sorted((tree.root / "csrc/abi/psm_abi").glob("*.h.in"))]
+    tree.run("csrc/abi/generate.py", "headers", str(sheet), str(made / "psm_abi"), *templates)
+    tree.run("csrc/abi/generate.py", "versions", str(sheet), str(made))
+    includes = [f"-I{folder}" for folder in (made, tree.root / "csrc/plugins/net", tree.root / "csrc/base")]
+    messages = [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_net_messages.h"))[:1]]
+    messages += [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_messages.h"))[:1]]
+    unit = tree.root / "csrc/plugins/net/tables.c"
+    compiling = ["gcc", "-fsyntax-only", *includes, *messages]
+    done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
+    assert set(re.findall(r"error: .(\w+). undeclared", done.stderr)) == {"queryHealth_v90"}, done.stderr
+    unit.write_text(f"#define queryHealth_v90 NULL\n{unit.read_text('utf-8')}", "utf-8")
+    for own in (unit, tree.root / "csrc/plugins/drive/table.c", tree.root / "csrc/plugins/net/chain/table.c"):
+        done = subprocess.run([*compiling, str(own)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {"psmkit/plugins/abi.json", "csrc/plugins/net/tables.c", "docs/plugins.md"}
+
+
 @pytest.mark.slow
 def test_a_variant_is_a_file_that_declares_its_symptoms(tree: Tree, tmp_path: Path) -> None:
     """The file is the one that the recipe shows."""

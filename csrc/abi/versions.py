@@ -9,6 +9,13 @@ from typing import Any
 from layout import Facts, Member, function, known_versions, members, newest, numbered
 
 
+def _record(facts: Facts, name: str) -> str:
+    """The record that a versioned type is another name of, or itself."""
+    while name not in facts["structs"] and numbered(name)[1]:
+        name = newest(facts["typedefs"][name])
+    return name
+
+
 def _shape(facts: Facts, text: str) -> tuple[object, ...]:
     """A type, equal for two versions that differ in names of records with the same members only."""
     returns, parameters = function(text)
@@ -18,8 +25,7 @@ def _shape(facts: Facts, text: str) -> tuple[object, ...]:
     stem, version = numbered(name)
     if not version:
         return (text,)
-    while name not in facts["structs"] and numbered(name)[1]:
-        name = newest(facts["typedefs"][name])
+    name = _record(facts, name)
     rows = facts["structs"][name]["members"] if name in facts["structs"] else ()
     return (text.replace(f"_v{version}_t", ""), stem, *(tuple(row[:3]) for row in rows))
 
@@ -72,7 +78,9 @@ def header(facts: Facts) -> str:
         " *   PSM_ABI_K_SLOTS_VN          (slot, version that its exact type and meaning came with, that its signature came with)",
         " *   PSM_ABI_K_SHAPES            (slot, version): each signature of each slot, with the version that it came with",
         " *   PSM_ABI_K_REQUIRED_VN       (slot): NCCL calls it without a check",
-        " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member) */",
+        " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member)",
+        " *   PSM_ABI_PROFILER_EACH_KIND  (word of the settings, bit, first version, bits of its parents that psmkit's plugin",
+        " *                               asks for with it, whether the plugin asks for it by default) */",
         "#ifndef PSM_ABI_VERSIONS_H",
         "#define PSM_ABI_VERSIONS_H",
         "",
@@ -84,18 +92,19 @@ def header(facts: Facts) -> str:
         out.append(_macro(f"PSM_ABI_{kind.upper()}_VERSIONS", [_call(version) for version in some]))
         out.extend(_slots(facts, kind, some))
         out.append("")
-    for name in facts["structs"]:
+    for name in (*facts["structs"], *facts["typedefs"]):
         stem, version = numbered(name)
-        if stem != "ncclNetProperties":
+        if stem != "ncclNetProperties" or not version:
             continue
         calls = [
             _call(row[0]).replace("X", "Y" if row[0] == "vProps" else "X", 1)
-            for row in facts["structs"][name]["members"]
+            for row in facts["structs"][_record(facts, name)]["members"]
         ]
         out.append(f"#define PSM_ABI_NET_PROPERTIES_V{version}(X, Y, ...) {' '.join(calls)}")
     out.append("/* Of a profiler's events. */")
     out.append(f"#define PSM_ABI_PROFILER_KINDS {len(facts['profiler_kinds'])}")
     out.append(f"#define PSM_ABI_PROFILER_STATES {len(facts['profiler_states'])}")
+    out.extend(_kinds(facts))
     return "\n".join([*out, "", "#endif"]) + "\n"
 
 
@@ -163,6 +172,22 @@ def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
         )
     yield "};"
     yield "#endif"
+
+
+def _kinds(facts: Facts) -> Iterator[str]:
+    """What psmkit's profiler may ask for."""
+    some = known_versions(facts, "profiler")
+    kinds = facts["profiler_kinds"]
+    words = [name.removesuffix("Plugin").lower() for name in kinds]
+    calls = []
+    for word, (name, kind) in zip(words, kinds.items(), strict=True):
+        # NCCL starts them for this kind: without their bits their events would have no place.
+        above = [one for one, other in kinds.items() if other.get("with_children") and name in other["asked"]]
+        since = _since(facts, some, _BITS, f"ncclProfile{name}")
+        default = str(kind.get("default", True)).lower()
+        calls.append(_call(f'"{word}"', f"ncclProfile{name}", since, f"({_mask(above)})", default))
+    yield _macro("PSM_ABI_PROFILER_EACH_KIND", calls)
+    yield f'#define PSM_ABI_PROFILER_KIND_WORDS "{", ".join(words)}"'
 
 
 _WORDS = ("func", "datatype", "algo", "proto", "name")

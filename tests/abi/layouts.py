@@ -1,7 +1,7 @@
 """Layouts and values of NCCL's plugin ABIs: from the fact sheet, and from the debug information of a compiled unit.
 
-`python -m tests.abi.layouts HEADER.h [-I...]` measures what a header declares, and prints the entries of psmkit/plugins/abi.json for the
-types that are not there yet: the first step towards a new version (see CONTRIBUTING.md).
+`python -m tests.abi.layouts RELEASE HEADER.h [-I...]` measures what a header declares, and adds the types and tables that are not there yet
+to psmkit/plugins/abi.json: the first step towards a new version (see CONTRIBUTING.md). RELEASE is the first that has them; "coming": none has.
 A layout is {"kind", "size", "alignment", "members"}; a member [path, offset, size, type, type without typedefs], where the path of
 what is inside of an anonymous union has no part for that. A member may have more, in a dict: "parameters" (the names of a function's, unless
 they are those of the version before), "note" and "dimensions" (names for the numbers of an array).
@@ -251,37 +251,62 @@ RECORDS = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union"}
 NUMBER = "number_of_"  # variables of the unit: macros, alignments
 
 
-def measure(header: Path, options: list[str]) -> str:
-    """The entries for what a header declares and the facts do not have."""
-    facts = json.loads(FACTS.read_text())
+def measure(header: Path, options: list[str]) -> tuple[Unit, list[str]]:
+    """What a header declares, and the names of versions in it, in its order."""
     with tempfile.TemporaryDirectory() as folder:
         unit = Path(folder) / "unit.c"
-        names = set(re.findall(r"\bnccl\w+_v\d+_t\b", header.read_text()))
+        names = list(dict.fromkeys(re.findall(r"\bnccl\w+_v\d+_t\b", header.read_text())))
         lines = [f'#include "{header.absolute()}"']
         lines += [f"const long long {NUMBER}{name} = _Alignof({name});" for name in sorted(names)]
         unit.write_text("\n".join(lines) + "\n")
         command = ["gcc", "-std=c11", "-g", "-gdwarf-4", "-fno-eliminate-unused-debug-types", *options]
         subprocess.run([*command, "-c", str(unit), "-o", f"{folder}/unit.o"], check=True, timeout=60)
-        seen = Unit(Path(folder) / "unit.o")
+        return Unit(Path(folder) / "unit.o"), names
+
+
+def parameters(facts: Facts, plain: str, struct: str, slot: str) -> list[str]:
+    """The parameters of a slot in a header without comments; none if they are those of the version before."""
+    body = re.search(rf"{{([^{{}}]*(?:{{[^{{}}]*(?:{{[^{{}}]*}}[^{{}}]*)*}}[^{{}}]*)*)}}\s*{struct}\s*;", plain)
+    found = re.search(rf"\(\s*\*\s*{slot}\s*\)\s*\(([^()]*)\)", body[1]) if body else None
+    words = [re.findall(r"\w+", word)[-1] for word in found[1].split(",")] if found else []
+    stem, before = struct.rpartition("_v")[0], []
+    for name, entry in facts["structs"].items():
+        for row in entry["members"] if name.rpartition("_v")[0] == stem else ():
+            if row[0] == slot and len(row) > 5 and "parameters" in row[5]:
+                before = row[5]["parameters"]
+    return [] if words in (["void"], before) else words
+
+
+def record(facts: Facts, release: str | None, header: Path, options: list[str]) -> list[str]:
+    """Add to the facts what a header declares and they do not have: the names of what is new."""
+    seen, names = measure(header, options)
     plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.DOTALL)
-    lines = []
-    for name, struct in seen.structs.items():
-        if name in facts["structs"] or name not in names:
+    releases = [release, release]
+    new = [name for name in names if name not in facts["structs"] and name not in facts["typedefs"]]
+    for name in new:
+        if name not in seen.structs:
+            facts["typedefs"][name] = [[*releases, seen.typedefs[name]]]
             continue
-        body = re.search(rf"{{([^{{}}]*(?:{{[^{{}}]*(?:{{[^{{}}]*}}[^{{}}]*)*}}[^{{}}]*)*)}}\s*{name}\s*;", plain)
-        for row in struct["members"] if body else ():
-            found = re.search(rf"\(\s*\*\s*{row[0]}\s*\)\s*\(([^()]*)\)", body[1]) if body else None
-            words = [re.findall(r"\w+", word)[-1] for word in found[1].split(",")] if found else []
-            if words not in ([], ["void"]):
+        struct = seen.structs[name]
+        for row in struct["members"]:
+            if words := parameters(facts, plain, name, row[0]):
                 row.append({"parameters": words})
-        layout = {"kind": struct["kind"], "size": struct["size"], "alignment": seen.numbers[name]}
-        lines.append(
-            f"  {json.dumps(name)}: {struct_text({**layout, 'headers': ['?', '?'], 'source': '?', 'note': '?', 'members': struct['members']})},"
-        )
-    return "\n".join(lines)
+        layout = {"kind": struct["kind"], "size": struct["size"], "alignment": seen.numbers[name], "headers": releases}
+        facts["structs"][name] = {**layout, "source": "?", "note": "?", "members": struct["members"]}
+        stem, _, version = name.removesuffix("_t").rpartition("_v")
+        for tables in facts["tables"].values():
+            last = list(tables.values())[-1]
+            if last["struct"].rpartition("_v")[0] == stem:
+                symbol = f"{last['symbol'].rpartition('_v')[0]}_v{version}"
+                entry = {"symbol": symbol, "struct": name, "releases": releases, "dropped": None}
+                tables[version] = entry if release else {**entry, "coming": True}
+    return new
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    print(measure(Path(sys.argv[1]), sys.argv[2:]))
+    sheet = json.loads(FACTS.read_text())
+    added = record(sheet, None if sys.argv[1] == "coming" else sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    FACTS.write_text(text(sheet))
+    print(*added, sep="\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.cli.app import main
+from tests.csrc.base import compiled
 from tests.plugins.build import run_compiler
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +43,13 @@ def expect_page(
 
 def _compile(library: Path, *sources: str, only: bool = False) -> Path:
     """A library, or an object of one source."""
+    made = library.parent / "generated"
+    made.mkdir(exist_ok=True)
+    compiled.abi_versions(made)
     named = (name if name.startswith(("/", "-")) else str(SOURCES / name) for name in sources)
     run_compiler(
         *(shutil.which("gcc") or "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"),
-        *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", *named),
+        *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'psmkit' / 'psm' / 'include'}", f"-I{made}", *named),
         *("-o", str(library), "-pthread", "-ldl"),
     )
     return library

@@ -151,14 +151,17 @@ const char *table_empty(bool cuda, bool dmabuf)
     return NULL;
 }
 
+/* Records of each version: their names differ, their members do not. */
+#define INIT(v)                                                                                                        \
+    case v: {                                                                                                          \
+        const ncclNet_v##v##_t *t = d.table;                                                                           \
+        ncclNetCommConfig_v##v##_t config = {NCCL_NET_TRAFFIC_CLASS_UNDEF};                                            \
+        return end(t->init(context, comm_id, &config, logger, profiler));                                              \
+    }
 ncclResult_t t_init(int which, uint64_t comm_id)
 {
-    ncclNetCommConfig_v11_t c11 = {NCCL_NET_TRAFFIC_CLASS_UNDEF};
-    ncclNetCommConfig_v12_t c12 = {NCCL_NET_TRAFFIC_CLASS_UNDEF};
     void **context = &d.context[which];
-    CALL("init", SINCE(init, 4, logger) SINCE(init, 10, logger, profiler)
-                     CASE(11, t->init(context, comm_id, &c11, logger, profiler))
-                         CASE(12, t->init(context, comm_id, &c12, logger, profiler)))
+    CALL("init", SINCE(init, 4, logger) SINCE(init, 10, logger, profiler) PSM_ABI_NET_init_V11(INIT))
 }
 
 ncclResult_t t_finalize(int which){CALL("finalize", SINCE(finalize, 11, d.context[which]))}
@@ -264,12 +267,16 @@ ncclResult_t t_close_recv(void *comm){CALL("closeRecv", SINCE(closeRecv, 4, comm
 
 ncclResult_t t_close_listen(void *comm){CALL("closeListen", SINCE(closeListen, 4, comm))}
 
+#define SET_ATTR(v)                                                                                                    \
+    case v: {                                                                                                          \
+        const ncclNet_v##v##_t *t = d.table;                                                                           \
+        ncclNetAttr_v##v##_t attributes = {{none, none, none, none}, {none, none, none, none}, 0, 0, 0};               \
+        return end(t->setNetAttr(d.context[0], &attributes));                                                          \
+    }
 ncclResult_t t_set_net_attr(void)
 {
     int32_t none = NCCL_NET_ATTR_UNDEF;
-    ncclNetAttr_v11_t a11 = {{none, none, none, none}, {none, none, none, none}, 0, 0, 0};
-    ncclNetAttr_v12_t a12 = {{none, none, none, none}, {none, none, none, none}, 0, 0, 0};
-    CALL("setNetAttr", CASE(11, t->setNetAttr(d.context[0], &a11)) CASE(12, t->setNetAttr(d.context[0], &a12)))
+    CALL("setNetAttr", PSM_ABI_NET_setNetAttr_V11(SET_ATTR))
 }
 
 #define HAS(v, slot)                                                                                                   \

@@ -188,17 +188,10 @@ static uint64_t folded(uint64_t hash)
 
 /* ---- the mask ---- */
 
-/* Kinds that a version has. */
-static uint32_t known(uint32_t abi)
-{
-    static const uint32_t kinds[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff, 0xffff};
-    return kinds[abi < 7 ? abi : 7];
-}
-
 /* Keep one kind enabled in NCCL: a plugin that is never called does not see requests for another mask. */
 static void set_mask(struct prof_comm *comm, uint32_t wanted)
 {
-    uint32_t mask = prof_mask_closed(wanted) & known(comm->shared->abi);
+    uint32_t mask = prof_mask_closed(wanted, comm->shared->abi);
     if (mask == atomic_load_explicit(&comm->mask, memory_order_relaxed)) return;
     atomic_store(&comm->mask, mask);
     atomic_store(&comm->shared->mask, mask);
@@ -256,6 +249,7 @@ static ncclResult_t begin(struct prof_comm *comm, const struct prof_init *init)
     comm->trigger = settings.trigger;
     comm->interval_ns = settings.interval_ns;
     comm->logger = init->logger;
+    comm->tags = init->tags;
     atomic_store(&comm->bytes, FIXED_BYTES);
     if (atomic_fetch_add(&bytes_taken, FIXED_BYTES) + FIXED_BYTES > most_bytes || !make_file(comm)) {
         atomic_fetch_sub(&bytes_taken, atomic_load(&comm->bytes));

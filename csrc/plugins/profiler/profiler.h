@@ -66,8 +66,8 @@ struct prof_settings {
 };
 /* False: a setting cannot be read; a line has said which. */
 bool prof_settings_read(struct prof_settings *settings, ncclDebugLogger_t logger);
-/* Includes the kinds that are parents of those in the mask. */
-uint32_t prof_mask_closed(uint32_t mask);
+/* Includes the kinds that are parents of those in the mask; without those that a version of the table lacks. */
+uint32_t prof_mask_closed(uint32_t mask, uint32_t abi);
 
 /* ---- threads (local.c) ---- */
 
@@ -117,6 +117,7 @@ struct prof_comm {
     _Atomic uint64_t context; /* the mask that NCCL received, 0: none */
     _Atomic uint32_t mask;    /* the mask that is recorded */
     uint32_t number, slots, total, trigger;
+    bool tags;
     _Atomic uint32_t generation;
     struct psm_prof_comm *shared;
     struct psm_prof_window *window[PSM_PROF_WINDOWS];
@@ -157,6 +158,7 @@ struct prof_init {
     const char *name;
     int nnodes, nranks, rank;
     ncclDebugLogger_t logger;
+    bool tags; /* its descriptors have userTag */
 };
 ncclResult_t prof_comm_init(void **context, int *mask, const struct prof_init *init);
 ncclResult_t prof_comm_finalize(void *context);

@@ -6,25 +6,35 @@
 
 #include "profiler.h"
 #include "profiler_say.h"
+#include "psm_abi_versions.h"
 
-/* Names of kinds, by the number of their bit. */
-static const char *const kinds[] = {"group",    "coll",   "p2p",      "proxyop",    "proxystep", "proxyctrl",
-                                    "kernelch", "net",    "groupapi", "collapi",    "p2papi",    "kernellaunch",
-                                    "cecoll",   "cesync", "cebatch",  "kernelphase"};
-enum { KINDS = sizeof kinds / sizeof *kinds, ALL = (1 << KINDS) - 1 };
+/* By the number of their bit. */
+static const struct kind {
+    const char *word;
+    uint32_t bit;
+    uint32_t since;
+    uint32_t above; /* asked for with it */
+} kinds[] = {
+#define KIND(word, bit, since, above, by_default) {word, bit, since, above},
+    PSM_ABI_PROFILER_EACH_KIND(KIND)
+#undef KIND
+};
+enum { KINDS = sizeof kinds / sizeof *kinds, ALL = (int)((UINT64_C(1) << KINDS) - 1) };
 
 /* proxyCtrl occurs in each turn of an idle proxy thread. With kernelCh NCCL passes each operation to the proxy, even
  * without a network; its phases need it. Network events double the cost of a step. */
-enum { DEFAULT = ALL & ~(ncclProfileProxyCtrl | ncclProfileKernelCh | ncclProfileKernelPhase | ncclProfileNetPlugin) };
+#define KIND(word, bit, since, above, by_default) | ((by_default) ? bit : 0)
+enum { DEFAULT = 0 PSM_ABI_PROFILER_EACH_KIND(KIND) };
+#undef KIND
 
-uint32_t prof_mask_closed(uint32_t mask)
+uint32_t prof_mask_closed(uint32_t mask, uint32_t abi)
 {
-    if (mask & ncclProfileNetPlugin) mask |= ncclProfileProxyStep;
-    if (mask & ncclProfileProxyStep) mask |= ncclProfileProxyOp;
-    if (mask & ncclProfileKernelPhase) mask |= ncclProfileKernelCh;
-    if (mask & (ncclProfileProxyOp | ncclProfileKernelCh)) mask |= ncclProfileColl | ncclProfileP2p;
-    if (mask & (ncclProfileCeSync | ncclProfileCeBatch)) mask |= ncclProfileCeColl;
-    return mask & ALL;
+    uint32_t closed = mask & ALL, known = 0;
+    for (int i = 0; i < KINDS; i++) {
+        if (mask & kinds[i].bit) closed |= kinds[i].above;
+        if (kinds[i].since <= abi) known |= kinds[i].bit;
+    }
+    return closed & known;
 }
 
 static bool wrong(ncclDebugLogger_t logger, const char *name, const char *value, const char *meant)
@@ -89,7 +99,7 @@ static bool add_kind(const char *word, size_t n, uint32_t *mask)
     uint32_t bits = 0;
     if (less) word++, n--;
     for (int i = 0; i < KINDS; i++)
-        if (strlen(kinds[i]) == n && strncasecmp(kinds[i], word, n) == 0) bits = 1u << i;
+        if (strlen(kinds[i].word) == n && strncasecmp(kinds[i].word, word, n) == 0) bits = kinds[i].bit;
     /* Its phases would bring it back. */
     if (less && bits == ncclProfileKernelCh) bits |= ncclProfileKernelPhase;
     if (n == 3 && strncasecmp(word, "all", n) == 0) bits = ALL;
@@ -116,10 +126,8 @@ static bool events(ncclDebugLogger_t logger, uint32_t *mask)
     for (const char *word = text; *word;) {
         size_t length = strcspn(word, ",");
         if (!add_kind(word, length, &found))
-            return wrong(
-                logger, name, text,
-                "expected a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, "
-                "groupapi, collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, kernelphase, all, default, none");
+            return wrong(logger, name, text,
+                         "expected a mask, or names of " PSM_ABI_PROFILER_KIND_WORDS ", all, default, none");
         word += length;
         if (*word) word++;
     }

@@ -19,7 +19,8 @@
 #endif
 
 #if VERSION >= 7
-#define TAG(member) e->u.tagged.user_tag = d->member.userTag
+#define TAG(member)                                                                                                    \
+    if (made.comm->tags) e->u.tagged.user_tag = d->member.userTag
 #else
 #define TAG(member) (void)0
 #endif
@@ -192,13 +193,14 @@ static ncclResult_t NAMED(init)(void **context, int *mask)
 static ncclResult_t NAMED(init)(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,
                                 int rank, ncclDebugLogger_t logger)
 {
-    return prof_comm_init(context, mask, &(struct prof_init){VERSION, hash, name, nodes, ranks, rank, logger});
+    return prof_comm_init(context, mask, &(struct prof_init){VERSION, hash, name, nodes, ranks, rank, logger, false});
 }
 #else
 static ncclResult_t NAMED(init)(void **context, uint64_t hash, int *mask, const char *name, int nodes, int ranks,
                                 int rank, ncclDebugLogger_t logger)
 {
-    return prof_comm_init(context, mask, &(struct prof_init){VERSION, hash, name, nodes, ranks, rank, logger});
+    bool tags = VERSION >= 7 && has_tags(__builtin_return_address(0));
+    return prof_comm_init(context, mask, &(struct prof_init){VERSION, hash, name, nodes, ranks, rank, logger, tags});
 }
 #endif
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "psm_abi_versions.h"
 #include "tuner.h"
 #include "tuner_say.h"
 
@@ -31,13 +32,8 @@ static ncclResult_t end(void *context)
 
 /* ---- v2: one choice ---- */
 
-static ncclResult_t init_v2(size_t ranks, size_t nodes, ncclDebugLogger_t logger, void **context)
-{
-    return init(2, context, 0, ranks, nodes, logger, NULL, NULL);
-}
-
-static ncclResult_t choose(void *context, ncclFunc_t op, size_t bytes, int collnet, int nvls, int pipe_ops,
-                           int *algorithm, int *protocol, int *channels)
+static ncclResult_t choose_v2(void *context, ncclFunc_t op, size_t bytes, int collnet, int nvls, int pipe_ops,
+                              int *algorithm, int *protocol, int *channels)
 {
     struct tuner_context *c = context_of(context);
     struct tuner_query q = {.op = (int)op,
@@ -76,7 +72,7 @@ static ncclResult_t init_v1(size_t ranks, size_t nodes, ncclDebugLogger_t logger
 static ncclResult_t choose_v1(ncclFunc_t op, size_t bytes, int collnet, int nvls, int pipe_ops, int *algorithm,
                               int *protocol, int *channels)
 {
-    return choose(atomic_load(&context_v1), op, bytes, collnet, nvls, pipe_ops, algorithm, protocol, channels);
+    return choose_v2(atomic_load(&context_v1), op, bytes, collnet, nvls, pipe_ops, algorithm, protocol, channels);
 }
 
 static ncclResult_t end_v1(void)
@@ -111,49 +107,41 @@ static ncclResult_t costs_v3(void *context, ncclFunc_t op, size_t bytes, int pip
     return costs_v4(context, op, bytes, pipe_ops, costs, algorithms, protocols, TUNER_UNKNOWN, channels);
 }
 
-static ncclResult_t init_v3(size_t ranks, size_t nodes, ncclDebugLogger_t logger, void **context)
-{
-    return init(3, context, 0, ranks, nodes, logger, NULL, NULL);
-}
+/* ---- init: the table's version is the log's and the record's ---- */
 
-static ncclResult_t init_v4(size_t ranks, size_t nodes, ncclDebugLogger_t logger, void **context)
-{
-    return init(4, context, 0, ranks, nodes, logger, NULL, NULL);
-}
+#define INIT_BARE(v)                                                                                                   \
+    static ncclResult_t init_v##v(size_t ranks, size_t nodes, ncclDebugLogger_t logger, void **context)                \
+    {                                                                                                                  \
+        return init(v, context, 0, ranks, nodes, logger, NULL, NULL);                                                  \
+    }
+PSM_ABI_TUNER_init_V2(INIT_BARE)
 
-static ncclResult_t init_v5(void **context, uint64_t id, size_t ranks, size_t nodes, ncclDebugLogger_t logger,
-                            ncclNvlDomainInfo_v5_t *domains, ncclTunerConstants_v5_t *constants)
-{
-    return init(5, context, id, ranks, nodes, logger, domains, constants);
-}
-
-static ncclResult_t init_v6(void **context, uint64_t id, size_t ranks, size_t nodes, ncclDebugLogger_t logger,
-                            ncclNvlDomainInfo_v6_t *domains, ncclTunerConstants_v6_t *constants)
-{
-    return init(6, context, id, ranks, nodes, logger, domains, constants);
-}
-
-/* v7 has the numbers of one more generation of GPUs at the end of each table by generation. */
 #define EACH_CONSTANT(X)                                                                                               \
     X(baseLatencies)                                                                                                   \
     X(hwLatencies)                                                                                                     \
     X(llMaxBws) X(perChMaxRingLL128Bws) X(perChMaxTreeLL128Bws) X(perChMaxTreeBws) X(perChMaxNVLSTreeBws)
 
-static ncclResult_t init_v7(void **context, uint64_t id, size_t ranks, size_t nodes, ncclDebugLogger_t logger,
-                            ncclNvlDomainInfo_v7_t *domains, ncclTunerConstants_v7_t *constants)
-{
-    ncclTunerConstants_v5_t own;
-    if (!constants) return init(7, context, id, ranks, nodes, logger, domains, NULL);
-#define TAKE(table) memcpy(own.table, constants->table, sizeof own.table);
-    EACH_CONSTANT(TAKE)
-    ncclResult_t result = init(7, context, id, ranks, nodes, logger, domains, &own);
+/* The constants of v7 and later have more: the numbers of further generations of GPUs at the end of each table by
+ * generation, and members of their own. psmkit's rules change those of v5. */
+#define TAKE(table)                                                                                                    \
+    _Static_assert(sizeof constants->table >= sizeof own.table, "shorter than in v5");                                 \
+    memcpy(own.table, constants->table, sizeof own.table);
 #define GIVE(table) memcpy(constants->table, own.table, sizeof own.table);
-    EACH_CONSTANT(GIVE)
-    return result;
-}
+#define INIT(v)                                                                                                        \
+    static ncclResult_t init_v##v(void **context, uint64_t id, size_t ranks, size_t nodes, ncclDebugLogger_t logger,   \
+                                  ncclNvlDomainInfo_v##v##_t *domains, ncclTunerConstants_v##v##_t *constants)         \
+    {                                                                                                                  \
+        ncclTunerConstants_v5_t own;                                                                                   \
+        if (!constants) return init(v, context, id, ranks, nodes, logger, domains, NULL);                              \
+        EACH_CONSTANT(TAKE)                                                                                            \
+        ncclResult_t result = init(v, context, id, ranks, nodes, logger, domains, &own);                               \
+        EACH_CONSTANT(GIVE)                                                                                            \
+        return result;                                                                                                 \
+    }
+    PSM_ABI_TUNER_init_V5(INIT) PSM_ABI_TUNER_init_V7(INIT)
 
-static ncclResult_t chunk_v6(void *context, ncclFunc_t op, size_t bytes, int algorithm, int protocol, int channels,
-                             size_t *chunk)
+        static ncclResult_t
+    chunk_v6(void *context, ncclFunc_t op, size_t bytes, int algorithm, int protocol, int channels, size_t *chunk)
 {
     (void)channels;
     struct tuner_context *c = context_of(context);
@@ -161,14 +149,26 @@ static ncclResult_t chunk_v6(void *context, ncclFunc_t op, size_t bytes, int alg
     return ncclSuccess;
 }
 
-static const char name[] = "PSM";
+/* ---- tables ---- */
 
-const ncclTuner_v1_t ncclTunerPlugin_v1 = {.name = name, .init = init_v1, .getCollInfo = choose_v1, .destroy = end_v1};
-const ncclTuner_v2_t ncclTunerPlugin_v2 = {.name = name, .init = init_v2, .getCollInfo = choose, .destroy = end};
-const ncclTuner_v3_t ncclTunerPlugin_v3 = {.name = name, .init = init_v3, .getCollInfo = costs_v3, .destroy = end};
-const ncclTuner_v4_t ncclTunerPlugin_v4 = {.name = name, .init = init_v4, .getCollInfo = costs_v4, .destroy = end};
-const ncclTuner_v5_t ncclTunerPlugin_v5 = {.name = name, .init = init_v5, .getCollInfo = costs_v4, .finalize = end};
-const ncclTuner_v6_t ncclTunerPlugin_v6 = {
-    .name = name, .init = init_v6, .getCollInfo = costs_v4, .finalize = end, .getChunkSize = chunk_v6};
-const ncclTuner_v7_t ncclTunerPlugin_v7 = {
-    .name = name, .init = init_v7, .getCollInfo = costs_v4, .finalize = end, .getChunkSize = chunk_v6};
+/* A slot's function has the name of the slot and the version that its signature came with; each table has an init. */
+#define getCollInfo_v1  choose_v1
+#define getCollInfo_v2  choose_v2
+#define getCollInfo_v3  costs_v3
+#define getCollInfo_v4  costs_v4
+#define destroy_v1      end_v1
+#define destroy_v2      end
+#define finalize_v5     end
+#define getChunkSize_v6 chunk_v6
+
+#define OF_init(version, signature)         init_v##version
+#define OF_getCollInfo(version, signature)  getCollInfo_v##signature
+#define OF_destroy(version, signature)      destroy_v##signature
+#define OF_finalize(version, signature)     finalize_v##signature
+#define OF_getChunkSize(version, signature) getChunkSize_v##signature
+
+#define SLOT(slot, own, signature, version) .slot = OF_##slot(version, signature),
+#define TABLE(version)                                                                                                 \
+    const ncclTuner_v##version##_t ncclTunerPlugin_v##version = {.name = "PSM",                                        \
+                                                                 PSM_ABI_TUNER_SLOTS_V##version(SLOT, version)};
+PSM_ABI_TUNER_VERSIONS(TABLE)

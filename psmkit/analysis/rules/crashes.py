@@ -78,7 +78,7 @@ def _sorted_out(
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
-    cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error", run=run)}
+    cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error")}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
         anonymous = death.events[0].name == "sys.shell.killed" or (

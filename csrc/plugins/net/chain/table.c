@@ -75,8 +75,8 @@ ncclResult_t chain_load(const char *path)
                  PSM_ABI_NET_LAST);
         return unusable(path, text);
     }
-    if (chain.table == (const void *)&ncclNetPlugin_v12)
-        return unusable(path, "it is this library, which would call itself for ever");
+#define SELF(version) || chain.table == (const void *)&ncclNetPlugin_v##version
+    if (false PSM_ABI_NET_VERSIONS(SELF)) return unusable(path, "it is this library, which would call itself for ever");
     take();
     const char *empty = empty_slot();
     if (!empty) return ncclSuccess;

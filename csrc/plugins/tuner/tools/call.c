@@ -6,13 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define V1 ((const ncclTuner_v1_t *)t->table)
-#define V2 ((const ncclTuner_v2_t *)t->table)
-#define V3 ((const ncclTuner_v3_t *)t->table)
-#define V4 ((const ncclTuner_v4_t *)t->table)
-#define V5 ((const ncclTuner_v5_t *)t->table)
-#define V6 ((const ncclTuner_v6_t *)t->table)
-#define V7 ((const ncclTuner_v7_t *)t->table)
+#include "psm_abi_versions.h"
+
+#define V1 ((const ncclTuner_v1_t *)t->table) /* the first slots of all versions */
 
 enum { GUARD = 16, MARK = 0x5ca1ab1e };
 
@@ -56,27 +52,37 @@ const char *tuner_missing(const struct tuner *t)
 
 bool tuner_beyond;
 
-/* The constants of v7 are longer: the caller's, with garbage for the generation that they lack, and a guard. */
-static ncclResult_t begin_v7(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes,
-                             ncclNvlDomainInfo_v7_t *info, ncclTunerConstants_v5_t *constants)
-{
-    struct {
-        ncclTunerConstants_v7_t constants;
-        double after[GUARD];
-    } room;
-    for (size_t i = 0; i < sizeof room / sizeof(double); i++) ((double *)&room)[i] = 1.25;
+/* Calls of one signature: since the version that it came with. A version without one returns an error. */
+#define CASE(v, ...)                                                                                                   \
+    case v: {                                                                                                          \
+        const ncclTuner_v##v##_t *table = t->table;                                                                    \
+        return table->__VA_ARGS__;                                                                                     \
+    }
+#define SINCE(slot, v, ...) PSM_ABI_TUNER_##slot##_V##v(CASE, slot(__VA_ARGS__))
+
 #define TAKE(table) memcpy(room.constants.table, constants->table, sizeof constants->table);
 #define GIVE(table) memcpy(constants->table, room.constants.table, sizeof constants->table);
 #define EACH_CONSTANT(X)                                                                                               \
     X(baseLatencies)                                                                                                   \
     X(hwLatencies)                                                                                                     \
     X(llMaxBws) X(perChMaxRingLL128Bws) X(perChMaxTreeLL128Bws) X(perChMaxTreeBws) X(perChMaxNVLSTreeBws)
-    EACH_CONSTANT(TAKE)
-    ncclResult_t result = V7->init(context, id, ranks, nodes, logger, info, &room.constants);
-    EACH_CONSTANT(GIVE)
-    for (int i = 0; i < GUARD; i++) tuner_beyond |= room.after[i] != 1.25;
-    return result;
-}
+
+/* The constants of v7 and later have more: the caller's, with garbage for what they lack, and a guard. */
+#define LONGER(v)                                                                                                      \
+    case v: {                                                                                                          \
+        struct {                                                                                                       \
+            ncclTunerConstants_v##v##_t constants;                                                                     \
+            double after[GUARD];                                                                                       \
+        } room;                                                                                                        \
+        for (size_t i = 0; i < sizeof room / sizeof(double); i++) ((double *)&room)[i] = 1.25;                         \
+        EACH_CONSTANT(TAKE)                                                                                            \
+        ncclNvlDomainInfo_v##v##_t own = {info.nNvlDomains, info.minRanksPerNvlDomain, info.maxRanksPerNvlDomain};     \
+        ncclResult_t result =                                                                                          \
+            ((const ncclTuner_v##v##_t *)t->table)->init(context, id, ranks, nodes, logger, &own, &room.constants);    \
+        EACH_CONSTANT(GIVE)                                                                                            \
+        for (int i = 0; i < GUARD; i++) tuner_beyond |= room.after[i] != 1.25;                                         \
+        return result;                                                                                                 \
+    }
 
 ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes, int domains,
                          ncclTunerConstants_v5_t *constants)
@@ -85,20 +91,10 @@ ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, siz
     ncclNvlDomainInfo_v5_t info = {domains, each, each};
     *context = NULL;
     switch (t->version) {
-    case 1:
-        return V1->init(ranks, nodes, logger);
-    case 2:
-        return V2->init(ranks, nodes, logger, context);
-    case 3:
-        return V3->init(ranks, nodes, logger, context);
-    case 4:
-        return V4->init(ranks, nodes, logger, context);
-    case 5:
-        return V5->init(context, id, ranks, nodes, logger, &info, constants);
-    case 6:
-        return V6->init(context, id, ranks, nodes, logger, &info, constants);
-    default:
-        return begin_v7(t, context, id, ranks, nodes, &info, constants);
+        SINCE(init, 1, ranks, nodes, logger)
+        SINCE(init, 2, ranks, nodes, logger, context)
+        SINCE(init, 5, context, id, ranks, nodes, logger, &info, constants)
+        PSM_ABI_TUNER_init_V7(LONGER) default : return ncclInternalError;
     }
 }
 
@@ -115,6 +111,20 @@ static void pick(const struct question *q, struct reply *r)
         }
 }
 
+static ncclResult_t ask(const struct tuner *t, void *context, const struct question *q, float **costs, int *a, int *p,
+                        int *c)
+{
+    ncclFunc_t op = (ncclFunc_t)q->op;
+    switch (t->version) {
+        SINCE(getCollInfo, 1, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c)
+        SINCE(getCollInfo, 2, context, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c)
+        SINCE(getCollInfo, 3, context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, c)
+        SINCE(getCollInfo, 4, context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, q->registered, c)
+    default:
+        return ncclInternalError;
+    }
+}
+
 void tuner_ask(const struct tuner *t, void *context, const struct question *q, struct reply *r)
 {
     struct {
@@ -127,26 +137,12 @@ void tuner_ask(const struct tuner *t, void *context, const struct question *q, s
     } algorithm = {MARK, (uint32_t)-1, MARK}, protocol = algorithm, channels = {MARK, 0, MARK};
     int *a = (int *)&algorithm.value, *p = (int *)&protocol.value, *c = (int *)&channels.value;
     float **costs = (float **)(void *)table.costs;
-    ncclFunc_t op = (ncclFunc_t)q->op;
     size_t used = sizeof(float) * (size_t)(q->algorithms * PROTOCOLS);
     for (int i = 0; i < GUARD; i++) table.before[i] = table.after[i] = MARK;
     memset(table.costs, 0x5c, sizeof table.costs);
     memcpy(table.costs, q->costs, used);
     memset(r, 0, sizeof *r);
-    switch (t->version) {
-    case 1:
-        r->result = V1->getCollInfo(op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c);
-        break;
-    case 2:
-        r->result = V2->getCollInfo(context, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c);
-        break;
-    case 3:
-        r->result = V3->getCollInfo(context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, c);
-        break;
-    default: /* the same slot, with the same signature, in v4, v5 and v6 */
-        r->result =
-            V4->getCollInfo(context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, q->registered, c);
-    }
+    r->result = ask(t, context, q, costs, a, p, c);
     for (int i = 0; i < GUARD; i++) r->outside |= table.before[i] != MARK || table.after[i] != MARK;
     for (size_t i = used; i < sizeof table.costs; i++) r->outside |= ((unsigned char *)table.costs)[i] != 0x5c;
     r->outside |= algorithm.before != MARK || algorithm.after != MARK || protocol.before != MARK ||
@@ -161,18 +157,33 @@ void tuner_ask(const struct tuner *t, void *context, const struct question *q, s
     }
 }
 
+#define HAS(v)                                                                                                         \
+    case v:                                                                                                            \
+        return ((const ncclTuner_v##v##_t *)t->table)->getChunkSize != NULL;
 bool tuner_has_chunk(const struct tuner *t)
 {
-    return t->version >= 6 && V6->getChunkSize;
+    switch (t->version) {
+        PSM_ABI_TUNER_getChunkSize_V6(HAS) default : return false;
+    }
 }
 
 ncclResult_t tuner_ask_chunk(const struct tuner *t, void *context, int op, size_t bytes, int algorithm, int protocol,
                              int channels, size_t *chunk)
 {
-    return V6->getChunkSize(context, (ncclFunc_t)op, bytes, algorithm, protocol, channels, chunk);
+    switch (t->version) {
+        SINCE(getChunkSize, 6, context, (ncclFunc_t)op, bytes, algorithm, protocol, channels, chunk)
+    default:
+        return ncclInternalError;
+    }
 }
 
 ncclResult_t tuner_end(const struct tuner *t, void *context)
 {
-    return t->version == 1 ? V1->destroy() : V2->destroy(context);
+    switch (t->version) {
+        SINCE(destroy, 1)
+        SINCE(destroy, 2, context)
+        SINCE(finalize, 5, context)
+    default:
+        return ncclInternalError;
+    }
 }

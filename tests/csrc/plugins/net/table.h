@@ -23,7 +23,7 @@ static void *context; /* of v11 and later */
 
 static ncclResult_t t_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-    /* The configurations of v11 and v12 are the same. */
+    /* The configurations of v11 and later are the same. */
     ncclNetCommConfig_v12_t config = {-1};
     switch (version) {
         SINCE(init, 4, init(logger))
@@ -37,7 +37,10 @@ static ncclResult_t t_finalize(void)
 {
     void *c = context;
     context = NULL;
-    return version == 12 ? T(12)->finalize(c) : version == 11 ? T(11)->finalize(c) : ncclSuccess;
+    switch (version) {
+        SINCE(finalize, 11, finalize(c))
+    }
+    return ncclSuccess;
 }
 
 static ncclResult_t t_devices(int *n)

@@ -29,7 +29,7 @@ def build(folder: Path, sanitizers: str) -> Path:
         *sorted(HERE.glob("*.c")),
     ]
     includes = [f"-I{p}" for p in (HERE, PLUGIN, ROOT / "csrc" / "telemetry")]
-    return compiled.compile_c(folder / "driver", sources, [*includes, *sanitized.options(sanitizers)])
+    return compiled.compile_c(folder / "driver", sources, [*includes, "-rdynamic", *sanitized.options(sanitizers)])
 
 
 @dataclass(frozen=True)

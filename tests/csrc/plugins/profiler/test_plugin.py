@@ -88,6 +88,17 @@ def test_a_tree_of_events_becomes_rows(driver: Driver, version: int) -> None:
     assert any(b"PROFILER/PSM : communicator feed, rank 1" in line for line in record.lines())
 
 
+@pytest.mark.parametrize(("nccl", "tagged"), [("23102", True), ("22907", False)])
+def test_a_tag_is_read_only_from_a_release_that_has_tags(driver: Driver, nccl: str, tagged: bool) -> None:
+    """A fork of an older release has a v7 without userTag: its descriptor ends before the tag."""
+    with driver.process("tree", "7", PSM_PROFILER_EVENTS="all", NCCL_IS=nccl) as child:
+        said, (path,) = lines_of(child)
+        rows = read(Path(path))
+    coll, p2p = by_handle(rows, said["coll"]), by_handle(rows, said["p2p"])
+    assert (coll.get("Q", TAG)[0], p2p.get("Q", TAG)[0]) == ((5, 1 << 63 | 9) if tagged else (0, 0))
+    assert coll.get("QQ") == (7, 1000), "the rest of the descriptor is read either way"
+
+
 TAG = 72
 TAGGED = ("coll", "p2p", "coll_api", "p2p_api", "ce_coll")
 

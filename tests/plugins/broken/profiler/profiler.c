@@ -10,6 +10,7 @@
 
 #define PSM_ABI_CONST /* a table is changed when the library is loaded */
 #include "psm_abi/profiler.h"
+#include "psm_abi_versions.h"
 
 static int broken(const char *way)
 {
@@ -208,8 +209,8 @@ static ncclResult_t state(void *handle, int number, const void *args)
     static ncclResult_t start_v##v(void *context, void **handle, ncclProfilerEventDescr_v##v##_t *d)                   \
     {                                                                                                                  \
         TOLD(d);                                                                                                       \
-        if (t.type == ncclProfileColl) t.func = FUNC_##v(d);                                                           \
-        if (t.type == ncclProfileColl && broken("needs-name")) (void)*(volatile const char *)NAME_##v(d);              \
+        if (t.type == ncclProfileColl) t.func = broken("reads-buffer") ? (const char *)d->coll.sendBuff : FUNC(d);     \
+        if (t.type == ncclProfileColl && broken("needs-name")) (void)*(volatile const char *)NAME(d);                  \
         return start(context, handle, &t);                                                                             \
     }                                                                                                                  \
     static ncclResult_t state_v##v(void *handle, ncclProfilerEventState_v##v##_t number,                               \
@@ -217,92 +218,75 @@ static ncclResult_t state(void *handle, int number, const void *args)
     {                                                                                                                  \
         return state(handle, (int)number, args);                                                                       \
     }
-#define NAME_1(d) (d)->coll.name
-#define NAME_2    NAME_1
-#define NAME_3    NAME_1
-#define NAME_4(d) ""
-#define NAME_5    NAME_4
-#define NAME_6    NAME_4
-#define NAME_7    NAME_4
-#define FUNC_1(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : NULL)
-#define FUNC_2(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : (d)->coll.func)
-#define FUNC_3    FUNC_2
-#define FUNC_4    FUNC_2
-#define FUNC_5    FUNC_2
-#define FUNC_6    FUNC_2
-#define FUNC_7    FUNC_2
-VERSION(1)
-VERSION(2)
-VERSION(3)
-VERSION(4)
-VERSION(5)
-VERSION(6)
-VERSION(7)
+/* Up to v3 the communicator's name; v1 has a number for the function. */
+#define NAME(d)                                                                                                        \
+    _Generic((d),                                                                                                      \
+        ncclProfilerEventDescr_v1_t *: ((const ncclProfilerEventDescr_v1_t *)(void *)(d))->coll.name,                  \
+        ncclProfilerEventDescr_v2_t *: ((const ncclProfilerEventDescr_v2_t *)(void *)(d))->coll.name,                  \
+        ncclProfilerEventDescr_v3_t *: ((const ncclProfilerEventDescr_v3_t *)(void *)(d))->coll.name,                  \
+        default: "")
+#define FUNC(d)                                                                                                        \
+    _Generic((d)->coll.func, const char *: (const char *)(uintptr_t)(d)->coll.func, default: (const char *)NULL)
+PSM_ABI_PROFILER_VERSIONS(VERSION)
 
-static ncclResult_t init_old(void **context, int *mask)
+/* The bits of all kinds that a version has. */
+static int known(int version)
 {
-    return init(context, mask, 0x3f);
+    int bits = 0;
+#define KIND(word, bit, since, above, by_default) bits |= version >= (since) ? (int)(bit) : 0;
+    PSM_ABI_PROFILER_EACH_KIND(KIND)
+    return bits;
 }
 
-static ncclResult_t init_v3(void **context, int *mask)
-{
-    return init(context, mask, 0xff);
-}
+#define INIT_OLD(v)                                                                                                    \
+    static ncclResult_t init_v##v(void **context, int *mask)                                                           \
+    {                                                                                                                  \
+        return init(context, mask, known(v));                                                                          \
+    }
+PSM_ABI_PROFILER_init_V1(INIT_OLD)
 
-static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank,
-                            ncclDebugLogger_t logger)
+    static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,
+                                int rank, ncclDebugLogger_t logger)
 {
     (void)name, (void)hash, (void)nodes, (void)ranks, (void)rank;
     if (broken("init-fails"))
         logger(NCCL_LOG_WARN, NCCL_INIT, __func__, __LINE__, "PROFILER/Broken : there is no %s", "pool");
-    return init(context, mask, 0xff);
+    return init(context, mask, known(4));
 }
 
 static ncclResult_t init_new(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
-                             ncclDebugLogger_t logger, int known)
+                             ncclDebugLogger_t logger, int version)
 {
     (void)id, (void)name, (void)nodes, (void)ranks, (void)rank;
     if (broken("init-fails"))
         logger(NCCL_LOG_WARN, NCCL_INIT, __func__, __LINE__, "PROFILER/Broken : there is no %s", "pool");
-    return init(context, mask, known);
+    return init(context, mask, known(version));
 }
 
-static ncclResult_t init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
-                            ncclDebugLogger_t logger)
-{
-    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0xfff);
-}
+#define INIT_NEW(v)                                                                                                    \
+    static ncclResult_t init_v##v(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks,      \
+                                  int rank, ncclDebugLogger_t logger)                                                  \
+    {                                                                                                                  \
+        return init_new(context, id, mask, name, nodes, ranks, rank, logger, v);                                       \
+    }
+PSM_ABI_PROFILER_init_V5(INIT_NEW)
 
-static ncclResult_t init_v6(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
-                            ncclDebugLogger_t logger)
-{
-    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0x7fff);
-}
-
-static ncclResult_t init_v7(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
-                            ncclDebugLogger_t logger)
-{
-    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0xffff);
-}
-
-#define TABLE(v, begin)                                                                                                \
+#define TABLE(v)                                                                                                       \
     ncclProfiler_v##v##_t ncclProfiler_v##v = {.name = "Broken",                                                       \
-                                               .init = begin,                                                          \
+                                               .init = init_v##v,                                                      \
                                                .startEvent = start_v##v,                                               \
                                                .stopEvent = stop,                                                      \
                                                .recordEventState = state_v##v,                                         \
                                                .finalize = finalize};
-TABLE(1, init_old)
-TABLE(2, init_old)
-TABLE(3, init_v3)
-TABLE(5, init_v5)
-TABLE(6, init_v6)
-TABLE(7, init_v7)
-TABLE(4, init_v4)
+    PSM_ABI_PROFILER_VERSIONS(TABLE)
 
-__attribute__((constructor)) static void loaded(void)
+#define NAMED(v)   ncclProfiler_v##v
+#define LAST_OF(v) NAMED(v)
+#define LAST       LAST_OF(PSM_ABI_PROFILER_LAST)
+
+        __attribute__((constructor)) static void loaded(void)
 {
-    if (broken("null-slot")) ncclProfiler_v7.recordEventState = NULL;
-    if (broken("no-name")) ncclProfiler_v7.name = NULL;
+    if (broken("null-slot")) LAST.recordEventState = NULL;
+    if (broken("no-name")) LAST.name = NULL;
     (void)init_v4;
 }
