@@ -8,6 +8,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
+from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Evidence, Finding, Named, Severity
 
@@ -44,11 +45,8 @@ def new_finding(
     info = CODES[code]
     severity = severity or info.severity
     refs, procs = list(refs), list(procs)
-    if (
-        severity is Severity.ERROR
-        and not (info.caused_by_watchdog or info.reported_by_watchdog)
-        and _aftermath(job, refs, procs)
-    ):
+    own = not (info.caused_by_watchdog or info.reported_by_watchdog)
+    if severity is Severity.ERROR and own and _aftermath(job, refs, procs):
         severity, culprits, named = Severity.INFO, (), ()
         explanation = f"{explanation or info.meaning} The process had been aborted before, so this is a consequence."
     if severity is Severity.ERROR and not info.breaks:
@@ -57,16 +55,14 @@ def new_finding(
         )
     places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
     evidence = job.quotes.cite(*refs)
-    if info.by_text and severity is not Severity.INFO and next_step in (None, info.next_step):
-        said = lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
+    if next_step in (None, info.next_step):
+        said = _advice(job, title, evidence) if info.by_text and severity is not Severity.INFO else None
         if said is not None:
             next_step = said.next_step
-            explanation = f"{explanation} {said.meaning}".rstrip() if explanation else said.meaning
-    if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
-        next_step = _NO_LINES_BEFORE
-    numbers = list(dict.fromkeys(ranks))
-    if not numbers:
-        numbers = sorted({rank for p in places if (rank := job.rank_of(p)) is not None})
+            explanation = f"{explanation or ''} {said.meaning}".strip()
+        if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
+            next_step = _NO_LINES_BEFORE
+    numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
         title=title or info.title,
@@ -85,6 +81,11 @@ def new_finding(
         named=tuple(dict.fromkeys(named)),
         suspects=tuple(suspects),
     )
+
+
+def _advice(job: Job, title: str | None, evidence: Sequence[Evidence]) -> Phrase | None:
+    """What the words of a finding and of its first line of evidence say about the next step."""
+    return lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
 
 
 def _sentences(text: str) -> str:
