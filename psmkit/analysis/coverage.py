@@ -38,7 +38,9 @@ _INIT = ("bootstrap.", "comm.shape", "comm.start", "graph.", "topo.", "tuning.")
 #: The stages before a communicator is ready.
 _EARLY = frozenset(STAGES[: STAGES.index("ready")])
 #: Parts of the catalogue whose lines come from what runs beside NCCL.
-_BESIDE = frozenset({"beside", "kernel", "launcher", "nccltests", "program", "pytorch", "scheduler", "system"})
+_BESIDE = frozenset(
+    {"beside", "kernel", "launcher", "nccltests", "program", "pytorch", "scheduler", "serving", "system"}
+)
 
 
 def matching(job: Job) -> Matching:

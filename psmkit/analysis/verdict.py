@@ -32,9 +32,9 @@ _EXCHANGES = {
     "fd exchange": "fd exchanges",
     "unpaired send or recv": "unpaired sends and recvs",
 }
-_NO_COMM = "psmkit cannot follow a communicator through this log"
+_NO_COMM = "the log shows no communicator from its start to its end"
 #: Of an excerpt from the middle of a log.
-_NO_START = "psmkit cannot follow a communicator from its start in this log"
+_NO_START = "the log is an excerpt: it shows no communicator from its start"
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
@@ -520,7 +520,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
         lines_ = counted(totals.lines, "line")
         return (
             Verdict.INCONCLUSIVE,
-            f"psmkit knows none of the {lines_}: none is of NCCL, a framework or a launcher that it reads",
+            f"psmkit knows none of the {lines_}: give the whole output of the job, with NCCL_DEBUG=INFO",
             0.5,
         )
     if not runs:

@@ -107,5 +107,5 @@ def test_an_excerpt_after_the_start_of_its_communicators_is_no_log_without_any(l
     report = analyzed(tmp_path, "".join(f"w-1:7{r}:22{r} [{r}] NCCL INFO {line}\n" for r in range(3)))
     assert (report.verdict, report.reason) == (
         "inconclusive",
-        "psmkit cannot follow a communicator from its start in this log",
+        "the log is an excerpt: it shows no communicator from its start",
     )

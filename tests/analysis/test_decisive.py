@@ -69,7 +69,7 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     torn = _report(tmp_path, store.replace(", addr=[a]:36214, remote=[b]:43145", ""))
     assert "sendBytes failed" in torn.reason and not torn.findings
     calm = _report(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
-    assert calm.reason == "psmkit cannot follow a communicator through this log"
+    assert calm.reason == "the log shows no communicator from its start to its end"
 
 
 @pytest.mark.parametrize(

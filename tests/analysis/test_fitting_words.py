@@ -137,3 +137,53 @@ def test_kernel_of_deepep_that_gave_up_names_no_single_absent_rank(tmp_path: Pat
     found = _first(tmp_path, "".join(line.format(a, b) for a in (0, 1) for b in (1, 3)))
     assert "another rank did not come" not in found.title and "the rank that" not in found.next_step
     assert "RDMA" in found.next_step and found.culprits == () and found.named == ()
+
+
+def test_stack_of_a_launcher_asks_for_no_exception(tmp_path: Path) -> None:
+    head = "RuntimeError: CUDA error: out of memory\nTraceback (most recent call last):\n"
+    frame = '  File "/opt/site-packages/{}", line 340, in <module>\n    main()\n'
+    stack = "Traceback (most recent call last):\n" + frame.format("torch/nn/x.py") + head
+    launcher = _report(tmp_path, stack + frame.format("torch/distributed/launch.py")).findings
+    assert [f.code for f in launcher] == ["PSM509"]
+    own = _report(tmp_path, stack + frame.format("trainer/loop.py")).findings
+    assert any("cut before its exception" in f.title for f in own)
+
+
+def test_rank_that_waited_for_others_to_load_the_model_is_a_witness(tmp_path: Path) -> None:
+    head = "[2026-01-01 18:40:21 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+    frame = '  File "/srv/sglang/scheduler.py", line 17, in run\n    raise ValueError(\n'
+    waited = "ValueError: TP rank 1 could finish the model loading, but there are other ranks th"
+    report = _report(tmp_path, head + frame + waited)
+    found = next(f for f in report.findings if f.severity is Severity.ERROR)
+    assert report.verdict.value == "failed" and found.culprits == () and found.named == ()
+    assert "other ranks were not" in found.title and "OOM" in found.next_step
+    below = _report(
+        tmp_path,
+        head
+        + frame
+        + waited
+        + "\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5 GiB. GPU 3 has a total capacity of 79 GiB\n",
+    )
+    assert any(f.culprits == (3,) for f in below.findings if f.severity is Severity.ERROR)
+    other = head + frame + "ValueError: layer 7 has a shape that differs from that of other ranks\n"
+    assert _first(tmp_path, other).culprits == (1,)
+
+
+def test_rows_of_a_benchmark_without_its_header_are_counted(tmp_path: Path) -> None:
+    row = "     {:>8}         16384     float     sum      -1    18.90    3.47    6.07       {}    18.31    3.58    6.26       0\n"
+    good = _report(tmp_path, "".join(row.format(1 << at, 0) for at in range(16, 27)))
+    assert good.verdict.value == "inconclusive"
+    assert good.reason.startswith("nccl-tests printed 11 rows with no wrong value but no summary")
+    tagged = _report(tmp_path, "".join("[1,0]<stdout>:" + row.format(1 << at, 0) for at in range(16, 19)))
+    assert tagged.reason.startswith("nccl-tests printed 3 rows")
+    wrong = _report(tmp_path, row.format(65536, 0) + row.format(131072, 12))
+    assert "some with wrong values" in wrong.reason and wrong.verdict.value == "inconclusive"
+
+
+def test_launcher_of_tgi_names_the_shards_that_it_waits_for(tmp_path: Path) -> None:
+    line = "2026-01-01T00:00:0{}.5Z  INFO shard-manager: text_generation_launcher: {} rank={}\n"
+    waits = "".join(line.format(1, "Waiting for shard to be ready...", rank) for rank in range(4))
+    report = _report(tmp_path, waits + line.format(2, "Shard ready in 181.02240571s", 0))
+    assert "waits for ranks 1, 2 and 3" in report.reason and "rank 0 ready" in report.reason
+    ready = waits + "".join(line.format(2, "Shard ready in 18.1s", rank) for rank in range(4))
+    assert "waits for" not in _report(tmp_path, ready).reason

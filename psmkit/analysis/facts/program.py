@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
 from psmkit.logparse.types import Event
+from psmkit.model.wording import counted
 
 __all__ = ["came_after", "ends", "restarted_after", "told"]
 
@@ -23,7 +25,7 @@ def told(job: Job, run: int) -> str | None:
         return "the program says that its work is finished"
     events = job.events(*_PROGRESS, run=run)
     if not events:
-        return None
+        return _rows(job, run) or _shards(job, run)
     last = max(events, key=_last)
     if last.name == "program.result":
         return "the program printed a result of its benchmark"
@@ -34,6 +36,29 @@ def told(job: Job, run: int) -> str | None:
         return "the program printed steps of its training"
     of = f" of {fields['total']}" if "total" in fields else ""
     return f"the program printed step {fields['step']}{of} of its training"
+
+
+def _rows(job: Job, run: int) -> str | None:
+    """How many sizes nccl-tests printed, and how many values were wrong in them."""
+    rows = job.events("nccltests.row", "nccltests.unchecked", run=run)
+    if not rows:
+        return None
+    bad = any(isinstance(wrong := e.fields.get("wrong"), int) and wrong > 0 for e in rows)
+    checked = all(e.name == "nccltests.row" for e in rows)
+    values = ", some with wrong values" if bad else " with no wrong value" if checked else ""
+    return f"nccl-tests printed {counted(sum(e.count for e in rows), 'row')}{values} but no summary"
+
+
+def _shards(job: Job, run: int) -> str | None:
+    """Which shards the launcher of Text Generation Inference waits for."""
+    ready = {e.fields.get("rank") for e in job.events("framework.tgi.ready", run=run)}
+    waits = sorted(
+        r
+        for e in job.events("framework.tgi.shard", run=run)
+        if isinstance(r := e.fields.get("rank"), int) and r not in ready
+    )
+    done = f" ({ranks_text(sorted(r for r in ready if isinstance(r, int)))} ready)" if ready else ""
+    return f"TGI's launcher waits for {ranks_text(waits)} when the log ends{done}" if waits else None
 
 
 def ends(job: Job, run: int) -> list[tuple[int, str, int]]:

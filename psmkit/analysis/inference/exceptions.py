@@ -12,7 +12,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 
 __all__ = ["Raised", "headless", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished"]
@@ -39,6 +39,8 @@ _TYPE = 40
 _ENGINE = re.compile(r"_DP(\d+)\b\w* pid=")
 # So many lines are read for the process that they show.
 _MOST_LINES = 400
+# So many lines of a stack show whose it is.
+_FRAMES = 12
 # Ray prints equal lines of several processes once, with the tag of one of them.
 _FOLDED = "x across cluster]"
 
@@ -172,7 +174,19 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
         later[event.stream] = max(later.get(event.stream, -1), (event.last or event.ref).seq)
     for process in job.scan.processes:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
-    return [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
+    heads = [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
+    return [e for e in heads if not _of_launcher(job, e)]
+
+
+def _of_launcher(job: Job, head: Event) -> bool:
+    """Whether a stack is that of a launcher, which only passes on that a process failed that it had started."""
+    ref: Ref | None = head.ref
+    for _ in range(_FRAMES):
+        ref = lines.below(job, ref) if ref is not None else None
+        text = "".join(e.text for e in job.quotes.of(ref))
+        if lines.catalogue(job).phrase("a launcher's stack", text) is not None:
+            return True
+    return False
 
 
 def headless(job: Job, run: int | None) -> list[Event]:
