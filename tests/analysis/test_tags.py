@@ -43,6 +43,9 @@ INSIDE = {
     "[process=5][thread=MainThread] step": 5,
     "[TensorRT-LLM][ERROR][5] step": 5,
     "[TRT-LLM] [E] [5] step": 5,
+    "[pod-3] (VllmWorker rank=5 pid=812) step": 5,
+    "> (Worker_DP0_PP0_TP5_EP5 pid=812) step": 5,
+    "> (Worker_DP1_TP1_EP5 pid=812) step": 5,
     "rank 5 of 8, [5] step, [GPU 5]": None,
 }
 
