@@ -198,8 +198,11 @@ def test_headline_says_once_that_a_rank_failed(tmp_path: Path) -> None:
 
 def test_counts_of_lines_leave_out_empty_ones_and_count_no_line_twice(tmp_path: Path) -> None:
     assert (
-        "none of the 2 lines"
-        in _report(tmp_path, "[2026-03-01 10:00:00] starting\n\n[2026-03-01 10:00:01] loading\n\n").reason
+        "none of the 3 lines"
+        in _report(
+            tmp_path,
+            "[2026-03-01 10:00:00] starting\n\n[2026-03-01 10:00:01] loading\n\n[2026-03-01 10:00:02] still loading\n",
+        ).reason
     )
     twice = "RuntimeError: NCCL communicator was aborted on rank 2.  Original reason for failure was: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=10, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803911 milliseconds before timing out."
     assert _report(tmp_path, twice + "\n").coverage.beside == 1
