@@ -174,8 +174,9 @@ def _beside(job: Job) -> int:
         if (entry := by_name.get(name)) is not None
         and (entry.subsystem in _BESIDE or (entry.subsystem == "misc" and entry.level == "NONE"))
     ]
-    # one line can count for several where a launcher folds equal lines
-    return min(sum(printed.sums(*others).values()), job.scan.totals.matched) if others else 0
+    # one line can count for several where a launcher folds equal lines, or where it holds two records
+    totals = job.scan.totals
+    return min(sum(printed.sums(*others).values()), totals.matched, totals.lines) if others else 0
 
 
 def _cut(job: Job) -> list[int]:

@@ -517,7 +517,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     """The worst verdict, with its reason and confidence."""
     totals = job.scan.totals
     if not runs and not totals.matched and not totals.unmatched:
-        lines_ = counted(totals.lines, "line")
+        lines_ = counted(totals.other or totals.lines, "line")  # without the empty ones
         return (
             Verdict.INCONCLUSIVE,
             f"psmkit knows none of the {lines_}: give the whole output of the job, with NCCL_DEBUG=INFO",

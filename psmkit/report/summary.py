@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -57,10 +58,16 @@ _CONDITIONS = {
 }
 
 
+#: ``rank 3 (n0:70) failed at net.cc:7``: the verb that the verdict says already.
+_REPEATED = re.compile(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
+
+
 def sentence(part: Report | Run) -> str:
     """``hung: rank 3 never answered Setup from rank 1``: the verdict of a report or of a run."""
     verdict = part.verdict.value
     reason = part.reason.strip()
+    if verdict == "failed":
+        reason = _REPEATED.sub(r"\1\2", reason, count=1)
     return reason if reason.startswith(f"{verdict}:") else f"{verdict}: {reason or 'no reason is known'}"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.model import Finding, Report, Severity
+from psmkit.report.summary import sentence
 
 _TERMINATE = (
     "terminate called after throwing an instance of '{}'\n  what():  {}\nframe #0: c10::Error::Error() + 0x57\n"
@@ -187,3 +188,21 @@ def test_launcher_of_tgi_names_the_shards_that_it_waits_for(tmp_path: Path) -> N
     assert "waits for ranks 1, 2 and 3" in report.reason and "rank 0 ready" in report.reason
     ready = waits + "".join(line.format(2, "Shard ready in 18.1s", rank) for rank in range(4))
     assert "waits for" not in _report(tmp_path, ready).reason
+
+
+def test_headline_says_once_that_a_rank_failed(tmp_path: Path) -> None:
+    report = _report(tmp_path, _CUDA.format("1 ", "invalid argument"))
+    assert sentence(report).startswith("failed: n0:70 at transport/net.cc:99: Cuda failure 1")
+    assert report.reason.startswith("n0:70 failed at")
+
+
+def test_counts_of_lines_leave_out_empty_ones_and_count_no_line_twice(tmp_path: Path) -> None:
+    assert (
+        "none of the 3 lines"
+        in _report(
+            tmp_path,
+            "[2026-03-01 10:00:00] starting\n\n[2026-03-01 10:00:01] loading\n\n[2026-03-01 10:00:02] still loading\n",
+        ).reason
+    )
+    twice = "RuntimeError: NCCL communicator was aborted on rank 2.  Original reason for failure was: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=10, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803911 milliseconds before timing out."
+    assert _report(tmp_path, twice + "\n").coverage.beside == 1

@@ -58,7 +58,7 @@ def test_log_of_another_program_is_inconclusive_and_names_the_setting_that_decid
     report = psmkit.analyze([log])
     assert (report.verdict, report.findings, report.culprits) == ("inconclusive", (), ())
     assert report.reason == (
-        f"psmkit knows none of the {text.count(chr(10))} lines: none is of NCCL, a framework or a launcher that it reads"
+        f"psmkit knows none of the {text.count(chr(10))} lines: give the whole output of the job, with NCCL_DEBUG=INFO"
     )
     page = render(report)
     assert "; no NCCL line" in page and "re-run with:\n    NCCL_DEBUG=INFO" in page
