@@ -61,6 +61,8 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("prterun abort", "prterun has exited due to process rank 3 with PID 4711 on node n2 calling\n\"abort\". This may have caused other processes in the application to be\n", "failed", [(3, "n2", 4711)]),
     ("orterun no finalize", "mpiexec has exited due to process rank 3 with PID 0 on\nnode n2 exiting improperly. There are three reasons this could occur:\n", "failed", [(3, None, None)]),
     ("orterun lost", "A critical communication path was lost to:\n\n  My name:      [[1,0],0]\n  Process name: [[1,0],3]\n  Node:         n2\n", "failed", [(None, "n2", None)]),
+    ("mpirun redacted", "mpirun noticed that process rank 1 with PID xxxxxx on node xxxxxxxx exited on signal 9 (Killed).\n", "failed", [(1, None, None)]),
+    ("deepspeed kills", "10.0.0.5: [2026-03-01 10:00:00,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 311\n10.0.0.5: [2026-03-01 10:00:30,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 312\n", "inconclusive", []),
     ("orterun heartbeat", "mpirun failed to receive scheduled heartbeat communications from a remote\nprocess:\n\n  Process name: [[1,0],3]\n  Node:         n2\n", "failed", [(None, "n2", None)]),
     ("orterun memory", "A process exceeded memory limits:\n\n   Process name: [[1,1],3]\n   Node:         n2\n", "failed", [(None, "n2", None)]),
     ("ompi abort", "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n  Proc: [[1,1],3]\n  Errorcode: 1\n", "failed", [(3, None, None)]),

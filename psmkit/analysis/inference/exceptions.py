@@ -15,7 +15,7 @@ from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 
-__all__ = ["Raised", "headless", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished"]
+__all__ = ["Raised", "headless", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished", "untold"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
@@ -187,6 +187,13 @@ def _of_launcher(job: Job, head: Event) -> bool:
         if lines.catalogue(job).phrase("a launcher's stack", text) is not None:
             return True
     return False
+
+
+def untold(job: Job, run: int | None) -> list[Event]:
+    """Ray's reports of an exception below which the log does not show its text."""
+    last = {e.stream: e.ref.seq for e in job.events("sys.python.exception", "sys.python.memory", "sys.cuda.", "torch.")}
+    tasks = [e for e in job.events("launch.ray.task_error") if job.run_of_event(e) == run]
+    return [e for e in tasks if e.ref.seq > last.get(e.stream, -1) and not endings.stopped(job, e)]
 
 
 def headless(job: Job, run: int | None) -> list[Event]:

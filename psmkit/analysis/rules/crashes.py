@@ -46,6 +46,10 @@ _KEEP_OPEN = (
 _FROM_OUTSIDE = (
     "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
 )
+#: What the lines of DeepSpeed's launcher prove.
+_BY_DEEPSPEED = (
+    "The launcher does this when one of its workers failed, or when it receives a signal itself. No line shows which."
+)
 
 
 @rule(order=30)
@@ -62,7 +66,7 @@ def find(job: Job) -> list[Finding]:
                 if reason is not None:
                     deaths[at] = replace(death, where=reason.text, reason=reason.event)
         out.extend(_deaths(job, run, deaths))
-        out.extend(_ended(job, run))
+        out.extend(_ended(job, run, deaths))
     return out
 
 
@@ -401,7 +405,7 @@ def _hang_up(event: Event) -> str | None:
     return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
 
 
-def _ended(job: Job, run: int | None) -> list[Finding]:
+def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
     done = endings.done(job, run)
@@ -431,11 +435,16 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             "Slurm cancelled the step",
             "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",
         ),
+        (
+            ("launch.deepspeed.killing",) if not deaths else (),
+            "DeepSpeed's launcher ended its workers",
+            "Give the output of the workers before these lines.",
+        ),
     ):
         # an interrupt that follows a failure comes from the launcher
         events = [
             e
-            for e in job.events(*names)
+            for e in (job.events(*names) if names else ())
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
         if events and (hung_up := _hang_up(events[0])) is not None:
@@ -448,11 +457,13 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     job,
                     "PSM408",
                     run=run,
-                    title=text + (f": {why}" if why is not None and "cancelled" not in names[0] else ""),
+                    title=text + (f": {why}" if why is not None and "launch.slurm.cancelled" not in names else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
                     explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
                     if "launch.elastic.death_signal" in names and step != _KEEP_OPEN
+                    else _BY_DEEPSPEED
+                    if "launch.deepspeed.killing" in names
                     else None,
                     next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
                     refs=[events[0].ref, *(asked[1] if asked is not None else ())],

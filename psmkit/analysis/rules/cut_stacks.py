@@ -8,7 +8,7 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.exceptions import headless, raised, thrower, uncaught, unfinished
+from psmkit.analysis.inference.exceptions import headless, raised, thrower, uncaught, unfinished, untold
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -35,8 +35,11 @@ def find(job: Job) -> list[Finding]:
             continue
         heads = [e for e in unfinished(job, run) if "what" in e.fields and not _continued(job, run, e)]
         frames = [e for e in headless(job, run)[:_MOST] if not _continued(job, run, e)]
+        tasks = [e for e in untold(job, run) if not _continued(job, run, e)]
         if heads:
             out.append(_head(job, run, heads))
+        elif tasks:
+            out.append(_task(job, run, tasks))
         elif frames:
             out.append(_part(job, run, frames))
     return out
@@ -75,6 +78,27 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
         ranks=ranks,
         culprits=ranks if len(ranks) == 1 and not passed_on else [],
         named=[] if passed_on else named,
+        stage="error",
+    )
+
+
+def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
+    """Ray's report of an exception in another process, cut before the line with its text. Of a chain the last one is the origin."""
+    fields = tasks[-1].fields
+    pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type"))
+    named = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
+    passed_on = faults.phrase(job, "the others are named", kind.removeprefix("Nccl")) is not None
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"process {pid} on {host} raised {kind[:_LONGEST]}",
+        confidence=0.7,
+        explanation="Ray repeats the exception in the process that asked for the result. The log is cut before its text."
+        + (" The name of the exception is about another process." if passed_on else ""),
+        next_step="Give the rest of the log. If the exception is one of NCCL, set NCCL_DEBUG=WARN: NCCL then prints the reason.",
+        refs=[e.ref for e in tasks[-2:]],
+        named=[] if passed_on else [named],
         stage="error",
     )
 
