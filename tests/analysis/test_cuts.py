@@ -98,7 +98,7 @@ SAMPLES = {
     "stack of ray": Sample(tagged("(WorkerDict pid=903, ip=10.0.0.7) ", STACK), "failed", (None, "10.0.0.7", 903), ("(WorkerDict pid=903, ip=10.0.0.7)   File", "ValueError")),
     "stack of sglang": Sample(f"[2026-03-01 10:00:00 TP3] Scheduler hit an exception: {STACK}", "failed", (3, None, None), ("Scheduler hit",)),
     "stack of trt-llm": Sample(tagged("[TensorRT-LLM][ERROR][3] ", STACK), "failed", (3, None, None), ("[TensorRT-LLM][ERROR][3]   File", "ValueError")),
-    "head of vllm 0": Sample(V0.format("internal error - please report this") + BELOW, "failed", (None, None, 903), ("Exception in worker",), wraps=False),
+    "head of vllm 0": Sample(V0.format("internal error - please report this") + FRAMES, "failed", (None, None, 903), ("Exception in worker",), wraps=False),
     "frames of vllm 0": Sample(FRAMES, "failed", (None, None, 903), (FRAMES.splitlines()[2],), wraps=False),
     "actor": Sample(
         "The actor died unexpectedly before finishing this task.\n\tpid: 1230\n\tip: 10.0.0.7\nThe actor is dead because its worker process has died. "
@@ -179,7 +179,7 @@ def test_timeout_behind_another_text_is_a_hang(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["remote process exited or there was a network error", "Connection closed by peer"])
 def test_worker_whose_cut_report_is_about_a_peer_is_no_culprit(text: str, tmp_path: Path) -> None:
-    (tmp_path / "job.log").write_text(V0.format(text) + BELOW)
+    (tmp_path / "job.log").write_text(V0.format(text) + FRAMES)
     assert not psmkit.analyze([str(tmp_path)]).culprits
 
 
@@ -190,16 +190,16 @@ def test_part_of_a_stack_that_no_logger_calls_an_error_proves_no_failure(tmp_pat
     assert "process 903 printed a part of a stack that passes through ncclCommInitRank()" in report.reason
 
 
-TASK = "ray.exceptions.RayTaskError({kind}): ray::Worker.compute() (pid=40226, ip=10.0.0.7, actor_id=5d20, repr=<train.Worker object at 0x7f1c>)\n"
+RAYS_REPORT = "ray.exceptions.RayTaskError({kind}): ray::Worker.compute() (pid=40226, ip=10.0.0.7, actor_id=5d20, repr=<train.Worker object at 0x7f1c>)\n"
 BELOW = '  File "/srv/train.py", line 21, in compute\n    collective.allreduce(self.buffer)\n'
 
 
 @pytest.mark.parametrize(
     ("text", "verdict", "pids"),
     [
-        (TASK.format(kind="NcclError") + BELOW, "failed", [40226]),
-        (TASK.format(kind="ConnectionError") + BELOW, "failed", []),
-        (TASK.format(kind="NcclError") + BELOW + "step 100 loss 2.0\nstep 200 loss 1.9\nTraining finished\n", "inconclusive", []),
+        (RAYS_REPORT.format(kind="NcclError") + BELOW, "failed", [40226]),
+        (RAYS_REPORT.format(kind="ConnectionError") + BELOW, "failed", []),
+        (RAYS_REPORT.format(kind="NcclError") + BELOW + "step 100 loss 2.0\nstep 200 loss 1.9\nTraining finished\n", "inconclusive", []),
     ],
     ids=["of its own", "about others", "and the work goes on"],
 )  # fmt: skip
