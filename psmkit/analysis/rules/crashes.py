@@ -405,65 +405,71 @@ def _hang_up(event: Event) -> str | None:
     return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
 
 
+#: Messages that show that something ended the job: the name, what it says, and the next step.
+_ENDS = (
+    (
+        "launch.slurm.time_limit",
+        "Slurm ended the job",
+        "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
+    ),
+    (
+        "launch.batch.ended",
+        "the batch system ended the job",
+        "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
+    ),
+    (
+        "launch.elastic.death_signal",
+        "torchrun received a signal and began to shut down its workers",
+        "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
+    ),
+    (
+        "sys.python.interrupt",
+        "the job was interrupted (SIGINT)",
+        "Find out what the ranks waited for before this. People often interrupt a job that hangs.",
+    ),
+    (
+        "launch.slurm.cancelled",
+        "Slurm cancelled the step",
+        "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",
+    ),
+    (
+        "launch.deepspeed.killing",
+        "DeepSpeed's launcher ended its workers",
+        "Give the output of the workers before these lines.",
+    ),
+)
+
+
 def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
     done = endings.done(job, run)
-    for names, text, step in (
-        (
-            ("launch.slurm.time_limit",),
-            "Slurm ended the job",
-            "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
-        ),
-        (
-            ("launch.batch.ended",),
-            "the batch system ended the job",
-            "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
-        ),
-        (
-            ("launch.elastic.death_signal",),
-            "torchrun received a signal and began to shut down its workers",
-            "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
-        ),
-        (
-            ("sys.python.interrupt",),
-            "the job was interrupted (SIGINT)",
-            "Find out what the ranks waited for before this. People often interrupt a job that hangs.",
-        ),
-        (
-            ("launch.slurm.cancelled",),
-            "Slurm cancelled the step",
-            "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",
-        ),
-        (
-            ("launch.deepspeed.killing",) if not deaths else (),
-            "DeepSpeed's launcher ended its workers",
-            "Give the output of the workers before these lines.",
-        ),
-    ):
+    for name, text, step in _ENDS:
+        if name == "launch.deepspeed.killing" and deaths:
+            continue  # the launcher ended the others
         # an interrupt that follows a failure comes from the launcher
         events = [
             e
-            for e in (job.events(*names) if names else ())
+            for e in job.events(name)
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
         if events and (hung_up := _hang_up(events[0])) is not None:
             text, step = hung_up, _KEEP_OPEN
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
-            asked = _unlisted(job, run, events[0]) if "launch.elastic.death_signal" in names else None
+            asked = _unlisted(job, run, events[0]) if name == "launch.elastic.death_signal" else None
             out.append(
                 new_finding(
                     job,
                     "PSM408",
                     run=run,
-                    title=text + (f": {why}" if why is not None and "launch.slurm.cancelled" not in names else ""),
+                    title=text + (f": {why}" if why is not None and name != "launch.slurm.cancelled" else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
                     explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
-                    if "launch.elastic.death_signal" in names and step != _KEEP_OPEN
+                    if name == "launch.elastic.death_signal" and step != _KEEP_OPEN
                     else _BY_DEEPSPEED
-                    if "launch.deepspeed.killing" in names
+                    if name == "launch.deepspeed.killing"
                     else None,
                     next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
                     refs=[events[0].ref, *(asked[1] if asked is not None else ())],
