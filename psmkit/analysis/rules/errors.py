@@ -7,20 +7,16 @@ refused, remote error) is never an origin while some rank reports a failure of i
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from psmkit.analysis.facts import deaths, settings
-from psmkit.analysis.facts.aborts import aborted_before
-from psmkit.analysis.facts.death import FAULTS, KILLED
+from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
-from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
-from psmkit.analysis.facts.progress import progress_of, torn_down
+from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
+from psmkit.analysis.inference.connection_ends import ends_of, links_down
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -28,8 +24,8 @@ from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
-from psmkit.logparse.types import Event, Ref
-from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.logparse.types import Ref
+from psmkit.model import CODES, Finding, Severity
 from psmkit.model.wording import plural
 
 __all__ = ["find", "origins"]
@@ -254,7 +250,7 @@ def _finding(
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else _to_blame(job, group, procs),
         culprits=guilty,
-        named=[] if guilty else _ends(job, group, code),
+        named=[] if guilty else ends_of(job, group, code, _one_link(job, group[0]) is not None),
         stage="error",
         known_issue=issue_of(job, event, said),
     )
@@ -263,67 +259,6 @@ def _finding(
 def _above(one: Ref, other: Ref, job: Job) -> bool:
     """Whether a line stands above another in the same stream."""
     return one.seq < other.seq and job.scan.files[one.file].stream == job.scan.files[other.file].stream
-
-
-def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
-    """The peer that a line blames or that several ranks name; else the ends of the only connection that failed, as far as the lines name them.
-
-    Only an address that no process of the input has counts.
-    """
-    first = group[0].first
-    peers = blame.addressed(c.first.event for c in group)
-    if _one_link(job, group[0]) is not None or first.known is None or faults.unknown(first.event):
-        return []
-    if not peers:
-        return _near_ends(job, group, code)
-    if down := _links_down(job, job.run_of(group[0].proc)):
-        # the other end reported an error of its own device; does a line show that it has this address?
-        there = job.process(down[0]).host
-        if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends or there in {p.host for p in peers}:
-            return []
-        return _either(_end(job, down[0]), _end(job, group[0].proc, first.event))
-    if not CODES[code].two_ends:
-        return peers if first.known.blames == "peer" else []
-    # a peer that closed its end is gone, and what several ranks cannot reach is at the other end
-    broke = faults.phrase(job, "a connection broke", faults.body(job, first.event)) is not None
-    if broke or len({c.proc for c in group}) > 1:
-        return peers
-    return _either(_end(job, group[0].proc, first.event), *peers)
-
-
-def _either(*ends: Named, peer_unnamed: bool = False) -> list[Named]:
-    """Ends of a connection that failed, where no line shows which end broke it."""
-    return [replace(end, either=True, peer_unnamed=peer_unnamed) for end in ends]
-
-
-def _near_ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
-    """The reporters of a failed network operation whose lines name no peer: each is one end. Of more than two, the first by the clock.
-
-    Nobody, if an abort came before it, or if a process died that can be the peer.
-    """
-    known, run = group[0].first.known, job.run_of(group[0].proc)
-    if known is None or known.blames != "peer" or not CODES[code].two_ends or run is None:
-        return []
-    if any(blame.target(job, c.first.event) or blame.addressed([c.first.event]) for c in group):
-        return []
-    ours = {c.proc for c in group}
-    if any(d.proc not in ours and (d.oom or d.signal in (KILLED, *FAULTS)) for d in deaths.collect(job, run)):
-        return []
-    if any(aborted_before(job, proc, group[0].first.ref) for proc in job.runs[run].procs):
-        return []
-    if len(group) > 2:
-        times = sorted((c.first.event.time or "", at) for at, c in enumerate(group))
-        if not times[0][0] or times[0][0] == times[1][0]:
-            return []
-        group = [group[times[0][1]]]
-    return _either(*(_end(job, c.proc, c.first.event) for c in group), peer_unnamed=True)
-
-
-def _end(job: Job, proc: int, event: Event | None = None) -> Named:
-    """A process at one end of a connection; ``event`` is a line of the thread that failed."""
-    process = job.process(proc)
-    rank = job.rank_of_thread(event) if event is not None else job.rank_of(proc)
-    return Named(rank, process.host, process.pid, device=event.device if event is not None else None)
 
 
 def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
@@ -380,7 +315,7 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
         return _other_release(job, run, group)
     if known.finding == "PSM406" and known.blames != "self":
-        down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
+        down = sorted({r for p in links_down(job, run) for r in _ranks(job, p)})
         if down:
             return down
     if not _elsewhere(known):
@@ -422,34 +357,12 @@ def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]
     if not found and _returned(group):
         return procs
     aimed = {at.proc for at in found if at.proc is not None}
-    return _links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
+    return links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
 
 
 def _elsewhere(known: Message) -> bool:
     """Whether a line is about some peer rather than the printing rank."""
     return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
-
-
-def _links_down(job: Job, run: int | None) -> list[int]:
-    """Processes whose own network device reported an error: the errors of their peers follow from it."""
-    return _all_links_down(job).get(run, [])
-
-
-@once
-def _all_links_down(job: Job) -> dict[int | None, list[int]]:
-    procs = {
-        c.proc
-        for c in faults.cascades(job)
-        if c.first.known is not None
-        and c.first.known.finding == "PSM406"
-        and c.first.known.blames == "self"
-        and c.severity in ("warning", "error")
-        and not torn_down(job, c.proc)
-    }
-    out: dict[int | None, list[int]] = defaultdict(list)
-    for proc in sorted(procs):
-        out[job.run_of(proc)].append(proc)
-    return dict(out)
 
 
 def _ranks(job: Job, proc: int) -> list[int]:

@@ -1,0 +1,103 @@
+"""The processes at the two ends of a connection that failed, as far as the lines of an error name them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from psmkit.analysis.facts import deaths
+from psmkit.analysis.facts.aborts import aborted_before
+from psmkit.analysis.facts.death import FAULTS, KILLED
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference.faults import Cascade
+from psmkit.logparse.types import Event
+from psmkit.model import CODES, Named
+
+__all__ = ["ends_of", "links_down"]
+
+
+def ends_of(job: Job, group: Sequence[Cascade], code: str, one_link: bool) -> list[Named]:
+    """The peer that a line blames or that several ranks name; else the ends of the only connection that failed, as far as the lines name them.
+
+    Only an address that no process of the input has counts. ``one_link``: the error is about a link of one process, which has no other end.
+    """
+    first = group[0].first
+    peers = blame.addressed(c.first.event for c in group)
+    if one_link or first.known is None or faults.unknown(first.event):
+        return []
+    if not peers:
+        return _near_ends(job, group, code)
+    if down := links_down(job, job.run_of(group[0].proc)):
+        # the other end reported an error of its own device; does a line show that it has this address?
+        there = job.process(down[0]).host
+        if len(down) > 1 or down[0] == group[0].proc or not CODES[code].two_ends or there in {p.host for p in peers}:
+            return []
+        return _either(_end(job, down[0]), _end(job, group[0].proc, first.event))
+    if not CODES[code].two_ends:
+        return peers if first.known.blames == "peer" else []
+    # a peer that closed its end is gone, and what several ranks cannot reach is at the other end
+    broke = faults.phrase(job, "a connection broke", faults.body(job, first.event)) is not None
+    if broke or len({c.proc for c in group}) > 1:
+        return peers
+    return _either(_end(job, group[0].proc, first.event), *peers)
+
+
+def _either(*ends: Named, peer_unnamed: bool = False) -> list[Named]:
+    """Ends of a connection that failed, where no line shows which end broke it."""
+    return [replace(end, either=True, peer_unnamed=peer_unnamed) for end in ends]
+
+
+def _near_ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
+    """The reporters of a failed network operation whose lines name no peer: each is one end. Of more than two, the first by the clock.
+
+    Nobody, if an abort came before it, or if a process died that can be the peer.
+    """
+    known, run = group[0].first.known, job.run_of(group[0].proc)
+    if known is None or known.blames != "peer" or not CODES[code].two_ends or run is None:
+        return []
+    if any(blame.target(job, c.first.event) or blame.addressed([c.first.event]) for c in group):
+        return []
+    ours = {c.proc for c in group}
+    if any(d.proc not in ours and (d.oom or d.signal in (KILLED, *FAULTS)) for d in deaths.collect(job, run)):
+        return []
+    if any(aborted_before(job, proc, group[0].first.ref) for proc in job.runs[run].procs):
+        return []
+    if len(group) > 2:
+        times = sorted((c.first.event.time or "", at) for at, c in enumerate(group))
+        if not times[0][0] or times[0][0] == times[1][0]:
+            return []
+        group = [group[times[0][1]]]
+    return _either(*(_end(job, c.proc, c.first.event) for c in group), peer_unnamed=True)
+
+
+def _end(job: Job, proc: int, event: Event | None = None) -> Named:
+    """A process at one end of a connection; ``event`` is a line of the thread that failed."""
+    process = job.process(proc)
+    rank = job.rank_of_thread(event) if event is not None else job.rank_of(proc)
+    return Named(rank, process.host, process.pid, device=event.device if event is not None else None)
+
+
+def links_down(job: Job, run: int | None) -> list[int]:
+    """Processes whose own network device reported an error: the errors of their peers follow from it."""
+    return _all_links_down(job).get(run, [])
+
+
+@once
+def _all_links_down(job: Job) -> dict[int | None, list[int]]:
+    procs = {
+        c.proc
+        for c in faults.cascades(job)
+        if c.first.known is not None
+        and c.first.known.finding == "PSM406"
+        and c.first.known.blames == "self"
+        and c.severity in ("warning", "error")
+        and not torn_down(job, c.proc)
+    }
+    out: dict[int | None, list[int]] = defaultdict(list)
+    for proc in sorted(procs):
+        out[job.run_of(proc)].append(proc)
+    return dict(out)
