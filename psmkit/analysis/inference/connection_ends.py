@@ -20,14 +20,14 @@ from psmkit.model import CODES, Named
 __all__ = ["ends_of", "links_down"]
 
 
-def ends_of(job: Job, group: Sequence[Cascade], code: str, one_link: bool) -> list[Named]:
+def ends_of(job: Job, group: Sequence[Cascade], code: str, local_address: bool) -> list[Named]:
     """The peer that a line blames or that several ranks name; else the ends of the only connection that failed, as far as the lines name them.
 
-    Only an address that no process of the input has counts. ``one_link``: the error is about a link of one process, which has no other end.
+    Only an address that no process of the input has counts. ``local_address``: the address made the connect fail, so no process is to blame.
     """
     first = group[0].first
     peers = blame.addressed(c.first.event for c in group)
-    if one_link or first.known is None or faults.unknown(first.event):
+    if local_address or first.known is None or faults.unknown(first.event):
         return []
     if not peers:
         return _near_ends(job, group, code)
