@@ -81,7 +81,7 @@ def command(
     # Of the whole report: to look at some ranks only does not make a job healthy.
     level = level_of(report)
     if wanted is not None:
-        check_ranks(wanted, ranks_of(report))
+        check_ranks(wanted, ranks_of(report), [rank for f in report.findings for rank in f.suspects])
         report = select_ranks(report, wanted)
     if redacted:
         from psmkit.report.redact import redact

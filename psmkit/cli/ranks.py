@@ -25,19 +25,32 @@ def wanted_ranks(text: str | None) -> frozenset[int] | None:
         raise click.BadParameter(str(error), param_hint="--ranks") from None
 
 
-def check_ranks(wanted: frozenset[int], known: frozenset[int]) -> None:
-    """Refuse a rank that the job does not have: its table is empty and looks as if nothing were wrong.
+def check_ranks(wanted: frozenset[int], known: frozenset[int], suspects: Collection[int] = ()) -> None:
+    """Refuse ranks that the job does not have: their table is empty and looks as if nothing were wrong.
+
+    A rank below the highest one in view is one of the job, and so are ``suspects``. Beside other ranks it makes a note on stderr.
 
     Raises:
-        click.BadParameter: a rank of ``wanted`` is not in ``known``.
+        click.BadParameter: a rank of ``wanted`` is no rank of the job, or none of ``wanted`` is in ``known`` or ``suspects``.
     """
-    if none := wanted - known:
-        has = "no line names a rank of the job"
-        if known:
-            low, high = min(known), max(known)
-            whole = len(known) == high - low + 1 > 1
-            has = f"the job has {f'ranks {low}-{high}' if whole else rank_words(known)}"
-        raise click.BadParameter(f"no {rank_words(none)}; {has}", param_hint="--ranks")
+    none = wanted - known
+    if not none:
+        return
+    highest = max(known.union(suspects), default=-1)
+    beyond = frozenset(rank for rank in none if rank > highest)
+    unseen = f"the log has no line of {rank_words(none - beyond)} that psmkit understands"
+    if not beyond and not wanted.isdisjoint(known.union(suspects)):
+        click.echo(f"psmkit: {unseen}", err=True)
+        return
+    if not beyond:
+        raise click.BadParameter(unseen, param_hint="--ranks")
+    has = "no line names a rank of the job"
+    if known:
+        low, high = min(known), max(known)
+        every = len(known) == high - low + 1
+        named = f"ranks {low}-{high}" if every and high > low else rank_words(known)
+        has = f"the job has {named}" if every else f"the log has lines of {named}"
+    raise click.BadParameter(f"no {rank_words(beyond)}; {has}", param_hint="--ranks")
 
 
 def rank_words(ranks: Collection[int]) -> str:

@@ -53,8 +53,8 @@ def select_ranks(report: Report, ranks: frozenset[int]) -> Report:
         # A process is more precise than a rank: the ranks of a finding may belong to a small communicator.
         processes = {(finding.run or 0, process) for process in finding.processes}
         if processes & located:
-            return bool(processes & chosen)
-        named = {*finding.ranks, *finding.culprits}
+            return bool(processes & chosen) or not ranks.isdisjoint(finding.suspects)
+        named = {*finding.ranks, *finding.culprits, *finding.suspects}
         return not named or bool(named & ranks)
 
     kept = [n for n, finding in enumerate(report.findings) if concerns(finding)]

@@ -305,11 +305,13 @@ def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "words"), [(False, "If the processes still run"), (True, "At least one process of this run ended")]
+    ("over", "words"), [(False, "If the processes still run"), (True, "TORCH_NCCL_DUMP_ON_TIMEOUT=1")]
 )
 def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Path) -> None:
     down = "[rank1]:[E626 06:24:41.2 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
     report = timed_out(tmp_path, job="".join(timeout(r) for r in range(2)) + (down if over else ""))
     step = next(f.next_step for f in report.findings if f.code == "PSM305")
     assert "when the wait began" in step
-    assert words in step
+    assert words in step and ("still run" in step) is not over
+    # what to do, and no statements about the run
+    assert all(part.split()[0] in ("Run", "Read", "Set", "If", "Check") for part in step.removesuffix(".").split(". "))

@@ -32,10 +32,8 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     """``first``, then which lines to read, or which stacks to take (of ``every`` thread and rank) while the processes live."""
     start = since(timeout)
     when = f"just before {start}, when the wait began" if start else "before the timeout"
+    # a process that has ended has no stack
     over = ended(job, run)
     stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
-    parts = [first, f"Read the lines {when}."]
-    parts.append(
-        f"At least one process of this run ended. {_RECORD}" if over else f"If the processes still run, take {stacks}."
-    )
+    parts = [first, f"Read the lines {when}.", _RECORD if over else f"If the processes still run, take {stacks}."]
     return " ".join(part for part in parts if part)

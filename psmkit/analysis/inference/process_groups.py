@@ -197,7 +197,9 @@ def _measure(group: Group, rank: int, event: Event) -> None:
     ):
         group.ratios.add(max(sizes) // min(sizes))
     own, seen = event.fields.get("rank"), group.members[rank].timeout
-    group.doubled |= seen is not None and seen.fields.get("seq") == event.fields.get("seq") and seen.tag != event.tag
+    # the exception of a rank quotes its report in a line without a tag
+    if seen is not None and seen.tag is not None and event.tag is not None:
+        group.doubled |= seen.fields.get("seq") == event.fields.get("seq") and seen.tag != event.tag
     group.own[rank] = own if isinstance(own, int) else rank
 
 

@@ -93,7 +93,7 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     refs += [m.status.ref for m in behind[:3] if m.status]
     why = _reason(job, run, group, waiting, behind, absent, bool(differing))
     silent = MissingRanks(0, ()) if blamed else silent_ranks(job, run, group)
-    suspects = _suspects(job, run, group, silent)
+    suspects = [] if blamed else _suspects(job, run, group, silent) or [m.rank for m in _earlier(group, waiting, work)]
     out.insert(
         0,
         new_finding(
@@ -212,6 +212,15 @@ def _behind(group: Group, work: int | None) -> list[Member]:
     return behind if ahead or len(behind) < len(group.members) else []
 
 
+def _earlier(group: Group, waiting: Sequence[Member], work: int | None) -> list[Member]:
+    """The few ranks that gave up on an earlier work than the others, who completed that one: its part there did not end."""
+    done = min((-1 if m.completed is None else m.completed for m in waiting), default=-1)
+    found = [m for m in group.reporters if m.seq is not None and work is not None and m.seq < work]
+    clear = all(m.op not in _UNORDERED and m.seq is not None and m.seq <= done for m in found)
+    few = len(found) <= _MOST_SUSPECTS and 2 * len(found) < len(group.reporters)
+    return found if clear and few and not group.doubled else []
+
+
 def _reason(
     job: Job,
     run: int | None,
@@ -243,7 +252,8 @@ def _reason(
     seen = {m.rank for m in waiting}
     if elsewhere := [m for m in group.reporters if m.rank not in seen and m.seq is not None]:
         works = joined(sorted({f"{m.op or 'collective'} {m.seq}" for m in elsewhere})[:_FEW])
-        return f"{_short(elsewhere)} gave up on {works}"
+        done = elsewhere == _earlier(group, waiting, waiting[0].seq)
+        return f"{_short(elsewhere)} gave up on {works}" + (", which the others completed" if done else "")
     if _in_view(job, run, group, waiting):
         return "no rank lags behind"
     total = size_of(job, run, group)
@@ -280,18 +290,31 @@ def _waits(silent: MissingRanks) -> str:
 def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> list[int]:
     """The silent ranks, if they are the few of a group whose ranks are those of the job, in one output.
 
-    With one file a rank, the files of the silent ranks may not be given. Ray folds equal lines of several processes into one.
+    With one file a rank, only the file of a silent rank shows that it does not report. Ray folds equal lines of several processes into one.
     """
     reports = [m.timeout for m in group.reporters if m.timeout is not None]
     folded = group.doubled or any(timeout.count > 1 for timeout in reports)
     if cut_short(job, run):
         return []
     few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
-    if group.name not in (None, "0") or folded or not few or len({t.stream for t in reports}) > 1:
+    if group.name not in (None, "0") or folded or not few:
+        return []
+    if len({t.stream for t in reports}) > 1 and not (len(silent) == 1 and _given(job, group, silent[0])):
         return []
     # a rank whose own calls are in the log as often as those of the others joined in silence
     called = _called(job, run, group)
     return [rank for rank in silent if rank not in called]
+
+
+def _given(job: Job, group: Group, rank: int) -> bool:
+    """Whether the input has the output of a rank that does not report: lines with its tag, or a file named as those of the others are."""
+    if rank in outside.printing_ranks(job):
+        return True
+    files = [(m.rank, job.scan.files[m.timeout.ref.file].path) for m in group.reporters if m.timeout is not None]
+    around = {path.rpartition(str(reporter))[::2] for reporter, path in files}
+    head, tail = around.pop()
+    whole = not around and not head[-1:].isdigit() and not tail[:1].isdigit()
+    return whole and f"{head}{rank}{tail}" in {file.path for file in job.scan.files}
 
 
 def _level(job: Job, run: int) -> bool:
