@@ -24,10 +24,13 @@ from psmkit.report.summary import (
     fold_causes,
     listed,
     matching_rows,
+    next_step,
     percent,
     rerun_line,
+    rerun_of,
     run_number,
     sentence,
+    setting_why,
     size,
     suspect_name,
 )
@@ -80,12 +83,10 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
             page.add(Span(f"  and {counted(len(report.runs) - len(shown), 'more run')}, none worse", "dim"))
     _who(page, report)
     finding = behind(report)
-    if finding is None:
-        return
-    if finding.evidence:
+    if finding is not None and finding.evidence:
         _proof(page, finding.evidence[0], folder, finding.title)
-    if finding.next_step:
-        page.wrap(finding.next_step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
+    if step := next_step(report):
+        page.wrap(step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
 
 
 def _who(page: Page, report: Report) -> None:
@@ -383,7 +384,9 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     if coverage.rerun_with and (options.verbose or undecided):
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
-        page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
+        page.add("    ", Span(rerun_line(rerun_of(report)), "code"))
     for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
         page.add("  one setting decides between a rank that waits and a log that was cut:")
         page.add("    ", Span(setting, "code"))
+        if why := setting_why(setting):
+            page.wrap(why, "dim", indent="    ")
