@@ -167,12 +167,15 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
 
 def _beside(job: Job) -> int:
     """How many of the matched lines another program than NCCL printed."""
-    by_name, printed = _messages(job), counts(job)
+    by_name, printed, own = _messages(job), counts(job), load().by_name
     others = [
         name
         for name in printed.names
         if (entry := by_name.get(name)) is not None
-        and (entry.subsystem in _BESIDE or (entry.subsystem == "misc" and entry.level == "NONE"))
+        and (
+            entry.subsystem in _BESIDE
+            or (entry.level == "NONE" and (entry.subsystem == "misc" or (entry.where == "line" and name not in own)))
+        )
     ]
     # one line can count for several where a launcher folds equal lines, or where it holds two records
     totals = job.scan.totals
