@@ -171,7 +171,7 @@ def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     counts[Severity.INFO] = sum(finding.severity is Severity.INFO for finding in report.findings)
     found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
     notes = [f for f in report.findings if f.severity is Severity.INFO]
-    hidden = notes and not (_shows_notes(report, options) and (options.verbose or any(_told(f) for f in notes)))
+    hidden = notes and not _shows_notes(report, options)
     page.wrap(f"Findings: {found or 'none'}" + (" (-v shows the notes)" if hidden else ""), "heading")
     for part in fold_causes(report, everything=options.verbose):
         for cause in part.shown:
@@ -221,9 +221,10 @@ def _told(finding: Finding) -> bool:
 def _notes(page: Page, report: Report, options: Options, folder: str) -> None:
     if not _shows_notes(report, options):
         return
+    all_aside = not any(_told(finding) for finding in report.findings)
     for part in fold(report, everything=options.verbose):
         for finding in part.shown:
-            if finding.severity is Severity.INFO and (options.verbose or _told(finding)):
+            if finding.severity is Severity.INFO and (options.verbose or all_aside or _told(finding)):
                 page.blank()
                 _finding(page, finding, report, options, folder)
         if part.hidden and part.hidden[0].severity is Severity.INFO:

@@ -80,6 +80,13 @@ def test_a_log_that_ends_while_ranks_connect_asks_for_its_end_and_for_the_lines_
     assert len(missing(report)) == 1
 
 
+def test_a_note_is_shown_where_it_is_the_only_finding(tmp_path: Path) -> None:
+    report = report_of(tmp_path, f"{INIT}{HEAD}NET/Plugin: No plugin found (libnccl-net.so)\n")
+    assert [finding.code for finding in report.findings] == ["PSM801"]
+    page = render(report, "text")
+    assert "note PSM801" in page and "-v shows the notes" not in page
+
+
 @pytest.mark.parametrize("text", [INIT, CONNECTING, SIGNAL, TABLE], ids=["init", "connecting", "signal", "benchmark"])
 def test_an_inconclusive_report_names_the_next_step(tmp_path: Path, text: str) -> None:
     report = report_of(tmp_path, text)

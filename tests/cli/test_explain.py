@@ -257,3 +257,12 @@ def test_empty_fields_are_left_out(psmkit_cli: Cli, tmp_path: Path) -> None:
     text = MINE.replace('is late"\nm', 'is late{why:rest}"\nm')
     assert "why" in text
     assert "why =" not in psmkit_cli("explain", "--catalogue", mine(tmp_path, text), f"NCCL INFO {LATE}").out
+
+
+def test_an_option_that_is_called_like_a_format_names_the_option(psmkit_cli: Cli) -> None:
+    done = psmkit_cli("explain", "PSM102", "--format", "json", "--nosuch")
+    assert "--format" not in done.err
+    done = psmkit_cli("analyze", "x.log", "--json")
+    assert done.status == 2
+    assert "Use --format json." in done.err
+    assert "--format" not in psmkit_cli("analyze", "x.log", "--yaml").err
