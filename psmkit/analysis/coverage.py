@@ -24,7 +24,7 @@ from psmkit.model import (
     Shape,
     Verdict,
 )
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import LACKS, counted, plural
 
 __all__ = ["communicators", "coverage", "matching", "versions"]
 
@@ -139,7 +139,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
     outside = _no_nccl(job) or (instead is not None and any(CODES[f.code].from_outside for f in findings))
     if instead is not None:
-        notes.append(f"missing for a verdict: {instead}")
+        notes.append(f"{LACKS}{instead}")
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
@@ -159,7 +159,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         ),
         missing_ranks=tuple(missing),
         missing_subsystems=() if outside else _missing_subsystems(job),
-        rerun_with={} if healthy or instead is not None else _rerun(),
+        rerun_with={} if healthy or (instead is not None and not _unshown(job)) else _rerun(),
         notes=tuple(notes),
         beside=_beside(job),
     )
@@ -167,12 +167,15 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
 
 def _beside(job: Job) -> int:
     """How many of the matched lines another program than NCCL printed."""
-    by_name, printed = _messages(job), counts(job)
+    by_name, printed, own = _messages(job), counts(job), load().by_name
     others = [
         name
         for name in printed.names
         if (entry := by_name.get(name)) is not None
-        and (entry.subsystem in _BESIDE or (entry.subsystem == "misc" and entry.level == "NONE"))
+        and (
+            entry.subsystem in _BESIDE
+            or (entry.level == "NONE" and (entry.subsystem == "misc" or (entry.where == "line" and name not in own)))
+        )
     ]
     # one line can count for several where a launcher folds equal lines, or where it holds two records
     totals = job.scan.totals
@@ -230,6 +233,12 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
     return f"the end of the log, which stops before init is complete{others}"
+
+
+def _unshown(job: Job) -> bool:
+    """Whether a rank connects and the log lacks the lines of the proxy, which show what it waits for."""
+    connecting = any(furthest_stage(job, p) == "connect" for run in job.runs for p in run.procs)
+    return connecting and "PROXY" in _missing_subsystems(job)
 
 
 def _rerun() -> dict[str, str]:

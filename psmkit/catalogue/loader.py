@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from psmkit.model.errors import CatalogueError
 __all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
 
 UNMATCHED_WARN = "unmatched.warn"
+_PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
 _HERE = Path(__file__).parent
 _CACHE_FORMAT = b"1"
 _CACHED = 8  # parsed sets of files that are kept
@@ -264,7 +266,7 @@ def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
     """psmkit's catalogue, followed by the entries of ``extra`` TOML files.
 
     Raises:
-        CatalogueError: a file is not TOML, or an entry is invalid; the error names file, entry and, for a pattern, the column.
+        CatalogueError: a file is not TOML, an entry is invalid, or a sample does not match its entry; the error names file, entry and, for a pattern, the column.
     """
     own = _own()
     if not extra:
@@ -280,7 +282,31 @@ def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
         phrases += read_phrases(os.fspath(path), table)
     catalogue = Catalogue(messages, phrases)
     _ = catalogue.native
+    for message in messages[len(own.messages) :]:
+        _check_samples(message, catalogue)
     return catalogue
+
+
+def _check_samples(message: Message, catalogue: Catalogue) -> None:
+    """Check that the samples of a message match it and give their fields.
+
+    Raises:
+        CatalogueError: one does not.
+    """
+    for sample in message.samples:
+        found = catalogue.match(sample.text, where=message.where)
+        if found is None:  # a whole line of a log
+            found = catalogue.match(_PREFIX.split(sample.text, maxsplit=1)[-1], where=message.where)
+        if found is None or found[0] is not message:
+            why = "no pattern matches it" if found is None else f"{found[0].name} matches it"
+            raise CatalogueError(f"sample {sample.text!r}: {why}", file=message.file or None, entry=message.name)
+        for name, value in sample.fields.items():
+            read = found[1].get(name)
+            # TOML has no unsigned numbers of 64 bits: a sample writes such a value as a text
+            given = int(value, 0) if isinstance(value, str) and isinstance(read, int) else value
+            if read != given:
+                reason = f"sample {sample.text!r}: the field {name} is {read!r}, not {value!r}"
+                raise CatalogueError(reason, file=message.file or None, entry=message.name)
 
 
 def _parse(file: str, data: bytes) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        return _complain(error.format_message())
+        return _complain(error.format_message() + _format_hint(error))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -152,6 +152,17 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         where = "" if verbose else "; `psmkit -v COMMAND ...` shows the traceback"
         return _complain(f"internal error, please report it: {type(error).__name__}: {error}{where}")
+
+
+def _format_hint(error: click.ClickException) -> str:
+    """``; use --format json`` for an unknown option that is called like a format of the command."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    name = error.option_name.lstrip("-")
+    for option in error.ctx.command.params:
+        if "--format" in option.opts and isinstance(option.type, click.Choice) and name in option.type.choices:
+            return f" Use --format {name}."
+    return ""
 
 
 def _written_by(error: OSError) -> str | None:

@@ -65,6 +65,8 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
     page = Page(width(sys.stdout))
     found: list[dict[str, object]] = []
     unknown: list[tuple[int, str]] = []
+    explained: set[str] = set()
+    repeats = 0
     for number, line in enumerate(lines, 1):
         name = line.strip()
         if not name:
@@ -77,12 +79,20 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         elif what != ("-",):
             found += _line(page, line, known)
         elif hits := _line_hits(line, known):
-            found += _shown(page, hits)
+            names = {message.name for message, _ in hits}
+            repeats += names <= explained
+            if not names <= explained:
+                page.cut(f"line {number}: {name}")
+            found += _shown(page if not names <= explained else None, line, hits)
+            explained |= names
         else:
             unknown.append((number, name))
             found.append({"kind": "unknown", "line": number, "text": name})
     if unknown and len(unknown) == len(found):
         raise PsmkitError(_unknown(unknown[0][1], known))
+    if repeats:
+        page.blank()
+        page.add(f"{counted(repeats, 'more line')} of the messages above (--format json has them all)")
     _not_known(page, unknown)
     if form == "json":
         import json
@@ -142,7 +152,7 @@ def _line(page: Page, line: str, known: Catalogue) -> list[dict[str, object]]:
     hits = _line_hits(line, known)
     if not hits:
         raise PsmkitError(_unknown(line.strip(), known))
-    return _shown(page, hits)
+    return _shown(page, line, hits)
 
 
 def _line_hits(line: str, known: Catalogue) -> list[tuple[Message, dict[str, Value]]]:
@@ -163,13 +173,18 @@ def _not_known(page: Page, unknown: Sequence[tuple[int, str]]) -> None:
         page.cut(f"and {len(unknown) - _MOST} more", indent="  ")
 
 
-def _shown(page: Page, hits: Sequence[tuple[Message, dict[str, Value]]]) -> list[dict[str, object]]:
-    from psmkit.cli.messages import message_dict, message_page
+def _shown(page: Page | None, line: str, hits: Sequence[tuple[Message, dict[str, Value]]]) -> list[dict[str, object]]:
+    """The messages of a line as data, added to ``page`` if there is one."""
+    from psmkit.cli.messages import message_dict, message_page, unprefixed
+    from psmkit.report.layout import Span
 
     found: list[dict[str, object]] = []
     for message, fields in hits:
-        page.blank()
-        message_page(page, message, fields)
+        if page is not None:
+            page.blank()
+            message_page(page, message, fields)
+            if why := unprefixed(line, message):
+                page.wrap(why, "warning", indent="  ", hang="    ", lead=Span("note: ", "warning"))
         found.append({"kind": "line", "fields": fields, **message_dict(message)})
     return found
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from psmkit.catalogue import Catalogue, Message
     from psmkit.catalogue.entries import Value
 
-__all__ = ["message_dict", "message_page", "recognise", "search", "supporting"]
+__all__ = ["message_dict", "message_page", "recognise", "search", "supporting", "unprefixed"]
 
 _PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
 _HEXADECIMAL = re.compile(r"\{([a-z]\w*):(?:ptr|hex)\}")
@@ -59,8 +59,9 @@ def message_page(page: Page, message: Message, fields: Mapping[str, object] | No
     page.wrap(message.meaning, indent="  ")
     if fields:
         hexadecimal = {match[1] for pattern in message.patterns for match in _HEXADECIMAL.finditer(pattern)}
+        shown = {k: v for k, v in fields.items() if v != ""}
         page.wrap(
-            ", ".join(f"{k} = {v:#x}" if k in hexadecimal else f"{k} = {v}" for k, v in fields.items()),
+            ", ".join(f"{k} = {v:#x}" if k in hexadecimal else f"{k} = {v}" for k, v in shown.items()),
             indent="  ",
             hang="    ",
             lead=Span("fields: ", "dim"),
@@ -119,6 +120,18 @@ def recognise(line: str, known: Catalogue) -> list[tuple[Message, dict[str, Valu
     if not found and (hit := known.match(text, where="line")) is not None:
         found = [hit]
     return [(message, fields) for message, fields in found if message.name in known.by_name]
+
+
+def unprefixed(line: str, message: Message) -> str:
+    """Why an analysis does not see a user's message in a line that :func:`recognise` knows; empty if it does."""
+    from psmkit.catalogue import load
+
+    if message.name in load().by_name or message.where == "line" or _PREFIX.search(line):
+        return ""
+    return (
+        "An analysis matches this entry only behind NCCL's prefix, such as 'NCCL INFO', which this line lacks. "
+        'If the log has the line as it is here, add where = "line" to the entry.'
+    )
 
 
 def _match(body: str, known: Catalogue) -> tuple[Message, dict[str, Value]] | None:

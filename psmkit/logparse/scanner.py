@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -16,6 +17,7 @@ from psmkit.logparse.arrange import Arrangement, arrange, names_process
 from psmkit.logparse.copies import without_copies
 from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
 from psmkit.logparse.result import ScanResult, collect
+from psmkit.model.errors import CatalogueError
 
 __all__ = ["Feed", "Paths", "scan"]
 
@@ -32,20 +34,31 @@ def _catalogue(given: Catalogue | Sequence[Path] | None, beside: Sequence[str], 
     """psmkit's catalogue, extended by a user's files and by those beside the logs, or replaced by a user's catalogue."""
     if isinstance(given, Catalogue):
         return given
-    files = list(given or ())
-    known = {os.path.realpath(file) for file in files}
+    named = list(given or ())
     texts: set[bytes] = set()
+    for name in named:
+        with contextlib.suppress(OSError):  # load reports it
+            texts.add(pathlib.Path(name).read_bytes())
+    found = []
     for file in beside:
         try:
             text = pathlib.Path(file).read_bytes()
         except OSError as error:
             notes.append(f"{file}: {(error.strerror or str(error)).lower()}")
             continue
-        if os.path.realpath(file) not in known and text not in texts:  # each folder of logs may have a copy
+        if text not in texts:  # each folder of logs may have a copy
             texts.add(text)
-            files.append(file)
+            found.append(file)
+    catalogue = load(named)
+    for file in found:
+        try:
+            catalogue = load([*named, file])
+        except CatalogueError as error:  # the user did not name this file
+            notes.append(f"the messages of a file beside the logs are not used: {error}")
+        else:
+            named.append(file)
             notes.append(f"{file} was found beside the logs: its messages are known, too")
-    return load(files)
+    return catalogue
 
 
 @dataclass

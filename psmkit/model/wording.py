@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDED", "RAISED", "counted", "plural", "protocol_stage"]
+__all__ = ["ENDED", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
+
+#: What begins the note about what an undecided input lacks.
+LACKS = "missing for a verdict: "
 
 #: The stage of an error that a check raised in place of a hang.
 RAISED = "raised"

@@ -22,12 +22,18 @@ __all__ = ["Fault", "advice", "explanation", "faults"]
 #: Of a profiler: words of what was seen, and what to do about it.
 _PROFILER = (
     ("it followed a NULL pointer", "Check each pointer before you use it. NULL may be the handle of stopEvent and recordEventState, parentObj, eStateArgs, and a name."),
+    ("no valid address", "Look at the line that the address belongs to (addr2line). Only follow pointers that startEvent returned or that belong to this process: compare proxyOp.pid with getpid()."),
+    ("it followed a pointer to", "Look at the line that the address belongs to (addr2line). Check the index, and whether the memory is freed."),
     ("operation of another process", "Compare proxyOp.pid with getpid(). If they differ, parentObj and the context are numbers of that process: do not follow them."),
     ("the user's buffer", "Take the buffers of a descriptor as numbers: they are addresses on the GPU."),
     ("a string of a descriptor after the call", "Copy the strings, or compare them in startEvent and keep a number."),
     ("a descriptor, or arguments, after the call", "Copy what you need during the call: descriptors and arguments are on NCCL's stack."),
     ("in a thread of the profiler", "Stop and join the threads in the last finalize: NCCL unloads the library after it."),
     ("as by exit(0)", "Do not end the process: return, with NULL as the handle if there is no event."),
+    ("SIGSEGV", "Find the line with a debugger or addr2line."),
+    ("SIGBUS", "Find the line with a debugger or addr2line."),
+    ("SIGFPE", "Find the line with a debugger or addr2line: integer division by 0, as a rule."),
+    ("SIGILL", "Find the line with a debugger or addr2line: code for another CPU, or a path that the compiler holds impossible."),
     ("SIGABRT", "The profiler aborts by itself: find the assertion, or the check of the allocator, with a debugger. The call that it names is one that NCCL makes."),
     ("handle-again", "Give a handle to one event only, as long as anything can name that event as its parent: also after its stop."),
     ("handle-twice", "Give each open event a handle of its own, or NULL."),

@@ -19,10 +19,13 @@ from psmkit.report.summary import (
     culprit_why,
     fold,
     matching_rows,
+    next_step,
     percent,
     rerun_line,
+    rerun_of,
     run_number,
     sentence,
+    setting_why,
     size,
 )
 
@@ -46,13 +49,12 @@ def render(report: Report, options: Options | None = None) -> str:
         one = "one end of the connection" if culprit.peer_unnamed else "one of the two ends" if culprit.either else ""
         whole = f"{one}: {culprit_name(culprit)}" if one else culprit_name(culprit)
         out.append(f"- **culprit** {markdown_text(whole + stage + why)}")
-    if (finding := behind(report)) is not None:
-        if finding.evidence:
-            item = finding.evidence[0]
-            shown = excerpt(visible(item.text), _PROOF, finding.title, [visible(word).strip() for word in item.words])
-            out.append(f"- **proof** {markdown_text(f'{item}: {shown}')}")
-        if finding.next_step:
-            out.append(f"- **do this** {markdown_text(finding.next_step)}")
+    if (finding := behind(report)) is not None and finding.evidence:
+        item = finding.evidence[0]
+        shown = excerpt(visible(item.text), _PROOF, finding.title, [visible(word).strip() for word in item.words])
+        out.append(f"- **proof** {markdown_text(f'{item}: {shown}')}")
+    if step := next_step(report):
+        out.append(f"- **do this** {markdown_text(step)}")
     if report.verdict is not Verdict.INCONCLUSIVE:
         out.append(f"- confidence {percent(report.confidence)}")
     out.append("")
@@ -163,7 +165,10 @@ def _coverage(report: Report, options: Options) -> list[str]:
     if coverage.missing_subsystems:
         out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
     if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
-        out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
+        out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(rerun_of(report)))}", "  ```"]
     for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
-        out += [f"- one setting decides between a rank that waits and a log that was cut: `{setting}`"]
+        out += [
+            f"- one setting decides between a rank that waits and a log that was cut: `{setting}`"
+            + (f" ({why})" if (why := setting_why(setting)) else "")
+        ]
     return [*out, ""]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
-from psmkit.model.wording import plural, protocol_stage
+from psmkit.model.wording import LACKS, plural, protocol_stage
 from psmkit.report.layout import ranges
 
 __all__ = [
@@ -27,10 +27,13 @@ __all__ = [
     "fold_causes",
     "listed",
     "matching_rows",
+    "next_step",
     "percent",
     "rerun_line",
+    "rerun_of",
     "run_number",
     "sentence",
+    "setting_why",
     "size",
     "suspect_name",
 ]
@@ -57,6 +60,8 @@ _CONDITIONS = {
     "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
 }
 
+
+_FILE = "NCCL_DEBUG_FILE"
 
 #: ``rank 3 (n0:70) failed at net.cc:7``: the verb that the verdict says already.
 _REPEATED = re.compile(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
@@ -167,6 +172,16 @@ def behind(report: Report) -> Finding | None:
     return next((f for f in told if f.severity is Severity.ERROR), None) if broken else None
 
 
+def next_step(report: Report) -> str:
+    """The next step for the verdict; empty if none is known. An inconclusive report without a finding asks for what its input lacks."""
+    if (found := behind(report)) is not None:
+        return found.next_step
+    if report.verdict is not Verdict.INCONCLUSIVE:
+        return ""
+    lacks = next((note.removeprefix(LACKS) for note in report.coverage.notes if note.startswith(LACKS)), "")
+    return f"Find {lacks}." if lacks else ""
+
+
 def common_folder(report: Report) -> str:
     """The folder, with its slash, of all files that the findings and the table of ranks name; empty if there is none."""
     names = {item.file for finding in report.findings for item in finding.evidence}
@@ -275,6 +290,20 @@ def matching_rows(matching: Matching) -> list[tuple[str, MatchCount]]:
     """The kinds of exchange that occur, each with a readable name."""
     counts = [(name, getattr(matching, key)) for name, key in _EXCHANGES]
     return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
+
+
+def rerun_of(report: Report) -> dict[str, str]:
+    """The environment for the next run. It writes to where the setting of a suspect needs the lines."""
+    chosen = dict(suspect.setting.split("=", 1) for suspect in report.suspects if "=" in suspect.setting)
+    given = report.coverage.rerun_with
+    return {name: chosen.get(name, value) if name == _FILE else value for name, value in given.items()}
+
+
+def setting_why(setting: str) -> str:
+    """How the setting of a suspect decides; empty where its name says so."""
+    if setting != f"{_FILE}=/dev/stdout":
+        return ""
+    return "this release prints no time stamps, so only one output for all ranks shows which of them prints later"
 
 
 def rerun_line(environment: dict[str, str]) -> str:

@@ -24,10 +24,13 @@ from psmkit.report.summary import (
     fold_causes,
     listed,
     matching_rows,
+    next_step,
     percent,
     rerun_line,
+    rerun_of,
     run_number,
     sentence,
+    setting_why,
     size,
     suspect_name,
 )
@@ -80,12 +83,10 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
             page.add(Span(f"  and {counted(len(report.runs) - len(shown), 'more run')}, none worse", "dim"))
     _who(page, report)
     finding = behind(report)
-    if finding is None:
-        return
-    if finding.evidence:
+    if finding is not None and finding.evidence:
         _proof(page, finding.evidence[0], folder, finding.title)
-    if finding.next_step:
-        page.wrap(finding.next_step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
+    if step := next_step(report):
+        page.wrap(step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
 
 
 def _who(page: Page, report: Report) -> None:
@@ -170,7 +171,7 @@ def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     counts[Severity.INFO] = sum(finding.severity is Severity.INFO for finding in report.findings)
     found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
     notes = [f for f in report.findings if f.severity is Severity.INFO]
-    hidden = notes and not (_shows_notes(report, options) and (options.verbose or any(_told(f) for f in notes)))
+    hidden = notes and not _shows_notes(report, options)
     page.wrap(f"Findings: {found or 'none'}" + (" (-v shows the notes)" if hidden else ""), "heading")
     for part in fold_causes(report, everything=options.verbose):
         for cause in part.shown:
@@ -220,9 +221,10 @@ def _told(finding: Finding) -> bool:
 def _notes(page: Page, report: Report, options: Options, folder: str) -> None:
     if not _shows_notes(report, options):
         return
+    all_aside = not any(_told(finding) for finding in report.findings)
     for part in fold(report, everything=options.verbose):
         for finding in part.shown:
-            if finding.severity is Severity.INFO and (options.verbose or _told(finding)):
+            if finding.severity is Severity.INFO and (options.verbose or all_aside or _told(finding)):
                 page.blank()
                 _finding(page, finding, report, options, folder)
         if part.hidden and part.hidden[0].severity is Severity.INFO:
@@ -383,7 +385,9 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     if coverage.rerun_with and (options.verbose or undecided):
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
-        page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
+        page.add("    ", Span(rerun_line(rerun_of(report)), "code"))
     for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
         page.add("  one setting decides between a rank that waits and a log that was cut:")
         page.add("    ", Span(setting, "code"))
+        if why := setting_why(setting):
+            page.wrap(why, "dim", indent="    ")

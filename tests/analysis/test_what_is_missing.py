@@ -8,6 +8,7 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
+from psmkit.report import render
 
 HEAD = "node-a:700:700 [0] NCCL INFO "
 INIT = "".join(
@@ -17,9 +18,9 @@ INIT = "".join(
         "Using network Socket",
         "Channel 00/02 :    0   1   2   3",
         "Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2",
-        "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read",
     )
 )
+CONNECTING = f"{INIT}{HEAD}Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read\n"
 TIMINGS = "Init timings: rank 2 nranks 16 total 1.08 (kernels 0.51, bootstrap 0.22, allgathers 0.01, topo 0.28, graphs 0.04, connections 0.02, rest 0.01)"
 SIGNAL = "WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers\n"
 TABLE = (
@@ -70,6 +71,28 @@ def test_a_rerun_is_asked_for_where_more_lines_may_decide(tmp_path: Path, text: 
     if report.verdict is Verdict.INCONCLUSIVE:
         assert report.coverage.rerun_with or report.suspects
     assert not missing(report)
+
+
+def test_a_log_that_ends_while_ranks_connect_asks_for_its_end_and_for_the_lines_of_the_proxy(tmp_path: Path) -> None:
+    report = report_of(tmp_path, CONNECTING)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "PROXY" in report.coverage.rerun_with["NCCL_DEBUG_SUBSYS"]
+    assert len(missing(report)) == 1
+
+
+def test_a_note_is_shown_where_it_is_the_only_finding(tmp_path: Path) -> None:
+    report = report_of(tmp_path, f"{INIT}{HEAD}NET/Plugin: No plugin found (libnccl-net.so)\n")
+    assert [finding.code for finding in report.findings] == ["PSM801"]
+    page = render(report, "text")
+    assert "note PSM801" in page and "-v shows the notes" not in page
+
+
+@pytest.mark.parametrize("text", [INIT, CONNECTING, SIGNAL, TABLE], ids=["init", "connecting", "signal", "benchmark"])
+def test_an_inconclusive_report_names_the_next_step(tmp_path: Path, text: str) -> None:
+    report = report_of(tmp_path, text)
+    for shown in (render(report, "text"), render(report, "markdown")):
+        assert "do this" in shown
+        assert ("re-run with" in shown) is (text is CONNECTING)
 
 
 @pytest.mark.parametrize("last", ["Using network Socket", "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read"])

@@ -177,3 +177,92 @@ def test_standard_input_of_which_nothing_is_known_is_an_error(psmkit_cli: Cli, m
     result = psmkit_cli("explain", "-")
     assert (result.status, result.out) == (2, "")
     assert "no message of the catalogue matches this line: nothing of it" in result.err
+
+
+MINE = """
+[[message]]
+name = "trainer.late"
+subsystem = "trainer"
+level = "NONE"
+pattern = "trainer: rank {rank:int} is late"
+meaning = "A rank is late."
+sample = [{text = "trainer: rank 3 is late", fields = {rank = 3}}]
+"""
+LATE = "trainer: rank 5 is late"
+
+
+def mine(folder: Path, text: str = MINE) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_line_that_an_analysis_does_not_match_is_explained_with_a_note(psmkit_cli: Cli, tmp_path: Path) -> None:
+    assert 'where = "line"' in psmkit_cli("explain", "--catalogue", mine(tmp_path), LATE).out
+    assert 'where = "line"' not in psmkit_cli("explain", "--catalogue", mine(tmp_path), f"NCCL INFO {LATE}").out
+    whole = mine(tmp_path, MINE.replace("pattern", 'where = "line"\npattern'))
+    assert 'where = "line"' not in psmkit_cli("explain", "--catalogue", whole, LATE).out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [("rank = 3}", "rank = 4}", "rank is 3, not 4"), ("rank 3 is", "rank x is", "no pattern matches it")],
+)
+def test_a_wrong_sample_of_a_users_catalogue_is_reported(
+    old: str, new: str, why: str, psmkit_cli: Cli, tmp_path: Path
+) -> None:
+    done = psmkit_cli("explain", "--catalogue", mine(tmp_path, MINE.replace(old, new)), LATE)
+    assert done.status == 2
+    assert "mine.toml" in done.err and "trainer.late" in done.err and why in done.err
+
+
+def test_lines_of_a_users_program_are_no_lines_of_nccl(psmkit_cli: Cli, tmp_path: Path) -> None:
+    whole = mine(tmp_path, MINE.replace("pattern", 'where = "line"\npattern'))
+    log = tmp_path / "out.log"
+    log.write_text("".join(f"trainer: rank {n} is late\n" for n in range(4)), "utf-8")
+    page = psmkit_cli("analyze", log, "--catalogue", whole).out
+    assert "no NCCL line; understood 4 lines" in " ".join(page.split())
+    assert "subsystems not logged" not in page
+
+
+def test_a_broken_catalogue_beside_the_logs_is_noted_and_the_logs_are_analysed(psmkit_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "out.log").write_text("n0:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" * 4, "utf-8")
+    (tmp_path / "psmkit.toml").write_text("[[message]\n", "utf-8")
+    done = psmkit_cli("analyze", tmp_path)
+    assert done.status == 0
+    assert "are not used" in done.out and "psmkit.toml" in done.out
+
+
+def test_a_catalogue_that_also_lies_beside_the_logs_is_read_once(psmkit_cli: Cli, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "out.log").write_text("n0:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" * 4, "utf-8")
+    (logs / "psmkit.toml").write_text(MINE, "utf-8")
+    assert psmkit_cli("analyze", logs, "--catalogue", mine(tmp_path)).status == 0
+
+
+def test_standard_input_shows_each_line_that_it_explains_and_each_message_once(
+    psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO(f"{SERVED}\n{SERVED.replace('16', '24')}\nNCCL INFO Using network IB\n")
+    )
+    page = psmkit_cli("explain", "-").out
+    assert page.count("line 1: proxyProgressAsync") == 1
+    assert "line 2: " not in page and "line 3: NCCL INFO Using network IB" in page
+    assert "1 more line of the messages above" in page
+
+
+def test_empty_fields_are_left_out(psmkit_cli: Cli, tmp_path: Path) -> None:
+    text = MINE.replace('is late"\nm', 'is late{why:rest}"\nm')
+    assert "why" in text
+    assert "why =" not in psmkit_cli("explain", "--catalogue", mine(tmp_path, text), f"NCCL INFO {LATE}").out
+
+
+def test_an_option_that_is_called_like_a_format_names_the_option(psmkit_cli: Cli) -> None:
+    done = psmkit_cli("explain", "PSM102", "--format", "json", "--nosuch")
+    assert "--format" not in done.err
+    done = psmkit_cli("analyze", "x.log", "--json")
+    assert done.status == 2
+    assert "Use --format json." in done.err
+    assert "--format" not in psmkit_cli("analyze", "x.log", "--yaml").err

@@ -72,6 +72,7 @@ BROKEN = (
     ("stop-fails", "collective", "PSM921", "stopEvent returned 3"),
     ("stop-once", "stale-stop", "PSM923", "SIGABRT in stopEvent"),
     ("stop-follows-null", "null-handle", "PSM923", "stopEvent with NULL: it followed a NULL pointer"),
+    ("stop-follows-wild", "collective", "PSM923", "it followed a pointer "),
     ("thread-runs", "unload", "PSM923", "in a thread of the profiler"),
     ("writes-descriptor", "collective", "PSM921", "wrote to the descriptor"),
 )
@@ -126,15 +127,25 @@ def test_every_way_of_being_broken_is_tried() -> None:
 
 def test_what_adapters_leave_out_is_tried(library: Path) -> None:
     done = drive_profiler(library, versions=(3,), environment={"BROKEN": "needs-name"}, only=("collective", "adapter"))
-    assert _failures(done) == ["adapter v3: SIGSEGV in startEvent of Coll AllGather seq 0: it followed a NULL pointer"]
+    (failure,) = _failures(done)
+    text, _, at = failure.partition(", at ")
+    assert text == "adapter v3: SIGSEGV in startEvent of Coll AllGather seq 0: it followed a NULL pointer"
+    assert at
 
 
 def test_what_follows_a_failure_goes_on(library: Path) -> None:
     done = drive_profiler(library, environment={"BROKEN": "pxn-parent"})
-    assert _failures(done) == [
+    assert [failure.partition(", at ")[0] for failure in _failures(done)] == [
         f"pxn v{NEWEST}: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent of an operation of another process"
         " (proxyOp.pid is not this process)"
     ]
+
+
+def test_a_crash_names_the_instruction_in_the_library(library: Path) -> None:
+    done = drive_profiler(library, environment={"BROKEN": "stop-follows-wild"}, only=("collective",))
+    (failure,) = _failures(done)
+    assert re.search(rf", at {re.escape(library.name)}\+0x[0-9a-f]+", failure)
+    assert "NULL" not in failure
 
 
 def test_checks_that_say_nothing_any_more_are_left_out(library: Path) -> None:

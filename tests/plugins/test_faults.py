@@ -68,6 +68,14 @@ def test_the_advice_of_a_check_stands_for_this_check_alone() -> None:
     assert both.next_step == CODES["PSM921"].next_step
 
 
+def test_a_crash_gets_the_advice_for_a_crash_not_that_of_its_check() -> None:
+    text = "SIGSEGV in startEvent of Coll AllReduce seq 7, at libmine.so+0x12ab"
+    (crash,) = of_profiler(("growth", 6, "died", "startEvent", text))
+    assert "addr2line" in crash.next_step and crash.next_step != PROFILER["growth"].next_step
+    (leak,) = of_profiler(("growth", 6, "leak", "", "40 bytes more for each group call"))
+    assert leak.next_step == PROFILER["growth"].next_step
+
+
 def test_net_plugins_have_faults_too() -> None:
     results = [
         Result("slots", 8, "failed", "isend is NULL in ncclNetPlugin_v8", "contract", "", 0),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model import Cause, RankRow, Report, Severity, Verdict
+from psmkit.model import Cause, RankRow, Report, Severity, Suspect, Verdict
 from psmkit.report import Options, render
 from psmkit.report.excerpt import excerpt
 from psmkit.report.ranktable import rank_table
@@ -130,6 +130,15 @@ def test_the_environment_to_rerun_with_can_be_pasted() -> None:
     open_end = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE)
     assert line in text(open_end, width=60)
     assert "re-run with" not in text(samples.hung())
+
+
+def test_a_setting_that_decides_gives_its_reason_and_the_next_run_uses_it() -> None:
+    suspect = Suspect(0, "collective 9", "rank1.log:31", "NCCL_DEBUG_FILE=/dev/stdout", rank=1)
+    report = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE, suspects=(suspect,))
+    page = text(report, verbose=True)
+    assert "prints no time stamps" in page
+    assert "NCCL_DEBUG_FILE=nccl.%h.%p.log" not in page
+    assert page.count("NCCL_DEBUG_FILE=/dev/stdout") == 2
 
 
 def test_all_but_one_understood_is_not_a_hundred_percent() -> None:

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "profiler.h"
@@ -119,20 +120,58 @@ static const char *place(const char *address)
         if (traps[i] && address >= traps[i] && address < traps[i] + (size_t)PAGE * PAGES)
             return d.trap_strings ? ": it read a string of a descriptor after the call that it was valid for"
                                   : ": it accessed a descriptor, or arguments, after the call that they were valid for";
-    return address && address < (char *)PAGE ? ": it followed a NULL pointer" : "";
+    return "";
 }
 
-static void fault(int number, siginfo_t *info, void *unused)
+/* What an invalid access did. A general protection fault has the address 0, whatever the pointer was. */
+static const char *access_of(int number, const siginfo_t *info)
 {
-    (void)unused;
+    static char text[80];
+    if (number != SIGSEGV && number != SIGBUS) return "";
+    bool page_fault = number == SIGBUS || info->si_code == SEGV_MAPERR || info->si_code == SEGV_ACCERR;
+    const char *known = page_fault ? place(info->si_addr) : "";
+    if (*known) return known;
+    if (info->si_code == SI_USER || info->si_code == SI_TKILL || info->si_code == SI_QUEUE) return "";
+    if (!page_fault) return ": it followed a pointer that holds no valid address";
+    if (info->si_code == SEGV_MAPERR && (uintptr_t)info->si_addr < PAGE) return ": it followed a NULL pointer";
+    snprintf(text, sizeof text, ": it followed a pointer to %p, where it may not %s", info->si_addr,
+             info->si_code == SEGV_ACCERR ? "read or write" : "access memory");
+    return text;
+}
+
+/* The instruction that faulted, as addr2line takes it: ", at libmine.so+0x11ac (on_start+0x1c)". */
+static const char *at_instruction(const ucontext_t *context)
+{
+    static char text[300];
+#if defined(__x86_64__)
+    uintptr_t at = (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    uintptr_t at = (uintptr_t)context->uc_mcontext.pc;
+#else
+    uintptr_t at = 0;
+    (void)context;
+#endif
+    Dl_info found;
+    if (!at || !dladdr((void *)at, &found) || !found.dli_fname) return "";
+    const char *slash = strrchr(found.dli_fname, '/');
+    int n = snprintf(text, sizeof text, ", at %.100s+0x%lx", slash ? slash + 1 : found.dli_fname,
+                     (unsigned long)(at - (uintptr_t)found.dli_fbase));
+    if (found.dli_sname)
+        snprintf(text + n, sizeof text - (size_t)n, " (%.100s+0x%lx)", found.dli_sname,
+                 (unsigned long)(at - (uintptr_t)found.dli_saddr));
+    return text;
+}
+
+static void fault(int number, siginfo_t *info, void *context)
+{
     signal(number, SIG_DFL);
     const char *call = mine ? atomic_load(&mine->call) : NULL;
-    const char *where = number == SIGSEGV || number == SIGBUS ? place(info->si_addr) : "";
-    if (!*where && number == SIGSEGV && !info->si_addr) where = ": it followed a NULL pointer";
+    const char *where = access_of(number, info), *at = number == SIGABRT ? "" : at_instruction(context);
     /* So far NCCL's strings are constants. */
     bool string = d.trap_strings && strstr(where, "string") != NULL;
-    if (call) failed(string ? "weak" : "died", "SIG%s in %s%s%s", sigabbrev_np(number), call, of_event(mine), where);
-    failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s", sigabbrev_np(number), where);
+    if (call)
+        failed(string ? "weak" : "died", "SIG%s in %s%s%s%s", sigabbrev_np(number), call, of_event(mine), where, at);
+    failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s%s", sigabbrev_np(number), where, at);
 }
 
 void watch_start(void)

@@ -175,6 +175,7 @@ static ncclResult_t start(void *context, void **handle, const struct told *t)
 static ncclResult_t stop(void *handle)
 {
     if (broken("stop-follows-null")) (void)*(volatile char *)handle;
+    if (broken("stop-follows-wild")) (void)*(volatile char *)(uintptr_t)0x1234567890abcdef;
     if (broken("reuses-handle")) {
         free_slot(handle);
         return ncclSuccess;
