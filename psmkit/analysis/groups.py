@@ -80,10 +80,10 @@ def _same(one: Finding, other: Finding) -> bool:
 
 
 def _same_lines(one: Finding, other: Finding) -> bool:
-    """Whether a finding that blames no rank is about lines and processes of another one."""
-    procs = set(other.processes)
-    alike = one.severity is other.severity and one.code != other.code and procs and procs <= set(one.processes)
-    return bool(alike) and _share_lines(one, other)
+    """Whether a finding that blames no process of the logs is about lines and processes, or lines and ranks, of another one."""
+    procs, ranks = set(other.processes), set(other.culprits)
+    within = procs <= set(one.processes) if procs else bool(ranks) and ranks <= set(one.culprits)
+    return one.severity is other.severity and one.code != other.code and within and _share_lines(one, other)
 
 
 def _share_lines(one: Finding, other: Finding) -> bool:

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from psmkit.analysis.facts import deaths, endings, gpus, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.inference.exceptions import raised
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["Cause", "causes"]
+__all__ = ["Cause", "causes", "failed_before", "on_device"]
+
+#: Of the ranks that failed before a line, one is another rank than the one that prints it.
+_FIRST = 2
+_OOM = "sys.cuda.oom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +45,60 @@ def _gpus(job: Job, run: int | None) -> Iterator[tuple[int | None, Cause]]:
         if job.run_of_event(event) == run and number in gpus.HARD_XIDS:
             rank = gpus.rank_of_bus(job, run, bus, event.fields.get("pid"))
             yield rank, Cause(f"its GPU at {bus} reported Xid {number}", (event.ref,))
-    for event in job.events("sys.cuda.error", "sys.cuda.oom"):
-        if job.run_of_event(event) == run and not endings.stopped(job, event):
-            what = (
-                "ran out of device memory"
-                if event.name == "sys.cuda.oom"
-                else f"got a CUDA error: {_short(event.fields.get('error'))}"
-            )
-            yield outside.global_rank(job, event), Cause(f"it {what}", (event.ref,))
+    for rank, item in on_device(job, run).items():
+        what = "ran out of device memory" if item.event.name == _OOM else f"got a {item.text}"
+        yield rank, Cause(f"it {what}", (item.event.ref,))
+
+
+def on_device(job: Job, run: int | None) -> dict[int | None, Raised]:
+    """The first CUDA error, or lack of device memory, of each rank that did not go on after it."""
+    out: dict[int | None, Raised] = {}
+    for event in job.events("sys.cuda.error", _OOM):
+        if job.run_of_event(event) != run or endings.stopped(job, event):
+            continue
+        if endings.went_on(job, event, outside.proc_of_event(job, event), run):
+            continue
+        rank = outside.global_rank(job, event)
+        told = _short(event.fields.get("size" if event.name == _OOM else "error"))
+        text = f"out of device memory{f' ({told})' if told else ''}" if event.name == _OOM else f"CUDA error: {told}"
+        out.setdefault(rank, Raised(rank, event, text))
+    return out
+
+
+def failed_before(job: Job, run: int, cascade: Cascade) -> tuple[int, Cause] | None:
+    """The rank that failed outside NCCL before another rank printed these lines, with its cause.
+
+    Lines of another stream have no order. There, an error of a device counts, or what the launcher saw fail first.
+    """
+    first, rank = cascade.first.ref, job.rank_of_thread(cascade.first.event)
+    stream = job.scan.files[first.file].stream
+    found = _firsts(job)
+    if run not in found:
+        found[run] = _collect(job, run)
+    ours, elsewhere = found[run]
+    earlier = [item for item in ours.get(stream, []) if item[1].refs[0].seq < first.seq]
+    return next((item for item in (*earlier, *elsewhere) if item[0] != rank), None)
+
+
+_Failures = list[tuple[int, Cause]]
+
+
+@once
+def _firsts(job: Job) -> dict[int, tuple[dict[int, _Failures], _Failures]]:
+    """The first failures of the runs that were asked for: of each stream, and those that count in all streams."""
+    return {}
+
+
+def _collect(job: Job, run: int) -> tuple[dict[int, _Failures], _Failures]:
+    known = [(rank, cause) for rank, cause in causes(job, run).items() if rank is not None]
+    ours: dict[int, _Failures] = {}
+    for rank, cause in sorted(known, key=lambda item: item[1].refs[0].seq):
+        found = ours.setdefault(job.scan.files[cause.refs[0].file].stream, [])
+        if len(found) < _FIRST:
+            found.append((rank, cause))
+    roots = {d.rank for d in deaths.collect(job, run) if d.root}
+    hard = {rank for rank in on_device(job, run) if rank is not None}
+    return ours, [item for item in known if item[0] in roots | hard][:_FIRST]
 
 
 def _exceptions(job: Job, run: int | None) -> Iterator[tuple[int | None, Cause]]:

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside, program
@@ -23,7 +23,8 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag, process_of_tags
-from psmkit.analysis.inference.exceptions import raised
+from psmkit.analysis.inference.causes import on_device
+from psmkit.analysis.inference.exceptions import Raised, raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -59,7 +60,13 @@ def find(job: Job) -> list[Finding]:
     for run in endings.runs(job):
         deaths = list(collect(job, run))
         found = raised(job, run)
+        device = on_device(job, run)
         for at, death in enumerate(deaths):
+            if death.where is None and (death.code is not None or death.signal == signals.SIGABRT):
+                reason = _of_device(device, found, death, deaths)
+                if reason is not None:
+                    deaths[at] = replace(death, where=reason.text, reason=reason.event)
+                    continue
             # torchrun and srun give the exit code; the traceback gives the reason.
             if death.code is not None and death.where is None:
                 reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
@@ -68,6 +75,19 @@ def find(job: Job) -> list[Finding]:
         out.extend(_deaths(job, run, deaths))
         out.extend(_ended(job, run, deaths))
     return out
+
+
+def _of_device(
+    device: Mapping[int | None, Raised], found: Mapping[int | None, Raised], death: Death, deaths: Sequence[Death]
+) -> Raised | None:
+    """The CUDA error, or the lack of device memory, that ended a process. One of an unknown rank is that of the first death."""
+    reason = device.get(death.rank)
+    if reason is None and len(device) == 1 and not found and (death.root or len(deaths) == 1):
+        reason = device.get(None)
+    first = found.get(death.rank)
+    if reason is None or first is None or first.event.stream != reason.event.stream:
+        return reason
+    return reason if reason.event.ref.seq < first.event.ref.seq else None
 
 
 def _sorted_out(
@@ -238,7 +258,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
             " The program worked after this line: it was started again, or the line is about another process."
         )
     step: str | None
-    if death.oom:
+    if death.reason is not None and death.reason.name.startswith("sys.cuda."):
+        step = None  # the error says what to do
+    elif death.oom:
         step = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
     elif death.signal == signals.SIGKILL:
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."

@@ -16,6 +16,7 @@ from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
+from psmkit.analysis.inference.causes import failed_before
 from psmkit.analysis.inference.connection_ends import ends_of, links_down
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
@@ -53,6 +54,9 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     if not own and suspect(job, run) is not None:
         # a lost process is known, so lines about a peer follow from it
         vague = [c for c in vague if not blame.lost(c)]
+    if not own:
+        # the same if another rank failed outside NCCL
+        vague = [c for c in vague if failed_before(job, run, c) is None]
     # who prints a reason comes before who only returns an error
     chosen = own or [c for c in vague if not c.first.chain] or vague
     # only the first error of a process can be an origin
@@ -411,7 +415,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     ):
         code = known.finding
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
-    unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
+    before = failed_before(job, run, lead)
+    unclear = before is None and not named and known is not None and known.blames == "unknown" and lead.own is not False
     # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
     local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
     within = at is None and not local and _within(job, run, after)
@@ -436,6 +441,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
             if local
+            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors, and rank {before[0]} failed before: {before[1].text}. The errors probably follow from that.{_route(lead)}"
+            if before is not None
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
