@@ -170,7 +170,10 @@ def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Pa
     templates = [str(path) for path in sorted((tree.root / "csrc/abi/psm_abi").glob("*.h.in"))]
     tree.run("csrc/abi/generate.py", "headers", str(sheet), str(made / "psm_abi"), *templates)
     tree.run("csrc/abi/generate.py", "versions", str(sheet), str(made))
-    includes = [f"-I{folder}" for folder in (made, *(tree.root / "csrc" / name for name in ("plugins/net", "plugins/say", "base")))]
+    includes = [
+        f"-I{folder}"
+        for folder in (made, *(tree.root / "csrc" / name for name in ("plugins/net", "plugins/say", "base")))
+    ]
     messages = [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_net_messages.h"))[:1]]
     messages += [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_messages.h"))[:1]]
     unit = tree.root / "csrc/plugins/net/tables.c"
