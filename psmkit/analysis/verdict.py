@@ -456,14 +456,15 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
 
 
 def _silent(job: Job, run: RunInfo, chosen: Finding | None) -> tuple[Suspect, ...]:
-    """The ranks that do not report what their peers report, if nobody is to blame."""
+    """The ranks that do not report what their peers report, or report an earlier work, if nobody is to blame."""
     ranks = chosen.suspects if chosen is not None and not chosen.culprits else ()
+    waiting = chosen.ranks if chosen is not None else ()
     procs = [job.proc_of(run.index, rank) for rank in ranks]
     seen = [job.process(proc) if proc is not None else None for proc in procs]
     return tuple(
         Suspect(
             run=run.index,
-            owes="a report of the timeout",
+            owes="the work that the others completed" if rank in waiting else "a report of the timeout",
             last=f"{job.scan.files[p.last.file].path}:{p.last.line}" if p is not None else "",
             setting="",
             rank=rank,

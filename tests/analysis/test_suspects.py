@@ -90,3 +90,55 @@ def test_work_that_another_rank_did_not_complete_makes_no_suspect(tmp_path: Path
         line.replace("work: 807.", "work: 806.") if "Rank 3] Exc" in line else line for line in text.splitlines(True)
     ]
     assert of(analyzed(tmp_path, job="".join(lines))) == []
+
+
+def in_group(ranks: dict[int, int], size: int = 4, tagged: bool = True, enqueued: dict[int, int] | None = None) -> str:
+    """What the ranks of a process group print that give up, by their numbers in it."""
+    out = ""
+    for own, rank in ranks.items():
+        report = timeout(own, 77, "_REDUCE_SCATTER_BASE", 64 * size, 64)
+        state = status(own, 77, (enqueued or {}).get(own, 78), "11(mesh_dp)")
+        tag = f"[rank{rank}]:" if tagged else ""
+        quoted = "  what():  [PG ID 2 PG GUID 11(mesh_dp) " + f"Rank {own}] Process group watchdog thread terminated"
+        out += tag + report.partition("]:")[2] + tag + state.partition("]:")[2]
+        out += f"{quoted} with exception: {report.partition('616] ')[2]}" if tagged else ""
+    return out
+
+
+def test_silent_rank_of_a_process_group_keeps_its_number_there(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, job=in_group({0: 1, 1: 3, 3: 7}) + "[rank5]: step 1200 done\n")
+    assert of(report) == []
+    assert "on ranks 1, 3 and 7; rank 2 of group mesh_dp (4 ranks) does not report it" in report.reason
+    assert "no report of rank 2 of group mesh_dp" in report.findings[0].explanation
+    assert report.findings[0].next_step.startswith("Look first at the output of rank 2 of group mesh_dp (4 ranks).")
+
+
+def test_silent_rank_between_two_neighbours_has_one_global_rank(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, job=in_group({0: 4, 1: 5, 3: 7}))
+    assert of(report) == [6]
+    assert "on ranks 4, 5 and 7; rank 6 does not report it" in report.reason
+    assert report.findings[0].next_step.startswith("Look first at the output of rank 6.")
+
+
+def test_two_silent_ranks_of_a_process_group_are_no_suspects(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, job=in_group({0: 4, 1: 5, 2: 6, 5: 9}, size=6))
+    assert of(report) == [] and "ranks 7 and 8 do not report it" in report.reason
+
+
+def test_rank_that_reports_in_another_group_is_no_suspect(tmp_path: Path) -> None:
+    assert of(analyzed(tmp_path, job=in_group({0: 4, 1: 5, 3: 7}) + timeout(6, 9) + status(6, 9, 9))) == []
+
+
+def test_numbers_of_a_group_whose_lines_have_no_tag_are_no_ranks_of_the_job(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, job=in_group({0: 1, 1: 3, 3: 7}, tagged=False))
+    assert of(report) == []
+    assert "on ranks 0, 1 and 3 of group mesh_dp; rank 2 of group mesh_dp (4 ranks)" in report.reason
+    assert not any(finding.ranks or finding.suspects for finding in report.findings)
+
+
+def test_rank_of_a_group_that_is_behind_is_blamed_by_its_number_there(tmp_path: Path) -> None:
+    behind = status(2, 76, 76, "11(mesh_dp)").partition("]:")[2]
+    report = analyzed(tmp_path, job=in_group({0: 1, 1: 3, 3: 7}, tagged=False) + behind)
+    assert report.verdict == "hung" and "rank 2 of group mesh_dp never entered" in report.reason
+    (culprit,) = report.culprits
+    assert (culprit.rank, culprit.global_rank, culprit.comm) == (2, None, "process group 11 (mesh_dp)")

@@ -246,7 +246,7 @@ def test_a_group_whose_gather_shows_that_all_ranks_report_has_no_rank_that_lags(
         return "".join(timeout(r, op="_ALLGATHER_BASE", out=64 * size) + status(r, group="5(tp)") for r in range(3))
 
     assert "no rank lags behind" in timed_out(tmp_path, job=job(3)).reason
-    assert "rank 3 of 4 does not report it" in timed_out(tmp_path, job=job(4)).reason
+    assert "rank 3 of group tp (4 ranks) does not report it" in timed_out(tmp_path, job=job(4)).reason
 
 
 def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:

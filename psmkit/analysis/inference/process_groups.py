@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.deaths import workers
@@ -12,16 +13,18 @@ from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import is_default_group, rank_of_tag
 from psmkit.analysis.inference.ras_tables import only_size
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
 
 __all__ = [
+    "LISTED_SILENT",
     "OF_GROUP",
     "Group",
     "Member",
     "cut_short",
     "group_rank",
     "groups_of",
+    "job_ranks",
     "reporter",
     "silent_ranks",
     "size_of",
@@ -39,6 +42,8 @@ _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDU
 _GATHERS = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 # What a rank prints that gave up on a work, or was asked to tell about it.
 _REPORTS = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.")
+#: More silent ranks than this are no short list of places to look at.
+LISTED_SILENT = 8
 #: At most so many lines below the last report is the end of its file.
 _BELOW = 8
 
@@ -77,9 +82,12 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """A process group in its watchdogs' lines; ``name`` is None if the lines lack it. Ranks are global if ``world`` is set, else
-    ranks of the group. ``ratios`` are the numbers of ranks that the sizes of gathers and scatters show, ``own`` the ranks in the group.
-    ``doubled`` is whether two processes print the same rank, so that there are several groups."""
+    """A process group in its watchdogs' lines; ``name`` is None if the lines lack it, ``label`` is what users call it.
+
+    Ranks are global, or ranks of the group where ``within`` is set: a line does not show the global one. ``ratios`` are the numbers of
+    ranks that the sizes of gathers and scatters show, ``own`` the ranks in the group. ``doubled`` is whether two processes print the same
+    rank, so that there are several groups.
+    """
 
     name: str | None
     members: dict[int, Member] = field(default_factory=dict)
@@ -88,6 +96,28 @@ class Group:
     ratios: set[int] = field(default_factory=set)
     own: dict[int, int] = field(default_factory=dict)
     doubled: bool = False
+    label: str | None = None
+    within: bool = False
+
+    @property
+    def default(self) -> bool:
+        """Whether it is the group of all ranks, whose numbers are those of the job."""
+        return self.name in (None, "0")
+
+    def job_rank(self, own: int) -> int | None:
+        """The global rank of a rank of the group, if the ranks in view leave one: torch sorts the ranks of a group."""
+        if self.default:
+            return own
+        known = {} if self.within else {number: rank for rank, number in self.own.items()}
+        below = max((number for number in known if number <= own), default=None)
+        above = min((number for number in known if number >= own), default=None)
+        if below is None or above is None or known[above] - known[below] != above - below:
+            return None
+        return known[below] + own - below
+
+    def ranks(self, text: str) -> str:
+        """Ranks in a text, with the group that their numbers count in."""
+        return f"{text} of group {self.label or self.name}" if self.within else text
 
     def member(self, rank: int) -> Member:
         return self.members.setdefault(rank, Member(rank))
@@ -129,9 +159,10 @@ def group_rank(event: Event) -> Named | None:
 def groups_of(job: Job, events: list[Event]) -> list[Group]:
     """Timeouts name no group: each is matched with the status line of the same rank about the same work."""
     out: dict[str | None, Group] = {}
+    ranks, unknown = _ranks(job, events)
     group_of: dict[tuple[int, int], str | None] = {}
     for event in events:
-        rank, work = reporter(job, event), event.fields.get("work")
+        rank, work = ranks.get(event.ref), event.fields.get("work")
         if event.name == "torch.watchdog.timeout":
             work = event.fields.get("seq") if "group" in event.fields else None
         if (
@@ -143,7 +174,7 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
     names = set(group_of.values())
     only = next(iter(names)) if len(names) == 1 else None
     for event in events:
-        rank = reporter(job, event)
+        rank = ranks.get(event.ref)
         if rank is None:
             continue
         if event.name == "torch.watchdog.timeout":
@@ -152,6 +183,7 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
             if "group" in event.fields:
                 key = _key(event)
             group = out.setdefault(key, Group(key))
+            _note(group, rank, event, event.ref in unknown)
             member = group.member(rank)
             _measure(group, rank, event)
             if member.timeout is None or (member.seq or 0) > (seq if isinstance(seq, int) else 0):
@@ -160,6 +192,7 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
             continue
         key = _key(event)
         group = out.setdefault(key, Group(key))
+        _note(group, rank, event, event.ref in unknown)
         member = group.member(rank)
         enqueued, completed = event.fields.get("enqueued"), event.fields.get("completed")
         if isinstance(enqueued, int) and (member.enqueued is None or enqueued >= member.enqueued):
@@ -179,8 +212,53 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
         out[key].ratios |= loose.ratios
         out[key].own.update(loose.own)
         out[key].doubled |= loose.doubled
+        out[key].within |= loose.within and not out[key].default
         del out[None]
+    for group in out.values():
+        if group.within:
+            _count_within(group)
     return list(out.values())
+
+
+def _ranks(job: Job, events: list[Event]) -> tuple[dict[Ref, int], set[Ref]]:
+    """The rank that printed each line, and the lines that show only a rank of a group.
+
+    The exception of a rank has no tag: other lines of its group show which global rank has its number there.
+    """
+    known = {event.ref: rank for event in events if (rank := outside.global_rank(job, event)) is not None}
+    told: dict[tuple[str | None, object], set[int]] = {}
+    for event in events:
+        if event.ref in known and "group" in event.fields:
+            told.setdefault((_key(event), event.fields.get("rank")), set()).add(known[event.ref])
+    out, unknown = dict(known), set()
+    for event in events:
+        own = event.fields.get("rank")
+        if event.ref in known or not isinstance(own, int):
+            continue
+        same = told.get((_key(event), own), set()) if "group" in event.fields else set()
+        out[event.ref] = next(iter(same)) if len(same) == 1 else own
+        if len(same) != 1:
+            unknown.add(event.ref)
+    return out, unknown
+
+
+def _note(group: Group, rank: int, event: Event, unknown: bool) -> None:
+    """Note the name of a group, and the number of a rank in it."""
+    own, text = event.fields.get("rank"), str(event.fields.get("group", ""))
+    group.label = group.label or text.partition("(")[2].rstrip(")") or None
+    group.own[rank] = own if isinstance(own, int) else rank
+    group.within |= unknown and not group.default
+
+
+def _count_within(group: Group) -> None:
+    """Number the ranks of a group by their places in it."""
+    members, group.members = group.members, {}
+    for rank, member in members.items():
+        own = group.own.get(rank, rank)
+        if own not in group.members or group.members[own].timeout is None:
+            group.members[own] = member
+        member.rank = own
+    group.own = {rank: rank for rank in group.members}
 
 
 def _measure(group: Group, rank: int, event: Event) -> None:
@@ -196,11 +274,10 @@ def _measure(group: Group, rank: int, event: Event) -> None:
         and not max(sizes) % min(sizes)
     ):
         group.ratios.add(max(sizes) // min(sizes))
-    own, seen = event.fields.get("rank"), group.members[rank].timeout
+    seen = group.members[rank].timeout
     # the exception of a rank quotes its report in a line without a tag
     if seen is not None and seen.tag is not None and event.tag is not None:
         group.doubled |= seen.fields.get("seq") == event.fields.get("seq") and seen.tag != event.tag
-    group.own[rank] = own if isinstance(own, int) else rank
 
 
 def size_of(job: Job, run: int | None, group: Group) -> int | None:
@@ -270,6 +347,15 @@ def silent_ranks(job: Job, run: int | None, group: Group) -> MissingRanks:
     seen = _reporting(job, run, group)
     total = size_of(job, run, group)
     return MissingRanks(max(seen, default=-1) + 1 if total is None else total, seen)
+
+
+def job_ranks(job: Job, run: int | None, group: Group, silent: MissingRanks) -> list[int] | None:
+    """The global ranks of the few silent ranks of a group; None if the lines do not show them, or show that one reports elsewhere."""
+    found = [group.job_rank(own) for own in islice(silent, LISTED_SILENT + 1)]
+    known = [rank for rank in found if rank is not None]
+    if len(known) < len(found) or len(found) > LISTED_SILENT:
+        return None
+    return None if not group.default and not _printing(job).get(run, set()).isdisjoint(known) else known
 
 
 def size_text(job: Job, run: int | None, group: Group) -> str:

@@ -20,10 +20,13 @@ from psmkit.analysis.inference import afterwards
 from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
+    LISTED_SILENT,
+    OF_GROUP,
     Group,
     Member,
     cut_short,
     groups_of,
+    job_ranks,
     reporter,
     silent_ranks,
     size_of,
@@ -31,7 +34,7 @@ from psmkit.analysis.inference.process_groups import (
 )
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
-from psmkit.model import Finding
+from psmkit.model import Finding, Named
 
 __all__ = ["find"]
 
@@ -44,8 +47,6 @@ _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"}
 
 _MOST_SPANS = 16
 _FEW = 4
-#: More silent ranks than this are no short list of places to look at.
-_MOST_SUSPECTS = 8
 
 _CHECK_LINKS = "Check the link counters and Xid messages of all hosts."
 _DONE = " These ranks have completed all work that they enqueued in this group, so the collective probably belongs to another process group."
@@ -59,9 +60,18 @@ def find(job: Job) -> list[Finding]:
     names = ("torch.watchdog.timeout", *_STATUS)
     for run, events in outside.runs_of(job, *names).items():
         for group in groups_of(job, events):
-            out.extend(_judge(job, run, group))
+            found = _judge(job, run, group)
+            out.extend(_inside(group, f) for f in found) if group.within else out.extend(found)
     out.extend(_heartbeats(job, timed_out={f.run for f in out}))
     return out
+
+
+def _inside(group: Group, finding: Finding) -> Finding:
+    """A finding whose numbers count within a process group: they are no ranks of the job."""
+    comm = f"process group {group.name}" + (f" ({group.label})" if group.label else "")
+    named = tuple(Named(rank, basis="torch.watchdog.status", comm=comm) for rank in finding.culprits)
+    text = f"{finding.explanation} {OF_GROUP}"
+    return replace(finding, ranks=(), culprits=(), suspects=(), processes=(), named=named, explanation=text)
 
 
 def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
@@ -76,7 +86,8 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     first = next((m for m in waiting if m.timeout is group.first), waiting[0])
     op = first.op or "collective"
     what = f"{op} {work}" if work is not None else op
-    name = "" if group.name in (None, "0") else f" of process group {group.name}"
+    label = f" ({group.label})" if group.label else ""
+    name = "" if group.default else f" of process group {group.name}{label}"
     out: list[Finding] = []
 
     differing = _differing(job, run, group, waiting, what + name)
@@ -100,10 +111,10 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
             job,
             "PSM305",
             run=run,
-            title=f"watchdog timeout: {what}{name} did not finish{limit} on {_short(stuck or waiting)}; {why}",
+            title=f"watchdog timeout: {what}{name} did not finish{limit} on {group.ranks(_short(stuck or waiting))}; {why}",
             confidence=0.95 if behind or differing else 0.9,
-            explanation=_waits(silent),
-            next_step=_next_step(job, run, group, waiting, first, blamed, suspects),
+            explanation=_waits(job, run, group, silent),
+            next_step=_next_step(job, run, group, waiting, first, blamed, suspects, silent),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
             procs=_procs(job, run, (m.rank for m in reporters)),
@@ -115,7 +126,7 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
         out[0] = replace(out[0], explanation=f"{out[0].explanation} The group never completed an operation.")
     if lagging:
         place = f"{what}{name}" if name else f"{op} #{work}" if work is not None else op
-        out.append(_never_entered(job, run, place, stuck or waiting, behind, absent, why, refs[:2]))
+        out.append(_never_entered(job, run, group, place, stuck or waiting, behind, absent, why, refs[:2]))
     return out
 
 
@@ -127,11 +138,18 @@ def _next_step(
     first: Member,
     blamed: Collection[int],
     suspects: Collection[int],
+    silent: MissingRanks,
 ) -> str:
     if blamed:
-        return afterwards.step(job, run, f"Find out what {ranks_text(blamed)} did instead.", first.timeout)
+        return afterwards.step(job, run, f"Find out what {group.ranks(ranks_text(blamed))} did instead.", first.timeout)
     if suspects:
-        return afterwards.step(job, run, f"Look first at the output of {ranks_text(suspects)}.", first.timeout)
+        return afterwards.step(
+            job, run, f"Look first at the output of {group.ranks(ranks_text(suspects))}.", first.timeout
+        )
+    streams = {m.timeout.stream for m in waiting if m.timeout is not None}
+    if len(silent) == 1 < len(waiting) and len(streams) == 1 and not group.default and not cut_short(job, run):
+        who = _who(job, run, group, silent)
+        return afterwards.step(job, run, f"Look first at the output of {who}.", first.timeout)
     more = "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT
     return afterwards.step(job, run, more, first.timeout, every=True) + f" {_CHECK_LINKS}"
 
@@ -146,6 +164,7 @@ def _short(members: Sequence[Member]) -> str:
 def _never_entered(
     job: Job,
     run: int | None,
+    group: Group,
     what: str,
     waiting: Sequence[Member],
     behind: Sequence[Member],
@@ -163,9 +182,9 @@ def _never_entered(
     proven = bool(behind)
     # a rank whose own last work is not complete may hang in that one
     stuck = [m for m in behind if m.timeout is not None or not m.idle]
-    entered = f"{ranks_text(ranks)} {'never' if proven else 'most likely never'} entered {what}{when}"
+    entered = f"{group.ranks(ranks_text(ranks))} {'never' if proven else 'most likely never'} entered {what}{when}"
     rest = [
-        f"{ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} for {'it' if len(ranks) == 1 else 'them'}"
+        f"{group.ranks(ranks_text(m.rank for m in waiting))} wait{'s' if len(waiting) == 1 else ''} for {'it' if len(ranks) == 1 else 'them'}"
     ]
     if told is not None and absent.unsure and told.text.startswith("it "):
         rest.insert(0, f"a process whose rank is unknown {told.text.removeprefix('it ')}")
@@ -217,7 +236,7 @@ def _earlier(group: Group, waiting: Sequence[Member], work: int | None) -> list[
     done = min((-1 if m.completed is None else m.completed for m in waiting), default=-1)
     found = [m for m in group.reporters if m.seq is not None and work is not None and m.seq < work]
     clear = all(m.op not in _UNORDERED and m.seq is not None and m.seq <= done for m in found)
-    few = len(found) <= _MOST_SUSPECTS and 2 * len(found) < len(group.reporters)
+    few = len(found) <= LISTED_SILENT and 2 * len(found) < len(group.reporters)
     return found if clear and few and not group.doubled else []
 
 
@@ -233,7 +252,7 @@ def _reason(
     """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
         why = (
-            f"{ranks_text(m.rank for m in behind)} never joined it: {'its' if len(behind) == 1 else 'their'} last enqueued work is "
+            f"{group.ranks(ranks_text(m.rank for m in behind))} never joined it: {'its' if len(behind) == 1 else 'their'} last enqueued work is "
             f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
         )
         earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
@@ -253,7 +272,7 @@ def _reason(
     if elsewhere := [m for m in group.reporters if m.rank not in seen and m.seq is not None]:
         works = joined(sorted({f"{m.op or 'collective'} {m.seq}" for m in elsewhere})[:_FEW])
         done = elsewhere == _earlier(group, waiting, waiting[0].seq)
-        return f"{_short(elsewhere)} gave up on {works}" + (", which the others completed" if done else "")
+        return f"{group.ranks(_short(elsewhere))} gave up on {works}" + (", which the others completed" if done else "")
     if _in_view(job, run, group, waiting):
         return "no rank lags behind"
     total = size_of(job, run, group)
@@ -261,14 +280,15 @@ def _reason(
     if total is None and seen == set(range(len(seen))):
         return "the log does not show whether there are others"
     of = size_text(job, run, group)
+    who = _who(job, run, group, silent) if 0 < len(silent) <= LISTED_SILENT else ""
     if not silent:
-        return f"only {ranks_text(seen)} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
-    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS and cut_short(job, run):
-        return f"the log ends within these reports, and shows none of {ranks_text(silent)} of {of}"
-    if len(silent) < len(seen) and len(silent) <= _MOST_SUSPECTS:
-        return f"{ranks_text(silent)} of {of} {'does' if len(silent) == 1 else 'do'} not report it"
+        return f"only {group.ranks(ranks_text(seen))} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    if len(silent) < len(seen) and len(silent) <= LISTED_SILENT and cut_short(job, run):
+        return f"the log ends within these reports, and shows none of {who}"
+    if len(silent) < len(seen) and len(silent) <= LISTED_SILENT:
+        return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
-    return f"the log holds only the {reports} of {_short(waiting)}, of {of} ranks"
+    return f"the log holds only the {reports} of {group.ranks(_short(waiting))}, of {of} ranks"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
@@ -278,12 +298,24 @@ def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member])
     return whole or (group.name in (None, "0") and run is not None and _level(job, run))
 
 
-def _waits(silent: MissingRanks) -> str:
+def _who(job: Job, run: int | None, group: Group, silent: MissingRanks) -> str:
+    """The silent ranks of a process group: the global ones where the lines show them, else with the group that they count in."""
+    if group.default:
+        return f"{ranks_text(silent)} of {size_text(job, run, group)}"
+    known = job_ranks(job, run, group, silent)
+    if known is not None:
+        return ranks_text(known)
+    return f"{ranks_text(silent)} of group {group.label or group.name} ({size_text(job, run, group)} ranks)"
+
+
+def _waits(job: Job, run: int | None, group: Group, silent: MissingRanks) -> str:
     """What the reports say about who waits, and which ranks do not report."""
     text = "The ranks that report a timeout are those that wait: the cause is what they wait for."
     spans = list(islice(silent.spans(), _MOST_SPANS + 1))
-    if 0 < len(spans) <= _MOST_SPANS:
+    if group.default and 0 < len(spans) <= _MOST_SPANS:
         text += f" The log shows no report of {spans_text(spans)}."
+    elif 0 < len(silent) <= LISTED_SILENT:
+        text += f" The log shows no report of {_who(job, run, group, silent)}."
     return text
 
 
@@ -296,14 +328,15 @@ def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
     folded = group.doubled or any(timeout.count > 1 for timeout in reports)
     if cut_short(job, run):
         return []
-    few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
-    if group.name not in (None, "0") or folded or not few:
+    few = len(silent) <= LISTED_SILENT and 2 * len(silent) < len(group.members) + len(silent)
+    ranks = job_ranks(job, run, group, silent) if few and not folded else None
+    if not ranks or (not group.default and len(ranks) > 1):
         return []
-    if len({t.stream for t in reports}) > 1 and not (len(silent) == 1 and _given(job, group, silent[0])):
+    if len({t.stream for t in reports}) > 1 and not (len(ranks) == 1 and _given(job, group, ranks[0])):
         return []
     # a rank whose own calls are in the log as often as those of the others joined in silence
     called = _called(job, run, group)
-    return [rank for rank in silent if rank not in called]
+    return [rank for rank in ranks if rank not in called or not group.default]
 
 
 def _given(job: Job, group: Group, rank: int) -> bool:
@@ -362,7 +395,8 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     odd = [m for _, members in ordered[1:] for m in members]
     culprits = [m.rank for m in odd] if len(ordered[0][1]) > len(odd) else []
     parts = [
-        f"{ranks_text(m.rank for m in members)} called {op}" + (f" of {size} elements" if size is not None else "")
+        f"{group.ranks(ranks_text(m.rank for m in members))} called {op}"
+        + (f" of {size} elements" if size is not None else "")
         for (op, size), members in ordered
     ]
     return [
@@ -397,6 +431,8 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
 
     Silence counts only in the default group. If half of the ranks or more are silent, that is no evidence.
     """
+    if group.within:
+        return _Absent()
     known = causes(job, run)
     stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
     total = size_of(job, run, group)
