@@ -15,7 +15,17 @@ from psmkit.model.errors import InputError
 if TYPE_CHECKING:
     from psmkit.report.layout import Page
 
-__all__ = ["check_output", "coloured", "listing_width", "progress_bar", "show", "show_listing", "show_page", "width"]
+__all__ = [
+    "check_output",
+    "coloured",
+    "listing_width",
+    "progress_bar",
+    "progress_line",
+    "show",
+    "show_listing",
+    "show_page",
+    "width",
+]
 
 PLAIN_WIDTH = 100
 _WHOLE = 1000
@@ -124,6 +134,22 @@ def _lenient(stream: TextIO) -> None:
     reconfigure: Callable[..., Any] | None = getattr(stream, "reconfigure", None)
     if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
         reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None] | None]:
+    """A callback that shows a text on one line of standard error, when that is a terminal; the line is erased at the end."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show_text(text: str) -> None:
+        print(f"\r{text[: width(sys.stderr) - 1]:<{width(sys.stderr) - 1}}\r", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show_text
+    finally:
+        show_text("")
 
 
 @contextmanager

@@ -211,7 +211,8 @@ def _kinds(result: Check, use: Use) -> list[str]:
 
     kinds = [kind for kind in use.taken if kind != "collnet"]
     by_name = [kind for kind in LIBRARY_KINDS if f"-{kind}" in result.path.name]
-    return kinds or by_name[:1] or ["net"]
+    has = [kind for kind in LIBRARY_KINDS if any(one.sound and one.table.kind == kind for one in result.tables)]
+    return kinds or has or by_name[:1] or ["net"]
 
 
 def _lookups(

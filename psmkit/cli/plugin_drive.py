@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import show, show_page, width
+from psmkit.cli.output import progress_line, show, show_page, width
 from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
@@ -159,7 +159,11 @@ def _profiler(
         raise click.BadParameter(f"v{max(versions)}: a profiler has versions 1 to {newest}", param_hint="--version")
     _known(only, PROFILER_CHECKS)
     chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
-    done = drive_profiler(lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream)
+    with progress_line() as tell:
+        watch = None if tell is None else lambda version, check: tell(f"v{version}: {check}")
+        done = drive_profiler(
+            lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream, watch=watch
+        )
     return _present(done, f"profiler {_names(done)}", PROFILER_CHECKS, form)
 
 

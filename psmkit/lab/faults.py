@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import subprocess
 from collections import Counter
@@ -19,7 +20,19 @@ from psmkit.model.errors import PsmkitError
 
 __all__ = ["Fault", "FaultError", "check", "fired", "idle", "parse", "sites"]
 
+#: The names that the sites of the net plugins know (csrc/plugins/net/net_faults.c).
+_RESULTS = (
+    "ncclUnhandledCudaError",
+    "ncclSystemError",
+    "ncclInternalError",
+    "ncclInvalidArgument",
+    "ncclInvalidUsage",
+    "ncclRemoteError",
+    "ncclInProgress",
+    "ncclTimeout",
+)
 _NEAREST = 5
+_CUDA = "a CUDA or NVML function"
 _CALL = 0b111110  # PSM_FAULT_CAN_CALL of csrc/base/fault.h
 _FIRED, _UNUSABLE = "fault.fired", "fault.unusable"
 
@@ -135,7 +148,7 @@ def sites(*binaries: Path) -> list[Site]:
                 found.setdefault(site.name, site)
     can = elf.actions(_CALL)
     for name in sorted({f.name for f in functions()}):
-        found.setdefault(name, Site(name, can, "a CUDA or NVML function"))
+        found.setdefault(name, Site(name, can, _CUDA))
     return list(found.values())
 
 
@@ -150,7 +163,11 @@ def check(text: str, known: Sequence[Site], ranks: int) -> list[Fault]:
     Raises:
         FaultError: the text is wrong; a site does not exist, or cannot do the action; a rank does not exist.
     """
-    found = parse(text)
+    try:
+        found = parse(text)
+    except FaultError as error:
+        _check_site(text, error.position, known)
+        raise
     for fault in found:
         at = _character(text, fault.position)
         named = [site for site in known if fault.names(site.name)]
@@ -160,10 +177,48 @@ def check(text: str, known: Sequence[Site], ranks: int) -> list[Fault]:
         if not any(fault.action in site.actions for site in named):
             can = sorted({action for site in named for action in site.actions})
             raise FaultError(f"{shown} cannot {fault.action}; it can {', '.join(can)}", text, at)
+        _check_error(fault, named, text, at)
         for key, number in (("rank", fault.rank), ("peer", fault.peer)):
             if number is not None and number >= ranks:
                 raise FaultError(f"{key}={number}, but the run has ranks 0 to {ranks - 1}", text, at)
     return found
+
+
+def _check_site(text: str, position: int, known: Sequence[Site]) -> None:
+    """Check the site of the fault with the wrong character ``position``: without the site, the rest of the fault says nothing.
+
+    Raises:
+        FaultError: there is no such site.
+    """
+    begin = text.rfind(";", 0, position) + 1
+    word = text[begin:].partition(";")[0].partition(":")[0]
+    site = word.strip().removesuffix("*")
+    at = begin + len(word) - len(word.lstrip())
+    if site and at + len(site) <= position and not any(one.name.startswith(site) for one in known):
+        raise FaultError(f"no site {word.strip()!r}{_nearest(site, known)}", text, at)
+
+
+def _check_error(fault: Fault, named: Sequence[Site], text: str, at: int) -> None:
+    """Check the name of an error where psmkit's libraries define the names; CUDA functions know their own.
+
+    Raises:
+        FaultError: no site of the fault knows the name.
+    """
+    name = fault.text.partition(":error=")[2].partition(":")[0].partition(",")[0]
+    if fault.action != "error" or not name[:1].isalpha() or any(site.description == _CUDA for site in named):
+        return
+    if name.startswith(("cuda", "CUDA", "nvml", "NVML")):
+        return
+    from psmkit.proxy.errors import Status
+
+    results = {site.name.startswith("net.") for site in named}
+    statuses = [status.c_name.removeprefix("PSM_ERR_") for status in Status if status < 0]
+    names = [*(statuses if False in results else ()), *(_RESULTS if True in results else ())]
+    system = False in results
+    if name.removeprefix("PSM_ERR_") not in names and not (system and hasattr(errno, name)):
+        more = " and those of errno, such as ENOSPC" if system else ""
+        shown = f"{fault.site}*" if fault.prefix else fault.site
+        raise FaultError(f"{shown} knows no error {name}; it knows {', '.join(names)}{more}", text, at)
 
 
 def _nearest(site: str, known: Sequence[Site]) -> str:

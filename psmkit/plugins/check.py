@@ -371,10 +371,13 @@ def _refused(uses: Sequence[Use], found: Sequence[Found], path: Path, settings: 
             kinds = list(dict.fromkeys(one.table.kind for one in sound))
             wants = [f"{kind} {_versions(use.release.tables(kind))}" for kind in kinds]
             has = [f"{kind} {_versions([o.table for o in sound if o.table.kind == kind])}" for kind in kinds]
-            yield _finding(
-                "PSM906",
-                f"{use.release} finds no table of the plugin",
-                f"{use.release} looks for {'; '.join(wants)}. The library has {'; '.join(has)}.",
+            yield replace(
+                _finding(
+                    "PSM906",
+                    f"{use.release} finds no table of the plugin",
+                    f"{use.release} looks for {'; '.join(wants)}. The library has {'; '.join(has)}.",
+                ),
+                next_step="Add a table of a version that the release looks for. No setting or name of the library helps.",
             )
         elif not any(use.settings.values()):
             if settings:

@@ -43,6 +43,7 @@ _PROFILER = (
     ("stopEvent returned", "Return ncclSuccess, also for handles that you do not know."),
     ("result in ", "Return ncclSuccess. NCCL ignores the error; NULL in *eHandle means that there is no event."),
     ("descriptor in ", "Do not write to a descriptor: it is NCCL's, which uses it again."),
+    ("finalize did not return", "Let finalize end by itself: wake the threads that it joins, and release the locks that they wait for. NCCL waits for it without a limit. Later checks do not call it."),
     ("threads more", "Join in finalize the threads that init started."),
     ("descriptors more", "Close in finalize the files and sockets that init opened."),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from psmkit.model import CODES
 from psmkit.plugins import all_releases
 from tests.cli.conftest import Result
+from tests.plugins import drive_libraries
 from tests.plugins.build import HEAD, all_tables, build, table
 
 Cli = Callable[..., Result]
@@ -63,6 +64,7 @@ def test_a_release_that_does_not_take_it_is_a_finding(psmkit_cli: Cli, plugin: P
     assert "error PSM906 NCCL 2.4.2 finds no table of the plugin" in result.out
     assert "looks for net v2; collnet in no version." in result.out
     assert "NCCL_NET_PLUGIN=none" not in result.out  # which is no variable there
+    assert "Add a table of a version" in result.out and "Set the variable" not in result.out
     # RCCL's own names come before 2.21.5.
     result = psmkit_cli("plugin", "check", plugin, "--rccl", "2.20.5")
     assert result.status == 1 and "error PSM906 RCCL 2.20.5 does not find the library" in result.out
@@ -180,3 +182,11 @@ def test_no_code_of_the_library_runs_with_no_load(
 def test_help_names_the_command(psmkit_cli: Cli) -> None:
     assert "plugin" in psmkit_cli("--help").out
     assert "check" in psmkit_cli("plugin", "--help").out
+
+
+def test_a_profiler_that_a_release_does_not_take_is_looked_up_as_a_profiler(psmkit_cli: Cli, tmp_path: Path) -> None:
+    library = drive_libraries.profiler(tmp_path).rename(tmp_path / "libmine.so")
+    result = psmkit_cli("plugin", "check", library, "--nccl", "2.18.5")
+    assert result.status == 1
+    assert "NCCL 2.18.5 looks for profiler in no version" in result.out
+    assert "NCCL_PROFILER_PLUGIN not set" in result.out and "NCCL_NET_PLUGIN" not in result.out

@@ -22,6 +22,14 @@ def run(folder: Path, *arguments: str) -> int:
     ("text", "character", "said"),
     [
         ("p2p.proxy.setup:error,rank=0", 22, "expected '=' and a value after error"),
+        ("p2p.nosuch:error", 1, "no site 'p2p.nosuch'; the nearest are"),
+        ("p2p.setup:hang; p2p.nosuch:explode", 17, "no site 'p2p.nosuch'; the nearest are"),
+        ("p2p.setup:error=EFOO", 1, "p2p.setup knows no error EFOO; it knows INVALID, NO_MEMORY,"),
+        (
+            "p2p.setup:hang;net.isend:error=ENOSPC",
+            16,
+            "net.isend knows no error ENOSPC; it knows ncclUnhandledCudaError,",
+        ),
         ("p2p.setup:explode", 11, "expected an action"),
         ("cuda*:slow=1ms;p2p.proxi.setup:error=3", 16, "no site 'p2p.proxi.setup'; the nearest are p2p.proxy.setup,"),
         ("cudaMemcpyasync:error=1", 1, "no site 'cudaMemcpyasync'; the nearest are cudaMemcpyAsync,"),
@@ -41,6 +49,22 @@ def test_wrong_fault_starts_no_rank(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("TIMEOUT", "p2p.setup"),
+        ("PSM_ERR_TIMEOUT", "p2p.*"),
+        ("ENOSPC", "shm.reserve"),
+        ("ncclRemoteError", "net.isend"),
+        ("cudaErrorIllegalAddress", "cudaMalloc"),
+        ("5", "p2p.setup"),
+    ],
+)
+def test_names_of_errors_that_a_site_knows_are_accepted(name: str, site: str) -> None:
+    (fault,) = faults.check(f"{site}:error={name}", faults.sites(), 2)
+    assert fault.action == "error"
+
+
 def test_fault_that_never_fired_is_in_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missed = "p2p.setup:error=5:rank=0:nth=99"
     assert run(tmp_path / "out", "--fault", "cudaMalloc:slow=1ms", "--fault", missed) == 3
@@ -54,8 +78,8 @@ def test_fault_that_never_fired_is_in_doubt(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_error_that_the_site_does_not_know_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path / "out", "--fault", "p2p.setup:error=ENOSPCC,rank=0") == 3
-    assert "p2p.setup knows no error ENOSPCC" in capsys.readouterr().out
+    assert run(tmp_path / "out", "--fault", "p2p.setup:error=EWOULDBLOCK,rank=0") == 3  # an alias
+    assert "p2p.setup knows no error EWOULDBLOCK" in capsys.readouterr().out
 
 
 def test_fault_that_fired_leaves_a_good_run_good(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ NEWEST = PROFILER_VERSIONS[0]
 BROKEN = (
     ("asked-only", "mask-off", "PSM923", "SIGABRT in startEvent"),
     ("fails-with-handle", "collective", "PSM921", "handle-on-error in startEvent"),
+    ("finalize-blocks", "collective", "PSM924", "finalize did not return"),
     ("finalize-fails", "init", "PSM921", "finalize returned 3"),
     ("finalize-waits", "open-end", "PSM924", "finalize did not return"),
     ("follows-parent", "null-parent", "PSM923", "startEvent of ProxyStep step 0: it followed a NULL pointer"),
@@ -131,6 +132,29 @@ def test_what_adapters_leave_out_is_tried(library: Path) -> None:
     text, _, at = failure.partition(", at ")
     assert text == "adapter v3: SIGSEGV in startEvent of Coll AllGather seq 0: it followed a NULL pointer"
     assert at
+
+
+def test_a_finalize_that_blocks_is_waited_for_once(library: Path) -> None:
+    begun: list[str] = []
+    done = drive_profiler(
+        library,
+        timeout=1.0,
+        environment={"BROKEN": "finalize-blocks"},
+        only=("collective", "p2p", "leaks", "unload"),
+        watch=lambda _, check: begun.append(check),
+    )
+    (failure,) = _failures(done)
+    assert failure.startswith("collective ") and "finalize did not return" in failure
+    outcomes = {result.check: (result.outcome, result.text) for result in done.results}
+    assert outcomes["p2p"][0] == "passed"
+    assert outcomes["leaks"] == outcomes["unload"] == ("skipped", "needs finalize, which blocked in collective")
+    (fault,) = done.faults
+    assert fault.next_step.startswith("Let finalize end")
+
+
+def test_a_finalize_that_waits_for_open_events_only_leaves_the_later_checks(library: Path) -> None:
+    done = drive_profiler(library, timeout=1.0, environment={"BROKEN": "finalize-waits"}, only=("open-end", "leaks"))
+    assert [r.outcome for r in done.results if r.check in ("open-end", "leaks")] == ["failed", "passed"]
 
 
 def test_what_follows_a_failure_goes_on(library: Path) -> None:

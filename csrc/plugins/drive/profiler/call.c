@@ -309,6 +309,7 @@ void p_finalize(struct comm *c)
 {
     /* From 2.28, which v5 came with, on: only if there is a context. */
     if ((d.version >= 5 || d.adapted) && !c->context) return;
+    if (d.leave_open) return;
     ncclResult_t result = ncclSuccess;
     TELL(contract_finalizing(d.contract, c->context));
     enter("finalize", NULL);

@@ -18,6 +18,7 @@ struct drive {
     const void *table;
     struct contract *contract;
     uint64_t timeout_ns, begun;
+    bool leave_open;
     int mask;     /* NCCL's int, one per process */
     bool adapted; /* called as by NCCL 2.30's adapter for an older version, not as by the release that introduced it */
     bool trap;    /* descriptors and arguments are invalid after the call */

@@ -93,6 +93,7 @@ static ncclResult_t init(void **context, int *mask, int known)
 static ncclResult_t finalize(void *context)
 {
     struct context *c = context;
+    while (broken("finalize-blocks") && last) usleep(100);
     while (broken("finalize-waits") && open_events) usleep(100);
     if (broken("one-context")) newest = NULL;
     if (c && !broken("leaks-context")) {
