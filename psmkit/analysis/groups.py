@@ -83,6 +83,8 @@ def _same_lines(one: Finding, other: Finding) -> bool:
     """Whether a finding that blames no process of the logs is about lines and processes, or lines and ranks, of another one."""
     procs, ranks = set(other.processes), set(other.culprits)
     within = procs <= set(one.processes) if procs else bool(ranks) and ranks <= set(one.culprits)
+    if not procs and (CODES[one.code].symptom or CODES[other.code].symptom):
+        return False  # such a finding quotes the line that explains it
     return one.severity is other.severity and one.code != other.code and within and _share_lines(one, other)
 
 

@@ -401,3 +401,23 @@ def test_the_worker_that_torchrun_skips_is_a_suspect(tmp_path: Path) -> None:
 def test_process_ids_without_one_gap_show_no_suspect(pids: list[int], tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(_signalled(pids))
     assert not any("Suspect" in f.explanation for f in psmkit.analyze([tmp_path / "job.log"]).findings)
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "not_words"),
+    [
+        ("is killed by signal: Killed. ", "OOM killer", "core dump"),
+        ("is killed by signal: Segmentation fault. ", "core dump", "OOM killer"),
+        (
+            "is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "shm",
+            "OOM killer",
+        ),
+    ],
+)
+def test_the_signal_of_a_data_loader_worker_decides_what_to_do(
+    how: str, words: str, not_words: str, tmp_path: Path
+) -> None:
+    line = f"[rank3]: RuntimeError: DataLoader worker (pid 9912) {how}\n"
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert found.culprits == (3,) and words in found.next_step and not_words not in found.next_step

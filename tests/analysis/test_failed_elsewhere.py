@@ -119,3 +119,50 @@ def test_the_end_of_a_process_and_the_error_of_its_device_are_one_finding(
 def test_the_error_of_another_rank_is_not_the_reason_of_an_exit(tmp_path: Path) -> None:
     report = analyze(tmp_path, job="[rank0]: " + OOM.format(3) + EXIT)
     assert not any("rank 1" in f.title and "out of device memory" in f.title for f in report.findings)
+
+
+def raised(text: str, tag: str = "") -> str:
+    lines = ("Traceback (most recent call last):", '  File "t.py", line 3, in <module>', "    main()", text)
+    return "".join(f"{tag}{line}\n" for line in lines)
+
+
+def other_failure(rank: int) -> str:
+    return (
+        f"Failures:\n[1]:\n  time      : 2026-01-01_00:00:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : 1 (pid: {1000 + rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: https://pytorch.org\n"
+    )
+
+
+def errors(report: Report) -> list[str]:
+    return [f.code for f in report.findings if f.severity is Severity.ERROR]
+
+
+MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'a-configuration-with-a-long-name.json'"
+
+
+def test_two_ranks_that_each_raised_an_exception_are_both_named(tmp_path: Path) -> None:
+    report = analyze(tmp_path, job=raised(MISSING) * 2 + other_failure(1) + elastic(0, 1))
+    assert blamed(report) == [0, 1] and report.reason.endswith(MISSING)
+    assert errors(report) == ["PSM402"]
+    assert not any("follows from it" in f.explanation for f in report.findings)
+
+
+def test_one_traceback_is_not_that_of_two_ranks(tmp_path: Path) -> None:
+    report = analyze(tmp_path, job=raised(MISSING) + other_failure(1) + elastic(0, 1))
+    assert blamed(report) == [0]
+    other = raised(MISSING, "[rank0]: ") + raised("KeyError: 3", "[rank1]: ") + other_failure(1) + elastic(0, 1)
+    assert blamed(analyze(tmp_path, job=other)) == [0]
+
+
+def test_all_ranks_that_raised_the_exception_of_the_first_end_are_named(tmp_path: Path) -> None:
+    text = "ModuleNotFoundError: No module named 'flash_attn'"
+    logs = "".join(raised(text, f"[rank{rank}]: ") for rank in range(4))
+    report = analyze(tmp_path, job=logs + elastic(2, 1))
+    assert blamed(report) == [0, 1, 2, 3] and errors(report) == ["PSM402"]
+    three = "".join(raised(text if rank < 3 else "KeyError: 3", f"[rank{rank}]: ") for rank in range(4))
+    assert blamed(analyze(tmp_path, job=three + elastic(2, 1))) == [0, 1, 2]
+
+
+def test_a_long_exception_is_cut_with_a_mark(tmp_path: Path) -> None:
+    report = analyze(tmp_path, job=raised(MISSING))
+    assert MISSING in report.reason or report.reason.rstrip().endswith("\N{HORIZONTAL ELLIPSIS}")

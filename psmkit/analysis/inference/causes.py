@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import signal as signals
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import deaths, endings, gpus, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["Cause", "causes", "failed_before", "on_device"]
+__all__ = ["Cause", "alike", "causes", "ends", "failed_before", "on_device"]
 
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
@@ -63,6 +65,65 @@ def on_device(job: Job, run: int | None) -> dict[int | None, Raised]:
         text = f"out of device memory{f' ({told})' if told else ''}" if event.name == _OOM else f"CUDA error: {told}"
         out.setdefault(rank, Raised(rank, event, text))
     return out
+
+
+def ends(job: Job, run: int | None) -> Sequence[deaths.Death]:
+    """The deaths of a run, with their reasons: launchers give an exit code, and a traceback or an error of the device says why."""
+    known = _ends(job)
+    if run not in known:
+        known[run] = list(_with_reasons(job, run))
+    return known[run]
+
+
+@once
+def _ends(job: Job) -> dict[int | None, list[deaths.Death]]:
+    """The deaths of the runs that were asked for."""
+    return {}
+
+
+def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
+    found, device, all_ = raised(job, run), on_device(job, run), deaths.collect(job, run)
+    for death in all_:
+        reason = None
+        if death.where is None and (death.code is not None or death.signal == signals.SIGABRT):
+            reason = _of_device(device, found, death, len(all_))
+        if death.where is None and death.code is not None and reason is None:
+            reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
+        yield replace(death, where=reason.text, reason=reason.event) if reason is not None else death
+
+
+def _of_device(
+    device: Mapping[int | None, Raised], found: Mapping[int | None, Raised], death: deaths.Death, count: int
+) -> Raised | None:
+    """The CUDA error, or the lack of device memory, that ended a process. One of an unknown rank is that of the first death."""
+    reason = device.get(death.rank)
+    if reason is None and len(device) == 1 and not found and (death.root or count == 1):
+        reason = device.get(None)
+    first = found.get(death.rank)
+    if reason is None or first is None or first.event.stream != reason.event.stream:
+        return reason
+    return reason if reason.event.ref.seq < first.event.ref.seq else None
+
+
+def alike(job: Job, run: int | None) -> set[int]:
+    """The other ranks that raised the exception that ended the first process: tags of lines name them, or each end has a traceback.
+
+    None, if a watchdog, a crash or a lack of host memory may explain these ends.
+    """
+    known = ends(job, run)
+    first = known[0] if known else None
+    if first is None or first.reason is None or first.where is None or first.listed or endings.gave_up(job, run):
+        return set()
+    if any(d.oom or d.signal in deaths.FAULTS for d in known):
+        return set()
+    found = raised(job, run)
+    ranks = {rank for rank, item in found.items() if rank is not None and item.text == first.where}
+    same = [d for d in known if d.reason is not None and d.where == first.where and d.code == first.code]
+    untold = {d.rank for d in same if d.rank is not None and d.rank not in found}
+    texts = Counter(item.text for item in uncaught(job, run) if item.rank is None)
+    if texts[first.where] >= len(untold):
+        ranks |= untold
+    return ranks - {first.rank}
 
 
 def failed_before(job: Job, run: int, cascade: Cascade) -> tuple[int, Cause] | None:

@@ -251,4 +251,5 @@ def _text(job: Job, event: Event) -> str:
     what = str(event.fields.get("what", "")).strip()
     at = line.rfind(what) if what else len(line)
     words = line[:at].split()
-    return f"{words[-1].rpartition(']')[2] if words else ''} {what}".strip()[:_LONGEST]
+    text = f"{words[-1].rpartition(']')[2] if words else ''} {what}".strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

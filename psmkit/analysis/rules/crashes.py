@@ -11,20 +11,18 @@ import heapq
 import itertools
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
-from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag, process_of_tags
-from psmkit.analysis.inference.causes import on_device
-from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.causes import alike, ends
+from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -35,6 +33,7 @@ __all__ = ["find"]
 # Functions of the C library that raise and handle a signal.
 _C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
 _MOST_FRAMES = 4000
+_MOST_REASONS = 3
 # What signal handlers print of themselves, and of what they cannot name.
 _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
 
@@ -58,36 +57,10 @@ def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for who ended the job."""
     out: list[Finding] = []
     for run in endings.runs(job):
-        deaths = list(collect(job, run))
-        found = raised(job, run)
-        device = on_device(job, run)
-        for at, death in enumerate(deaths):
-            if death.where is None and (death.code is not None or death.signal == signals.SIGABRT):
-                reason = _of_device(device, found, death, deaths)
-                if reason is not None:
-                    deaths[at] = replace(death, where=reason.text, reason=reason.event)
-                    continue
-            # torchrun and srun give the exit code; the traceback gives the reason.
-            if death.code is not None and death.where is None:
-                reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
-                if reason is not None:
-                    deaths[at] = replace(death, where=reason.text, reason=reason.event)
+        deaths = ends(job, run)
         out.extend(_deaths(job, run, deaths))
         out.extend(_ended(job, run, deaths))
     return out
-
-
-def _of_device(
-    device: Mapping[int | None, Raised], found: Mapping[int | None, Raised], death: Death, deaths: Sequence[Death]
-) -> Raised | None:
-    """The CUDA error, or the lack of device memory, that ended a process. One of an unknown rank is that of the first death."""
-    reason = device.get(death.rank)
-    if reason is None and len(device) == 1 and not found and (death.root or len(deaths) == 1):
-        reason = device.get(None)
-    first = found.get(death.rank)
-    if reason is None or first is None or first.event.stream != reason.event.stream:
-        return reason
-    return reason if reason.event.ref.seq < first.event.ref.seq else None
 
 
 def _sorted_out(
@@ -162,6 +135,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         return out
     if all(d.listed for d in origins) and (len(origins) > 1 or any(d.later for d in origins)):
         return [*out, _listed(job, run, origins)]
+    equal = alike(job, run) if origins and origins[0] is deaths[0] else set()
+    origins = [d for d in origins if d is deaths[0] or d.rank not in equal]
+    together = [d for d in together if d.rank not in equal]
+    followers = [d for d in followers if d.rank is None or d.rank not in equal]
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
     cut = bool(followers) and all(d.by_peer for d in followers)
@@ -169,7 +146,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The end of {others} follows from it"
     )
     for death in origins:
-        out.append(_crash(job, run, death, f" {after}." if others else "", together if death is origins[0] else ()))
+        lead = death is origins[0]
+        text = f" {after}." if others else ""
+        out.append(_crash(job, run, death, text, together if lead else (), equal if lead else set()))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -238,15 +217,18 @@ def _name(job: Job, death: Death) -> str:
     return f"{who} ({place})" if place else who
 
 
-def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death]) -> Finding:
+def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death], equal: set[int]) -> Finding:
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in (*FAULTS, signals.SIGABRT)
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
-    name = ranks_text(ranks) if together and ranks else _name(job, death)
+    shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
+    ranks = sorted({*ranks, *equal})
+    name = ranks_text(ranks) if (together or equal) and ranks else _name(job, death)
     explanation = f"The first frame outside the C library is in {where}." if where else ""
+    explanation += " Each of these ranks raised this exception by itself." if equal else ""
     explanation += after
     folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
     if folded > 1:
@@ -287,14 +269,21 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
-        refs=[e.ref for e in (*([death.reason] if death.reason is not None else []), *death.events)][:5],
+        refs=list(dict.fromkeys(e.ref for e in (*_reasons(job, run, death, equal), *death.events)))[:5],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
-        named=[] if together or death.proc is not None else _as_named(death),
+        named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
     )
+
+
+def _reasons(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Event]:
+    """The lines that say why a process ended, and those of other ranks that say the same."""
+    found = raised(job, run)
+    own = [death.reason] if death.reason is not None else []
+    return [*own, *(found[rank].event for rank in sorted(equal) if rank in found)][:_MOST_REASONS]
 
 
 def _started_again(job: Job, death: Death) -> bool:

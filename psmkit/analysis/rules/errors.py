@@ -402,7 +402,6 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     told, behind, cut_off = _named_by_libpsm(job, after, at)
     lead = behind or max(after, key=lambda c: (not c.first.chain, len(c.kinds), -c.proc))
     procs = sorted({c.proc for c in after})
-    said = faults.body(job, lead.first.event)
     known = lead.first.known
     named = [at.rank] if at is not None and at.rank is not None else _silent_in_turn(after)
     whom = f"; it points at {ranks_text(named)}" if named else ""
@@ -414,8 +413,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         and CODES[known.finding].loses_peer
     ):
         code = known.finding
-    # the blame leads nowhere, so the reporting rank's own link may be the broken one
     before = failed_before(job, run, lead)
+    # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = before is None and not named and known is not None and known.blames == "unknown" and lead.own is not False
     # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
     local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
@@ -455,7 +454,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
         named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
         stage="error",
-        known_issue=issue_of(job, lead.first.event, said),
+        known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
     )
 
 

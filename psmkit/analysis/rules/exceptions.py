@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts.death import KILLED, signal_of
 from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference.causes import alike
 from psmkit.analysis.inference.exceptions import Raised, raised, told
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
 
 __all__ = ["find"]
+
+#: Of a data loader worker that SIGKILL ended.
+_NO_CORE = " Another process or the kernel sent SIGKILL to the worker; it leaves no core dump."
+_KILLED = (
+    "Search the kernel log of the host (dmesg) for the OOM killer. If it ended the worker, use fewer data loader workers or less memory in each, "
+    "or raise the memory limit of the job or container."
+)
+_EXITED = (
+    "Read what the worker printed above this line. With num_workers=0 the rank itself raises the worker's exception."
+)
 
 
 @rule(order=32)
@@ -31,6 +43,7 @@ def _exceptions(
 ) -> list[Finding]:
     """Exceptions that ended a rank whose end no launcher reports: torch's hook prints uncaught ones with the rank."""
     known = {d.rank for d in deaths if d.rank is not None and not d.sent}
+    known |= alike(job, run)  # which are in the finding of the first end
     by_rank = {
         rank: item
         for rank, item in found.items()
@@ -76,6 +89,7 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
         seen.add(rank)
         how = str(event.fields.get("signame", "")) or "it exited"
         full = "Bus error" in how
+        killed = signal_of(how) == KILLED
         who = f"rank {rank}" if rank is not None else "a rank"
         pid = event.fields.get("pid")
         out.append(
@@ -85,7 +99,9 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
                 confidence=0.85,
-                explanation="The rank stops when its worker dies, and its peers wait for it in their next collective.",
+                explanation="The rank stops when its worker dies, and its peers wait for it in their next collective."
+                + (_NO_CORE if killed else ""),
+                next_step=_KILLED if killed else None if "signame" in event.fields else _EXITED,
                 refs=[event.ref],
                 ranks=[rank] if rank is not None else [],
                 procs=[proc] if proc is not None else [],

@@ -13,6 +13,7 @@ from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, said
+from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import named_by_engine, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -188,6 +189,9 @@ def _passed_on(cascade: faults.Cascade) -> bool:
 def _exceptions(job: Job, run: int | None) -> list[Finding]:
     """Exceptions that name no cause, at the end of what their process prints."""
     items = [i for i in uncaught(job, run) if not _continued(job, run, i.event) and _last_words(job, i.event)]
+    if not endings.gave_up(job, run):
+        told = {d.where for d in ends(job, run) if d.reason is not None}  # the reason of an end with a finding
+        items = [i for i in items if i.text not in told]
     if not items:
         return []
     # an exception about others only passes on what another process did
@@ -204,7 +208,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"{who} ended by an uncaught exception: {items[0].text[:_LONGEST]}",
+            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}",
             confidence=0.55,
             explanation="The exception ended the program."
             + ("" if own else " Its text does not show which rank is the cause."),
@@ -216,6 +220,15 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _short(text: str) -> str:
+    """A text for a title, cut at a word."""
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _last_words(job: Job, event: Event) -> bool:
