@@ -456,9 +456,9 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
     out: list[Finding] = []
     done = endings.done(job, run)
     for name, text, step in _ENDS:
-        own = name == "launch.deepspeed.killing"  # most often because of one of its workers
+        own = name == "launch.deepspeed.killing"
         if own and deaths:
-            continue
+            continue  # because of one of them
         # an interrupt that follows a failure comes from the launcher
         events = [
             e
@@ -476,8 +476,8 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                     "PSM408",
                     run=run,
                     title=text + (f": {why}" if why is not None and name != "launch.slurm.cancelled" else ""),
-                    severity=Severity.INFO if done else Severity.ERROR if own else Severity.WARNING,
-                    confidence=0.6 if own else 0.9,
+                    severity=Severity.INFO if done else Severity.WARNING,
+                    confidence=0.9,
                     explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
                     if name == "launch.elastic.death_signal" and step != _KEEP_OPEN
                     else _BY_DEEPSPEED
