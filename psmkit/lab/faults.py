@@ -33,6 +33,8 @@ _RESULTS = (
 )
 _NEAREST = 5
 _CUDA = "a CUDA or NVML function"
+# Sites of libpsm's net transport; the others that begin with "net." are those of the net plugin, which knows NCCL's results.
+_TRANSPORT = ("net.proxy.", "net.send.", "net.recv.", "net.copy", "net.open")
 _CALL = 0b111110  # PSM_FAULT_CAN_CALL of csrc/base/fault.h
 _FIRED, _UNUSABLE = "fault.fired", "fault.unusable"
 
@@ -211,10 +213,10 @@ def _check_error(fault: Fault, named: Sequence[Site], text: str, at: int) -> Non
         return
     from psmkit.proxy.errors import Status
 
-    results = {site.name.startswith("net.") for site in named}
     statuses = [status.c_name.removeprefix("PSM_ERR_") for status in Status if status < 0]
-    names = [*(statuses if False in results else ()), *(_RESULTS if True in results else ())]
-    system = False in results
+    plugin = {site.name.startswith("net.") and not site.name.startswith(_TRANSPORT) for site in named}
+    names = [*(statuses if False in plugin else ()), *(_RESULTS if True in plugin else ())]
+    system = False in plugin
     if name.removeprefix("PSM_ERR_") not in names and not (system and hasattr(errno, name)):
         more = " and those of errno, such as ENOSPC" if system else ""
         shown = f"{fault.site}*" if fault.prefix else fault.site
