@@ -93,7 +93,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     # without a process id, such a report may be about any of the deaths
     kept = _without_strays(found.all) or reports[:1]
     placed = next((d for d in reports if d.host is not None and d.pid is None), None)
-    if placed is not None and all(d.rank is d.pid is d.host is d.local is None for d in kept):
+    if placed is not None and all((d.rank, d.pid, d.host, d.local) == (None,) * 4 for d in kept):
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
