@@ -22,7 +22,7 @@ from psmkit.analysis.inference import faults, frontier, own_words, proof
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
-from psmkit.model.wording import RAISED, counted, plural
+from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural
 
 __all__ = ["judge", "overall"]
 
@@ -39,6 +39,8 @@ _NO_START = "the log is an excerpt: it shows no communicator from its start"
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
 _MARGIN = 0.15
+# How sure it is that a launcher ended a job which had not hung before.
+_ENDED_EARLY = 0.6
 #: Stage of the findings that a trace of plans proves.
 _RULES = "plan rules"
 
@@ -392,6 +394,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason = end.why + ("" if not pending else f" (the log lacks lines of {' and '.join(pending)})")
     elif not pending and not _doubts(findings) and (words_ := own_words.ended_well(job, run)) is not None:
         verdict, reason, confidence = Verdict.HEALTHY, *_by_own_words(job, run, words_)
+    elif not pending and (ended := _ended_early(job, run, findings)) is not None:
+        verdict, chosen, reason, confidence = Verdict.FAILED, ended, ended.title, _ENDED_EARLY
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
         if headline := [f for f in findings if CODES[f.code].headline]:
@@ -427,6 +431,18 @@ def _doubts(findings: Sequence[Finding]) -> bool:
         f.severity is Severity.WARNING and (CODES[f.code].suspect or CODES[f.code].effect is Effect.LEAKS)
         for f in findings
     )
+
+
+def _ended_early(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Finding | None:
+    """The launcher's end of a job of which nothing shows that it stood still.
+
+    Where NCCL prints, an open wait may be what someone ended the job for: that log does not decide.
+    """
+    if _instances(job, run) or any(
+        f.severity is not Severity.INFO and CODES[f.code].effect is not Effect.FAILS for f in findings
+    ):
+        return None
+    return next((f for f in findings if f.stage == ENDED_BY_LAUNCHER and f.severity is not Severity.INFO), None)
 
 
 def _by_own_words(job: Job, run: RunInfo, said: own_words.OwnWords) -> tuple[str, float]:

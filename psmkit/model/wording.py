@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDED", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
+__all__ = ["ENDED", "ENDED_BY_LAUNCHER", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
 
 #: What begins the note about what an undecided input lacks.
 LACKS = "missing for a verdict: "
@@ -12,6 +12,9 @@ RAISED = "raised"
 
 #: The stages of a process that has ended or is lost to its peers: it does not wait.
 ENDED = frozenset({"crashed", "died", "error", "killed", "lost"})
+
+#: The stage of a job whose launcher ended its workers before they were done.
+ENDED_BY_LAUNCHER = "ended by launcher"
 
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
@@ -27,6 +30,7 @@ _KINDS = frozenset(
             "memory",
             "net",
             "plan",
+            ENDED_BY_LAUNCHER,
             RAISED,
         ),
         *(

@@ -322,6 +322,35 @@ def test_who_ended_the_job_is_a_warning(line: str, tmp_path: Path) -> None:
     assert (found.code, found.severity, found.culprits) == ("PSM408", Severity.WARNING, ())
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: *** STEP 4711.0 ON node0 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+        f"WARNING:{API}Received 15 death signal, shutting down workers\n",
+        "[2026-01-01 10:00:00,001] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 311\n",
+    ],
+)
+def test_a_run_that_its_launcher_ended_while_it_trained_failed_and_nobody_is_blamed(line: str, tmp_path: Path) -> None:
+    steps = "".join(f"{{'loss': 2.{n}, 'learning_rate': 9.5e-05, 'epoch': 2.6}}\n" for n in range(4))
+    (tmp_path / "job.log").write_text(steps + line)
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert (report.verdict, report.culprits, report.confidence < 0.7) == ("failed", (), True)
+    assert [f.code for f in report.findings] == ["PSM408"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "slurmstepd: error: *** STEP 4711.0 ON node0 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n",
+        "Traceback (most recent call last):\nKeyboardInterrupt\n",
+        JOB + f"WARNING:{API}Received 15 death signal, shutting down workers\n",
+    ],
+)
+def test_a_run_that_may_have_hung_before_it_was_ended_is_undecided(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(text)
+    assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "inconclusive"
+
+
 def test_wrong_values_of_nccl_tests(tmp_path: Path) -> None:
     assert only(run_rule(find, tmp_path, job=JOB + "# Out of bounds values : 248 FAILED\n")).code == "PSM401"
     assert run_rule(find, tmp_path, job=JOB + "# Out of bounds values : 0 OK\n") == []
@@ -383,7 +412,7 @@ def test_the_worker_that_torchrun_skips_is_a_suspect(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(_signalled([165, 166, 168, 169]))
     report = psmkit.analyze([tmp_path / "job.log"])
     (finding,) = (f for f in report.findings if f.code == "PSM408")
-    assert report.verdict == "inconclusive"
+    assert report.verdict == "failed"
     assert not report.culprits
     assert "Suspect: process 167." in finding.explanation
     assert [e.line for e in finding.evidence] == [1, 3, 4]

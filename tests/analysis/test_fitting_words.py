@@ -124,7 +124,7 @@ def test_hangup_of_torchrun_is_the_end_of_its_terminal(tmp_path: Path, number: i
     (found,) = [f for f in report.findings if f.code == "PSM408"]
     assert ("SIGHUP" in found.title and "tmux" in found.next_step) is closed
     assert ("who sent" in found.next_step) is not closed
-    assert report.verdict.value == "inconclusive"
+    assert report.verdict.value == "failed"
 
 
 def test_error_that_names_two_causes_is_told_with_both(tmp_path: Path) -> None:

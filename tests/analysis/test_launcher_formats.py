@@ -65,7 +65,7 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("elastic event", '{"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "48", "global_rank": 1, "group_rank": 1, "worker_id": "30117", "role": "default", "hostname": "node9", "state": "FAILED"}}\n', "failed", [(1, "node9", 30117)]),
     ("daemon lost beside a code", "command terminated with exit code 137\n----\nORTE has lost communication with a remote daemon.\n\nHNP daemon : [[1,0],0] on node n1\nRemote daemon: [[1,0],1] on node n2\n", "failed", [(None, "n2", None)]),
     ("horovod tag", "[1]<stderr>:RuntimeError: ncclCommInitRank failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n", "failed", [(1, None, None)]),
-    ("deepspeed kills", "10.0.0.5: [2026-03-01 10:00:00,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 311\n10.0.0.5: [2026-03-01 10:00:30,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 312\n", "inconclusive", []),
+    ("deepspeed kills", "10.0.0.5: [2026-03-01 10:00:00,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 311\n10.0.0.5: [2026-03-01 10:00:30,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 312\n", "failed", []),
     ("orterun heartbeat", "mpirun failed to receive scheduled heartbeat communications from a remote\nprocess:\n\n  Process name: [[1,0],3]\n  Node:         n2\n", "failed", [(None, "n2", None)]),
     ("orterun memory", "A process exceeded memory limits:\n\n   Process name: [[1,1],3]\n   Node:         n2\n", "failed", [(None, "n2", None)]),
     ("ompi abort", "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n  Proc: [[1,1],3]\n  Errorcode: 1\n", "failed", [(3, None, None)]),

@@ -22,7 +22,7 @@ INIT = "".join(
 )
 CONNECTING = f"{INIT}{HEAD}Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read\n"
 TIMINGS = "Init timings: rank 2 nranks 16 total 1.08 (kernels 0.51, bootstrap 0.22, allgathers 0.01, topo 0.28, graphs 0.04, connections 0.02, rest 0.01)"
-SIGNAL = "WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers\n"
+SIGNAL = "Traceback (most recent call last):\nKeyboardInterrupt\n"
 TABLE = (
     "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
     "#\n# Using devices\n"

@@ -27,6 +27,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Named, Severity
+from psmkit.model.wording import ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
 
@@ -485,11 +486,14 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                     else None,
                     next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
                     refs=[events[0].ref, *(asked[1] if asked is not None else ())],
+                    stage=ENDED_BY_LAUNCHER if name in _ENDED_WORKERS else None,
                 )
             )
     return out
 
 
+#: Messages after which no worker runs. A time limit and Ctrl-C often end a job that hangs, which is no failure of its own.
+_ENDED_WORKERS = frozenset({"launch.elastic.death_signal", "launch.slurm.cancelled", "launch.deepspeed.killing"})
 #: Of a worker that torchrun does not end.
 _UNLISTED = (
     " Suspect: process {}. torchrun ends the workers that still run, and their process ids are consecutive but for this one: "
