@@ -62,7 +62,6 @@ def test_a_watchdog_that_hangs_is_a_hang(tmp_path: Path) -> None:
     [
         ("wait timeout after 600000ms, keys: /default_pg/0//cuda//1", [0]),
         ("wait timeout after 600000ms, keys: /17/0//cuda//1", []),
-        ("Connection reset by peer", []),
     ],
 )
 def test_the_rank_whose_id_never_came_is_named_in_the_default_group(
@@ -71,6 +70,25 @@ def test_the_rank_whose_id_never_came_is_named_in_the_default_group(
     report = analyzed(tmp_path, STORE.format(error))
     assert report.verdict == "hung" and "from rank 0" in report.reason
     assert [c.rank for c in report.culprits] == culprits
+
+
+def test_a_store_whose_connection_breaks_fails_the_job_and_rank_0_is_one_end(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, STORE.format("Connection reset by peer"))
+    assert report.verdict == "failed" and "lost torch's store" in report.reason
+    assert [(c.rank, c.either, c.peer_unnamed) for c in report.culprits] == [(0, True, True)]
+
+
+@pytest.mark.parametrize(
+    ("printed", "host"), [("(n7, 29500)", "n7"), ("10.0.0.7:29500", "10.0.0.7"), ("([fd00::7], 29500)", "fd00::7")]
+)
+def test_a_store_that_does_not_answer_is_one_end_of_a_failed_connection(
+    printed: str, host: str, tmp_path: Path
+) -> None:
+    line = (
+        f"[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to {printed}.\n"
+    )
+    report = analyzed(tmp_path, line)
+    assert (report.verdict, [(c.host, c.either) for c in report.culprits]) == ("failed", [(host, True)])
 
 
 @pytest.mark.parametrize(

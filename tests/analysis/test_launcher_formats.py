@@ -49,6 +49,8 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     # Horovod
     ("horovod new", _HOROVOD + "Missing ranks:\n1: [allreduce.grad_0, allreduce.grad_1 ...]\n3: [allreduce.grad_0]\n", "hung", [(1, None, None), (3, None, None)]),
     ("horovod new shutdown", _HOROVOD.replace(": W ", ": E ") + "Missing ranks:\n2!: [allreduce.grad_0]\nOne or more rank (marked by \"!\") is stalled for longer than 120 seconds. Will shutdown.\n", "hung", [(2, None, None)]),
+    ("horovod 0.19", _HOROVOD + "Stalled ranks:\n1: [allreduce.grad_0, \nallreduce.grad_1 ...]\n", "hung", [(1, None, None)]),
+    ("horovod by a pod's log", "".join(f"2026-01-19 07:12:51 UTC master.0 -- [1,0]<stderr>:{line}\n" for line in (_HOROVOD + "Stalled ranks:\n3: [allreduce.grad_0][1,0]<stderr>:\n").splitlines(keepends=True)), "hung", [(3, None, None)]),
     ("horovod new tagged", "".join("[1,0]<stderr>:" + line for line in (_HOROVOD + "Missing ranks:\n1: [allreduce.grad_0]\n").splitlines(keepends=True)), "hung", [(1, None, None)]),
     ("horovod old", "WARNING: One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds. This may indicate that different ranks are trying to submit different tensors or that only subset of ranks is submitting tensors, which will cause deadlock.\nStalled ops:\nallreduce.grad_0 [missing ranks: 1, 3]\n", "hung", [(1, None, None), (3, None, None)]),
     ("horovodrun", "Process 3 exit with status code 139.\n", "failed", [(3, None, None)]),

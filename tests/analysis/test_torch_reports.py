@@ -129,10 +129,14 @@ def test_rank_0_names_the_late_ranks_of_a_barrier(text: str, culprits: tuple[int
     assert whole.verdict == "hung" and not any("rank 0" in f.title for f in whole.findings)
 
 
-def test_a_rank_that_loses_rank_0_in_a_barrier_blames_nobody(tmp_path: Path) -> None:
+def test_a_failed_exchange_of_a_barrier_has_two_ends_and_one_that_all_share(tmp_path: Path) -> None:
     (report,) = run_rule(find, tmp_path, job=f"[E ProcessGroupGloo.cpp:138] {_REACHED.format(3)}\n")
     assert (report.culprits, report.ranks) == ((), (3,))
-    assert report.title == "rank 3 reached a monitored barrier and lost rank 0, whose log names the rank at fault"
+    assert [(n.rank, n.either) for n in report.named] == [(0, True), (3, True)]
+    assert psmkit.analyze([str(tmp_path / "job.log")]).verdict == "failed"
+    both = "".join(f"[E ProcessGroupGloo.cpp:138] {_REACHED.format(r)}\n" for r in (2, 3))
+    (report,) = run_rule(find, tmp_path, job=both)
+    assert [(n.rank, n.peer_unnamed) for n in report.named] == [(0, True)]
 
 
 def test_an_exception_of_rank_0_explains_a_barrier(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ __all__ = ["absent", "headline", "named_ranks", "named_self", "place", "places",
 _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
+#: The heads of these lists.
+_LISTS = ("Missing ranks:", "Stalled ranks:")
 _NOBODY = ("a process", "0 processes")
 
 
@@ -55,7 +57,7 @@ def places(events: Iterable[Event]) -> list[Named]:
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
-    """The ranks in the fields ``missing``, and those that Horovod lists one a line below ``Missing ranks:``."""
+    """The ranks in the fields ``missing``, and those that Horovod lists one a line below ``Missing ranks:``, or ``Stalled ranks:`` up to 0.19."""
     found = {r for e in events for name in ("missing", "missing_2") for r in ranks_in(e.fields.get(name))}
     return sorted(found | (_listed(job, events) if entry.name == "horovod.stalled" else set()))
 
@@ -163,16 +165,20 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
     out: set[int] = set()
     for event in events:
         ref, text = _next(job, event.ref, event.tag)
-        for _ in range(_MOST_LISTED if text.endswith("Missing ranks:") else 0):
+        for _ in range(_MOST_LISTED if text.endswith(_LISTS) else 0):
             ref, text = _next(job, ref, event.tag)
             rank, listed, _ = text.rpartition(": [")
-            if not listed or not (found := ranks_in("".join(rank.rstrip("!").replace(":", " ").split()[-1:]))):
+            number = "".join(rank.rstrip("!").replace(":", " ").split()[-1:])
+            if not listed or not number.isdecimal():
                 break
-            out.update(found)
+            out.update(ranks_in(number))
     return out
 
 
 def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:
-    """The line below another, and its text without the tag."""
-    below = lines.below(job, ref) if ref is not None else None
-    return below, without_tag("".join(e.text for e in job.quotes.of(below)) if below is not None else "", tag)
+    """The next line that is not empty below another, and its text without the tag."""
+    for _ in range(2):
+        ref = lines.below(job, ref) if ref is not None else None
+        if text := without_tag("".join(e.text for e in job.quotes.of(ref)) if ref is not None else "", tag):
+            break
+    return ref, text

@@ -13,7 +13,7 @@ from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import afterwards
+from psmkit.analysis.inference import afterwards, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import reporter
 from psmkit.analysis.inference.suspects import alone
@@ -35,7 +35,7 @@ _WHAT = {
 }
 _SHOWN = 4
 _STORE = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
-_RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive."
+_RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive. In that case its log names this rank."
 
 
 @rule(order=62)
@@ -136,16 +136,21 @@ def _barriers(job: Job) -> Iterator[Finding]:
         if not ranks:
             continue
         what = "did not reach a monitored barrier in time"
+        # an exchange between the ranks failed: each of the two ends may be the one that broke it
+        ends: list[int] = []
         if not late:
-            what = "reached a monitored barrier and lost rank 0, whose log names the rank at fault"
+            what = "reached a monitored barrier and got an error in its exchange with rank 0"
+            ends = [0, *ranks] if len(ranks) == 1 else [0]
         yield new_finding(
             job,
             "PSM302",
             run=run,
             title=f"{ranks_text(ranks)} {what}",
             confidence=0.9 if late else 0.6,
+            stage=None if late else RAISED,
             explanation=None if late else _RANK_0,
             next_step=None if late else "Read the log of rank 0.",
+            named=[Named(rank=r, either=True, peer_unnamed=len(ends) == 1) for r in ends],
             refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
             ranks=ranks,
             procs=_procs(job, run, ranks),
@@ -448,6 +453,12 @@ def _store(job: Job, event: Event) -> Finding:
     error = str(event.fields.get("error", ""))
     sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
     ranks = [source] if sure and isinstance(source, int) else []
+    broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
+    ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := _host(address)) else []
+    if broken and source == 0:
+        # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
+        ends = [Named(rank=0, either=True, peer_unnamed=True)]
+        title = f"rank {event.fields.get('rank')} lost torch's store while it asked for the communicator id of rank 0"
     return new_finding(
         job,
         "PSM201",
@@ -460,12 +471,20 @@ def _store(job: Job, event: Event) -> Finding:
         ranks=ranks,
         procs=_procs(job, run, ranks),
         culprits=ranks,
+        stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
+        named=ends,
     )
+
+
+def _host(address: object) -> str:
+    """The host of the address that a process connects to; empty if the line has none."""
+    host = str(address or "").strip("[(. ").split(",")[0].strip("'\" ]")
+    return host.rpartition(":")[0].strip("[]") if host.rpartition(":")[2].isdigit() and host.count(":") == 1 else host
 
 
 def _at_store(address: object) -> str:
     """What to do about a store that a process cannot reach, by its address."""
-    host = str(address or "").strip("[( ").split(",")[0].strip("'\" ]")
+    host = _host(address)
     if host in ("localhost", "::1") or host.startswith("127."):
         return "The address is that of the host itself: check that rank 0 runs on the same host and listens there (ss -ltnp). For a job of several hosts, set MASTER_ADDR to the host of rank 0."
     at = f" at {address}" if address is not None else ""
