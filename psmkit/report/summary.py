@@ -112,6 +112,8 @@ def culprit_name(culprit: Culprit) -> str:
         return f"{name}, process {details[0]}" if details else name
     if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
         return f"the process at {culprit.host}"
+    if rank is None and culprit.pid is None and culprit.device is not None and condition is None:
+        return f"device {culprit.device}" + (f" of {culprit.host}" if culprit.host is not None else "")
     name = "a process of unknown rank" if rank is None else f"rank {rank}"
     if culprit.global_rank is None and culprit.comm is not None and rank is not None:
         name = f"{name} of {culprit.comm}"

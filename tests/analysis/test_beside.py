@@ -141,7 +141,7 @@ def test_a_wait_that_only_others_report_is_a_hang(text: str, words: str, tmp_pat
 def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:
     job = nccl(0, 1, nranks=3)
     report = analyzed(tmp_path, job + HEAD)
-    assert report.verdict == "inconclusive"
+    assert report.verdict == "failed"
     assert report.reason.startswith("a process printed a Python traceback at the end of the log")
     # an exception that the program survived is none
     report = analyzed(tmp_path, HEAD + job)
@@ -181,3 +181,19 @@ def test_a_job_that_goes_on_after_a_wait_of_others_is_not_blamed(tmp_path: Path)
         report = analyzed(tmp_path, JOB + text + steps(1, 9))
         assert report.verdict != "failed" and report.verdict != "hung"
         assert "hangs" not in report.reason and "engine" not in report.reason
+
+
+BARRIER = "INFO:root:Waiting in store based barrier to initialize process group for rank: {}, key: store_based_barrier_key:1 (world_size=4, worker_count={}, timeout=0:30:00)\n"
+PASSED = "INFO:torch.distributed.distributed_c10d:Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
+
+
+def test_ranks_that_wait_in_torchs_store_name_the_only_rank_that_is_late(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "".join(BARRIER.format(rank, 3) for rank in (0, 1, 3)))
+    assert report.verdict == "inconclusive" and "for rank 2" in report.reason
+    unknown = analyzed(tmp_path, "".join(BARRIER.format(rank, 3) for rank in (0, 1)))
+    assert "for 1 of 4 ranks" in unknown.reason
+
+
+def test_a_barrier_of_torchs_store_that_passed_is_no_wait(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "".join(BARRIER.format(rank, 3) for rank in (0, 1, 3)) + PASSED)
+    assert report.verdict == "inconclusive" and not report.findings

@@ -8,7 +8,9 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.model import Finding, Report, Severity
+from psmkit.report import render
 from psmkit.report.summary import sentence
+from tests.analysis.test_program import steps
 
 _TERMINATE = (
     "terminate called after throwing an instance of '{}'\n  what():  {}\nframe #0: c10::Error::Error() + 0x57\n"
@@ -206,3 +208,52 @@ def test_counts_of_lines_leave_out_empty_ones_and_count_no_line_twice(tmp_path: 
     )
     twice = "RuntimeError: NCCL communicator was aborted on rank 2.  Original reason for failure was: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=10, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803911 milliseconds before timing out."
     assert _report(tmp_path, twice + "\n").coverage.beside == 1
+
+
+def test_an_xid_whose_text_numbers_the_gpu_blames_the_gpu_and_not_who_asked_it(tmp_path: Path) -> None:
+    line = "[Thu Jan 1 00:00:00 2026] NVRM: Xid (PCI:0001:6c:00): 119, pid=418, name=nvtask, Timeout after 45s of waiting for RPC response from GPU{} GSP! Expected function 76.\n"
+    report = _report(tmp_path, line.format(5))
+    assert [(c.device, c.pid) for c in report.culprits] == [(5, None)]
+    assert "who:     device 5 " in render(report)
+    assert [(c.device, c.pid) for c in _report(tmp_path, line.format("")).culprits] == [(None, 418)]
+
+
+def test_a_gpu_that_the_driver_cannot_reach_needs_no_lookup_of_a_cuda_error(tmp_path: Path) -> None:
+    found = _first(tmp_path, "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error\n")
+    assert "0000:03:00.0" in found.title and "cudaError_t" not in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict", "culprits"),
+    [
+        pytest.param(
+            '[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line 7, in run\n[rank0]:     asse',
+            "failed",
+            [0],
+            id="torch's hook",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 7, in <module>\n    ma',
+            "failed",
+            [],
+            id="the top of the program",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 7, in run\n    ma',
+            "inconclusive",
+            [],
+            id="a part that something may catch",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 7, in <module>\n    main()\n' + steps(1, 4),
+            "inconclusive",
+            [],
+            id="the program goes on",
+        ),
+    ],
+)
+def test_a_stack_that_nothing_caught_fails_the_run_though_it_is_cut(
+    tmp_path: Path, log: str, verdict: str, culprits: list[int]
+) -> None:
+    report = _report(tmp_path, log)
+    assert (report.verdict, [c.rank for c in report.culprits]) == (verdict, culprits)

@@ -15,7 +15,18 @@ from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 
-__all__ = ["Raised", "headless", "named_by_engine", "raised", "thrower", "told", "uncaught", "unfinished", "untold"]
+__all__ = [
+    "Raised",
+    "headless",
+    "named_by_engine",
+    "of_nobody",
+    "raised",
+    "thrower",
+    "told",
+    "uncaught",
+    "unfinished",
+    "untold",
+]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
@@ -33,6 +44,7 @@ _TEXTS = (
     "program.",
     "launch.",
 )
+_HEAD = "Traceback (most recent call last):"
 # So many characters identify the begin of a text.
 _TYPE = 40
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
@@ -176,6 +188,21 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
     heads = [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
     return [e for e in heads if not _of_launcher(job, e)]
+
+
+def of_nobody(job: Job, head: Event) -> bool:
+    """Whether nothing caught the exception of this stack: torch's hook printed it, or it starts at the top of the program.
+
+    Source: torch/distributed/__init__.py sets ``sys.excepthook`` to print ``[rankN]:`` before each line of such a stack.
+    """
+    if "part" in head.fields or "what" in head.fields:
+        return False
+    text = "".join(e.text for e in job.quotes.of(head.ref)).strip()
+    if text.startswith("[rank") and text.partition("]: ")[2].startswith(_HEAD):
+        return True
+    below = lines.below(job, head.ref)
+    frame = "".join(e.text for e in job.quotes.of(below)) if below is not None else ""
+    return without_tag(text, head.tag).startswith(_HEAD) and frame.rstrip().endswith(", in <module>")
 
 
 def _of_launcher(job: Job, head: Event) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
@@ -100,6 +102,10 @@ def _blamed(members: list[Named]) -> list[Named]:
     return members[:1]
 
 
+_MOST_DIGITS = 4
+_DRAIN = "Drain the node and check the GPU and its links (nvidia-smi -q, nvidia-bug-report)."
+
+
 def _xids(job: Job, run: int | None) -> list[Finding]:
     out: list[Finding] = []
     seen: set[tuple[str, int]] = set()
@@ -113,7 +119,14 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
             continue  # the clean-up after another error
         host, pid = event.fields.get("host"), event.fields.get("pid")
         rank = gpus.rank_of_bus(job, run, bus, pid)
-        place = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
+        # the text of some names the GPU by its number; the process is then the one that asked it
+        gpu = what.partition(" from GPU")[2].partition(" ")[0]
+        device = int(gpu) if gpu.isdecimal() and len(gpu) <= _MOST_DIGITS else None
+        place = Named(
+            host=str(host) if host is not None else None,
+            pid=pid if isinstance(pid, int) and device is None else None,
+            device=device,
+        )
         hard = number in gpus.HARD_XIDS
         out.append(
             new_finding(
@@ -122,7 +135,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"the GPU at {bus}"
                 + (f" of rank {rank}" if rank is not None else "")
-                + f" reported Xid {number}: {what[:100]}",
+                + f" reported Xid {number}: {textwrap.shorten(what, 100, placeholder='…')}",
                 severity=Severity.ERROR
                 if (hard or number in gpus.OWN_XIDS) and not endings.done(job, run)
                 else Severity.WARNING,
@@ -130,7 +143,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 explanation="The driver reports an error of this GPU or of its link. Work on this GPU fails or never ends."
                 if hard
                 else "The driver reports a fault of the work on this GPU. The program or a library caused it, or the GPU is defective.",
-                next_step="Drain the node and check the GPU and its links (nvidia-smi -q, nvidia-bug-report)."
+                next_step=_DRAIN
                 if hard
                 else "Run the rank under compute-sanitizer. If other programs show the same Xid, check the GPU.",
                 refs=[event.ref],
@@ -147,8 +160,10 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                     job,
                     "PSM405",
                     run=run,
-                    title="a GPU fell off the PCI bus",
+                    title=f"{f'the GPU at {lost}' if (lost := event.fields.get('bus')) is not None else 'a GPU'} fell off the PCI bus",
                     confidence=0.8,
+                    explanation="The driver cannot reach this GPU. Work on it fails or never ends.",
+                    next_step=_DRAIN,
                     refs=[event.ref],
                     stage="error",
                 )

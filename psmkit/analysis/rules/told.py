@@ -6,7 +6,7 @@ only if no error of NCCL's and no watchdog explains the run. None counts if the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
@@ -14,12 +14,13 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.causes import ends
-from psmkit.analysis.inference.exceptions import named_by_engine, thrower, uncaught, unfinished
+from psmkit.analysis.inference.exceptions import named_by_engine, of_nobody, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -270,7 +271,7 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     if not heads:
         return []
     # a part of a program that reports its exception in this way ends with it, as SGLang's scheduler does
-    last = [e for e in heads if "part" in e.fields]
+    last = [e for e in heads if "part" in e.fields] or [e for e in heads if of_nobody(job, e)]
     heads = last or heads
     ranks = sorted(
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
@@ -282,10 +283,10 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             "PSM402",
             run=run,
             title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception, which the log does not show"
-            if last
+            if last and "part" in last[0].fields
             else f"{who} printed a Python traceback at the end of the log, which is cut before its exception",
             severity=Severity.ERROR if last else Severity.WARNING,
-            confidence=0.7 if last else 0.5,
+            confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",
@@ -297,25 +298,23 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
 
 
 def _waits(job: Job, run: int | None) -> list[Finding]:
-    """A warning about a wait of XLA or vLLM that is open when the log ends."""
-    ended = {e.stream: (e.last or e.ref).seq for e in job.events("xla.rendezvous.unstuck", run=run)}
-    names = ("xla.rendezvous.waits", "framework.engine_waits")
+    """A warning about a wait of XLA, vLLM or torch's store that is open when the log ends."""
+    ended = {e.stream: (e.last or e.ref).seq for name in _PASSED for e in job.events(name, run=run)}
     events = [
         e
-        for e in job.events(*names, run=run)
+        for e in job.events(*_WAITS, run=run)
         if not _continued(job, run, e) and (e.last or e.ref).seq > ended.get(e.stream, -1)
     ]
     entry = faults.message(job, events[0].name) if events else None
     if entry is None:
         return []
-    what, seconds = str(events[0].fields.get("what", "")), events[0].fields.get("seconds")
-    title = f"XLA waits for `{what[:_LONGEST]}`" if what else "vLLM waits for its workers"
+    title = _WAITS[entry.name](events)
     return [
         new_finding(
             job,
             "PSM305",
             run=run,
-            title=f"{title} for {seconds} s when the log ends: it is slow or it hangs",
+            title=f"{title} when the log ends: it is slow or it hangs",
             severity=Severity.WARNING,
             confidence=0.5,
             explanation=entry.meaning,
@@ -324,6 +323,35 @@ def _waits(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _for_devices(events: Sequence[Event]) -> str:
+    return f"XLA waits for `{str(events[0].fields.get('what', ''))[:_LONGEST]}` for {events[0].fields.get('seconds')} s"
+
+
+def _for_workers(events: Sequence[Event]) -> str:
+    return f"vLLM waits for its workers for {events[0].fields.get('seconds')} s"
+
+
+def _for_ranks(events: Sequence[Event]) -> str:
+    """Who waits in the last barrier of torch's store, and for how many."""
+    last = [e.fields for e in events if e.fields["key"] == events[-1].fields["key"]]
+    came, total = (max(n for f in last if isinstance(n := f[name], int)) for name in ("joined", "total"))
+    ranks = {r for f in last if isinstance(r := f["rank"], int)}
+    late = f"{total - came} of {total} ranks"
+    if total - came == 1 and len(ranks) == came:
+        late = f"{ranks_text({*range(min(total, _MOST_RANKS))} - ranks)} (no such line is of it)"
+    return f"{ranks_text(sorted(ranks))} {plural(len(ranks), 'waits', 'wait')} in torch's store for {late}"
+
+
+_MOST_RANKS = 1 << 16
+#: Waits that may be open when a log ends, and what passes them.
+_WAITS: Mapping[str, Callable[[Sequence[Event]], str]] = {
+    "xla.rendezvous.waits": _for_devices,
+    "framework.engine_waits": _for_workers,
+    "torch.store.waits": _for_ranks,
+}
+_PASSED = ("xla.rendezvous.unstuck", "torch.store.passed")
 
 
 def _below(job: Job, event: Event) -> str:
