@@ -232,6 +232,19 @@ int main(void)
 """
 
 
+def complete_lap(sheet: Path) -> None:
+    """The facts of the version that are not measured."""
+    facts = json.loads(sheet.read_text("utf-8"))
+    for name in ("EventDescr", "EventStateArgs", ""):
+        facts["structs"][f"ncclProfiler{name}_v90_t"].update(source="a test", note="A version of a test.")
+    bits, states = "(unnamed) profiler event type bits", "ncclProfilerEventState_t"
+    for enum, value, number in ((bits, "ncclProfileLap", 1 << 16), (states, "ncclProfilerLapStop", 32)):
+        facts["enums"][enum].append(["2.99.1", "2.99.1", {**facts["enums"][enum][-1][2], value: number}])
+    for part, entries in LAP_FACTS.items():
+        facts[part].update(entries)
+    sheet.write_text(json.dumps(facts), "utf-8")
+
+
 def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree, tmp_path: Path) -> None:
     """Checker, driver, recorded streams, telemetry and page follow the facts; the plugin has a file to say what it keeps."""
     (tree.root / "tests").symlink_to(ROOT / "tests")
@@ -249,22 +262,7 @@ def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree
     )
     tree.run("-m", "tests.abi.layouts", "2.99.1", str(header), f"-I{tree.root}/psmkit/psm/include")
 
-    sheet = tree.root / "psmkit/plugins/abi.json"
-    facts = json.loads(sheet.read_text("utf-8"))
-    for name in ("EventDescr", "EventStateArgs", ""):
-        facts["structs"][f"ncclProfiler{name}_v90_t"].update(source="a test", note="A version of a test.")
-    for enum, value in (
-        ("(unnamed) profiler event type bits", "ncclProfileLap"),
-        ("ncclProfilerEventState_t", "ncclProfilerLapStop"),
-    ):
-        values = facts["enums"][enum][-1][2]
-        bits = enum.startswith("(unnamed)")
-        number = max(values.values())
-        facts["enums"][enum].append(["2.99.1", "2.99.1", {**values, value: 2 * number if bits else number + 1}])
-    for part, entries in LAP_FACTS.items():
-        facts[part].update(entries)
-    sheet.write_text(json.dumps(facts), "utf-8")
-
+    complete_lap(tree.root / "psmkit/plugins/abi.json")
     rooms = ("plugins", "plugins/say", "plugins/profiler", "plugins/profiler_check", "telemetry", "base", "psm/shm")
     compiling = tree.compiler(tmp_path / "made", *rooms)
     checker = tree.root / "csrc/plugins/profiler_check"
