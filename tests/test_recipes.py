@@ -65,6 +65,17 @@ class Tree:
             "PSM_HOSTCUDA_DIR": str(self.root / "psmkit/lab/hostcuda"),
         }
 
+    def compiler(self, made: Path, *rooms: str) -> list[str]:
+        """The command that checks a source against the headers that the build makes of the facts; ``rooms`` of csrc."""
+        (made / "psm_abi").mkdir(parents=True)
+        templates = [str(path) for path in sorted((self.root / "csrc/abi/psm_abi").glob("*.h.in"))]
+        facts = str(self.root / "psmkit/plugins/abi.json")
+        self.run("csrc/abi/generate.py", "headers", facts, str(made / "psm_abi"), *templates)
+        self.run("csrc/abi/generate.py", "versions", facts, str(made))
+        folders = [made, *(self.root / "csrc" / name for name in rooms)]
+        folders += {path.parent for path in (ROOT / "build").rglob("psm*messages.h")}
+        return ["gcc", "-std=gnu11", "-fsyntax-only", *(f"-I{folder}" for folder in folders)]
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
@@ -165,19 +176,8 @@ def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Pa
     sheet.write_text(json.dumps(facts), "utf-8")
 
     # What the build makes of it: headers, and a plugin that speaks all versions but has no word for the new slot.
-    made = tmp_path / "made"
-    (made / "psm_abi").mkdir(parents=True)
-    templates = [str(path) for path in sorted((tree.root / "csrc/abi/psm_abi").glob("*.h.in"))]
-    tree.run("csrc/abi/generate.py", "headers", str(sheet), str(made / "psm_abi"), *templates)
-    tree.run("csrc/abi/generate.py", "versions", str(sheet), str(made))
-    includes = [
-        f"-I{folder}"
-        for folder in (made, *(tree.root / "csrc" / name for name in ("plugins/net", "plugins/say", "base")))
-    ]
-    messages = [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_net_messages.h"))[:1]]
-    messages += [f"-I{path.parent}" for path in sorted((ROOT / "build").rglob("psm_messages.h"))[:1]]
     unit = tree.root / "csrc/plugins/net/tables.c"
-    compiling = ["gcc", "-fsyntax-only", *includes, *messages]
+    compiling = tree.compiler(tmp_path / "made", "plugins/net", "plugins/say", "base")
     done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
     assert set(re.findall(r"error: .(\w+). undeclared", done.stderr)) == {"queryHealth_v90"}, done.stderr
     unit.write_text(f"#define queryHealth_v90 NULL\n{unit.read_text('utf-8')}", "utf-8")
@@ -187,6 +187,116 @@ def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Pa
 
     tree.run("scripts/docs.py")
     assert tree.changed() == {"psmkit/plugins/abi.json", "csrc/plugins/net/tables.c", "docs/plugins.md"}
+
+
+# A version with a kind of event, a state with an argument, and a field that no other version has.
+LAP = "    union {\n        struct {\n            uint64_t laps;\n            const char *track;\n        } lap;\n"
+LAP_FACTS = {
+    "profiler_kinds": {
+        "Lap": {
+            "member": "lap",
+            "asked": [],
+            "parents": {"5": ["KernelCh"]},
+            "fields": {"laps": "laps", "track": "track"},
+            "args": {"lap.seconds": "seconds"},
+        }
+    },
+    "profiler_states": {"LapStop": {"kind": "Lap", "place": 1}},
+    "profiler_fields": {"laps": {"type": "u64"}, "track": {"type": "word"}},
+    "profiler_args": {"seconds": {"type": "u64"}},
+}
+LAP_PROGRAM = r"""
+#include <stdio.h>
+#include "stream.h"
+int main(void)
+{
+    ncclProfilerEventDescr_v90_t nccls = {.type = ncclProfileLap, .rank = 3, .lap = {17, "north"}};
+    ncclProfilerEventStateArgs_v90_t seconds = {.lap = {80}};
+    struct stream_line line = {.what = STREAM_START, .comm = 1, .id = 5};
+    event_words words;
+    union event_record written;
+    char text[STREAM_LINE];
+    event_read(90, &nccls, &line.e);
+    stream_put(&line, text, sizeof text);
+    fputs(text, stdout);
+    if (stream_get(text, &line)) return 1;
+    event_write(90, &line.e, &written, words);
+    printf("%lu %s %d\n", written.v90.lap.laps, written.v90.lap.track, event_kind(ncclProfileLap));
+    line.what = STREAM_STATE;
+    line.state = ncclProfilerLapStop;
+    event_args_read(90, line.state, &seconds, &line.args);
+    stream_put(&line, text, sizeof text);
+    fputs(text, stdout);
+    return event_has_state(90, event_kind(ncclProfileLap), ncclProfilerLapStop) ? 0 : 1;
+}
+"""
+
+
+def complete_lap(sheet: Path) -> None:
+    """The facts of the version that are not measured."""
+    facts = json.loads(sheet.read_text("utf-8"))
+    for name in ("EventDescr", "EventStateArgs", ""):
+        facts["structs"][f"ncclProfiler{name}_v90_t"].update(source="a test", note="A version of a test.")
+    bits, states = "(unnamed) profiler event type bits", "ncclProfilerEventState_t"
+    for enum, value, number in ((bits, "ncclProfileLap", 1 << 16), (states, "ncclProfilerLapStop", 32)):
+        facts["enums"][enum].append(["2.99.1", "2.99.1", {**facts["enums"][enum][-1][2], value: number}])
+    for part, entries in LAP_FACTS.items():
+        facts[part].update(entries)
+    sheet.write_text(json.dumps(facts), "utf-8")
+
+
+def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree, tmp_path: Path) -> None:
+    """Checker, driver, recorded streams, telemetry and page follow the facts; the plugin has a file to say what it keeps."""
+    (tree.root / "tests").symlink_to(ROOT / "tests")
+    header = tmp_path / "profiler_v90.h"
+    known = (tree.root / "psmkit/psm/include/psm_abi/profiler.h").read_text("utf-8")
+    types = known.partition("typedef ncclProfilerEventState_t ncclProfilerEventState_v7_t;\n")[2]
+    types = types.partition("} ncclProfiler_v7_t;\n")[0] + "} ncclProfiler_v7_t;\n"
+    types = types.replace("    union {\n", LAP, 1).replace(
+        "typedef union {\n", "typedef union {\n    struct {\n        uint64_t seconds;\n    } lap;\n"
+    )
+    header.write_text(
+        '#include "psm_abi/profiler.h"\ntypedef ncclProfilerEventState_t ncclProfilerEventState_v90_t;\n'
+        + types.replace("_v7_t", "_v90_t"),
+        "utf-8",
+    )
+    tree.run("-m", "tests.abi.layouts", "2.99.1", str(header), f"-I{tree.root}/psmkit/psm/include")
+
+    complete_lap(tree.root / "psmkit/plugins/abi.json")
+    rooms = ("plugins", "plugins/say", "plugins/profiler", "plugins/profiler_check", "telemetry", "base", "psm/shm")
+    compiling = tree.compiler(tmp_path / "made", *rooms)
+    checker = tree.root / "csrc/plugins/profiler_check"
+    units = [*checker.glob("*.c"), *(tree.root / "csrc/plugins/profiler").glob("*.c")]
+    for unit in [*units, *(tree.root / "csrc/plugins/drive/profiler").glob("*.c")]:
+        done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    program = tmp_path / "lap"
+    (tmp_path / "lap.c").write_text(LAP_PROGRAM, "utf-8")
+    parts = [tmp_path / "lap.c", *(checker / name for name in ("event.c", "stream.c", "rules.c"))]
+    linking = [word for word in compiling if word != "-fsyntax-only"]
+    subprocess.run([*linking, *map(str, parts), "-o", str(program)], check=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        ["start 0 1 5 Lap rank=3 laps=17 track=north", "17 north 16", "state 0 5 32 seconds=80"],
+    )
+    assert tree.run("-c", "from psmkit.telemetry.masks import mask_of; print(mask_of('lap'))") == f"{1 << 16}\n"
+
+    # What the plugin keeps of the kind is its own choice, and one file: without it, begin, end and parent.
+    plugin = tree.root / "csrc/plugins/profiler/version.inc.h"
+    kept = (
+        "#if VERSION >= 90\n    case ncclProfileLap:\n        e->u.api.count = d->lap.laps;\n        break;\n#endif\n"
+    )
+    plugin.write_text(plugin.read_text("utf-8").replace("    default:\n", f"{kept}    default:\n", 1), "utf-8")
+    unit = tree.root / "csrc/plugins/profiler/tables.c"
+    done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {
+        "psmkit/plugins/abi.json",
+        "csrc/plugins/profiler/version.inc.h",
+        "docs/plugins.md",
+    }
 
 
 @pytest.mark.slow

@@ -80,7 +80,13 @@ def header(facts: Facts) -> str:
         " *   PSM_ABI_K_REQUIRED_VN       (slot): NCCL calls it without a check",
         " *   PSM_ABI_NET_PROPERTIES_VN   (member); devices are with Y(member)",
         " *   PSM_ABI_PROFILER_EACH_KIND  (word of the settings, bit, first version, bits of its parents that psmkit's plugin",
-        " *                               asks for with it, whether the plugin asks for it by default) */",
+        " *                               asks for with it, whether the plugin asks for it by default)",
+        " *   PSM_ABI_PROFILER_FIELDS     (C type, field): what struct event keeps of descriptors, without its words",
+        " *   PSM_ABI_PROFILER_WORDS      (field): strings that struct event keeps",
+        " *   PSM_ABI_PROFILER_ARGS       (C type, field): what struct event_args keeps of the arguments of a state",
+        " *   PSM_ABI_PROFILER_K_RECORDED (key in a recorded stream, type there, field), K is FIELDS or ARGS, of both sorts",
+        " *   PSM_ABI_PROFILER_STATE_ARGS_VN (state, Y(field of struct event_args, member of the arguments) ...)",
+        " * PSM_ABI_RESULT_NAMES are the strings of ncclResult_t, in order. */",
         "#ifndef PSM_ABI_VERSIONS_H",
         "#define PSM_ABI_VERSIONS_H",
         "",
@@ -101,10 +107,16 @@ def header(facts: Facts) -> str:
             for row in facts["structs"][_record(facts, name)]["members"]
         ]
         out.append(f"#define PSM_ABI_NET_PROPERTIES_V{version}(X, Y, ...) {' '.join(calls)}")
+    results = newest(facts["enums"]["ncclResult_t"])
+    names = sorted(set(results) - {"ncclNumResults"}, key=results.__getitem__)
+    strings = ", ".join(f'"{name}"' for name in names)
+    out.append(f"#define PSM_ABI_RESULT_NAMES {strings}")
     out.append("/* Of a profiler's events. */")
     out.append(f"#define PSM_ABI_PROFILER_KINDS {len(facts['profiler_kinds'])}")
     out.append(f"#define PSM_ABI_PROFILER_STATES {len(facts['profiler_states'])}")
     out.extend(_kinds(facts))
+    out.extend(_fields(facts))
+    out.extend(_state_args(facts))
     return "\n".join([*out, "", "#endif"]) + "\n"
 
 
@@ -137,14 +149,22 @@ _EVENT = "ncclProfilerEventState_t"
 _BITS = "(unnamed) profiler event type bits"
 
 
+def _short(state: str) -> str:
+    return state.removeprefix("ncclProfiler").partition("_v")[0]
+
+
+def _state_since(facts: Facts, some: list[int], state: str) -> int:
+    # Before 2.26 each version had an enum of its own, with the values of that release.
+    early = facts["enums"]["ncclProfilerEventState_v1_t"][-1][2]
+    return some[0] if state in early else _since(facts, some, _EVENT, state)
+
+
 def _mask(kinds: list[str]) -> str:
     return " | ".join(f"ncclProfile{kind}" for kind in kinds) or "0"
 
 
 def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
     history = facts["enums"][_EVENT]
-    # Before 2.26 each version had an enum of its own, with the values of that release.
-    early = set(facts["enums"]["ncclProfilerEventState_v1_t"][-1][2])
     values = newest(history)
     kinds = facts["profiler_kinds"]
     yield "#ifdef EVENT_RULES"
@@ -163,9 +183,9 @@ def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
     yield "};"
     yield "static const struct state states[EVENT_STATES] = {"
     for full, value in sorted(values.items(), key=lambda item: item[1]):
-        name = full.removeprefix("ncclProfiler").partition("_v")[0]
+        name = _short(full)
         state = facts["profiler_states"][name]
-        since = some[0] if full in early else _since(facts, some, _EVENT, full)
+        since = _state_since(facts, some, full)
         yield (
             f'    [{value}] = {{"{name}", ncclProfile{state["kind"]}, {since}, {state.get("last", some[-1])},'
             f" {state.get('place', 0)}, {state.get('side', -1)}}},"
@@ -190,12 +210,59 @@ def _kinds(facts: Facts) -> Iterator[str]:
     yield f'#define PSM_ABI_PROFILER_KIND_WORDS "{", ".join(words)}"'
 
 
-_WORDS = ("func", "datatype", "algo", "proto", "name")
+# A field's type in abi.json, which is its type in a recorded stream, and its type in C. Pointers are not recorded.
+_C_TYPES = {
+    "int": "int",
+    "byte": "uint8_t",
+    "flag": "bool",
+    "u64": "uint64_t",
+    "hex": "uint64_t",
+    "i64": "int64_t",
+    "pointer": "void *",
+}
+
+
+def _words(facts: Facts) -> list[str]:
+    """The fields of struct event that are strings."""
+    return [name for name, field in facts["profiler_fields"].items() if field["type"] == "word"]
+
+
+def _fields(facts: Facts) -> Iterator[str]:
+    """The fields of the structs in which psmkit keeps descriptors and arguments of all versions."""
+    yield _macro("PSM_ABI_PROFILER_WORDS", [_call(name) for name in _words(facts)])
+    for part in ("FIELDS", "ARGS"):
+        fields = facts[f"profiler_{part.lower()}"]
+        plain = [_call(_C_TYPES[field["type"]], name) for name, field in fields.items() if field["type"] != "word"]
+        yield _macro(f"PSM_ABI_PROFILER_{part}", plain)
+        keys = {name: field.get("key", None if field["type"] == "pointer" else name) for name, field in fields.items()}
+        recorded = [_call(f'"{key}"', fields[name]["type"].upper(), name) for name, key in keys.items() if key]
+        yield _macro(f"PSM_ABI_PROFILER_{part}_RECORDED", recorded)
+
+
+def _state_args(facts: Facts) -> Iterator[str]:
+    """For each version its states that come with arguments, and where these are."""
+    some = known_versions(facts, "profiler")
+    values = newest(facts["enums"][_EVENT])
+    for version in some:
+        record = facts["structs"][_record(facts, f"ncclProfilerEventStateArgs_v{version}_t")]
+        known = {row[0] for row in record["members"]}
+        calls = []
+        for full in sorted(values, key=values.__getitem__):
+            state = facts["profiler_states"][_short(full)]
+            if not _state_since(facts, some, full) <= version <= state.get("last", some[-1]):
+                continue
+            fields = facts["profiler_kinds"][state["kind"]].get("args", {})
+            if missing := set(fields.values()) - set(facts["profiler_args"]):
+                raise ValueError(f"{state['kind']}: {missing.pop()} is no field of profiler_args")
+            moves = [f"Y({field}, {member})" for member, field in fields.items() if member in known]
+            calls += [f"X({full}, {' '.join(moves)})"] if moves else []
+        yield f"#define PSM_ABI_PROFILER_STATE_ARGS_V{version}(X, Y) {' '.join(calls)}"
 
 
 def _moves(facts: Facts, kind: str, path: str, some: list[Member], write: bool) -> Iterator[str]:
     """Statements that copy the members of one kind between a descriptor and a struct event."""
     fields = facts["profiler_kinds"][kind]["fields"] if kind else facts["profiler_head"]
+    words = _words(facts)
     for member in some:
         if member.members or not member.name:
             continue
@@ -205,7 +272,9 @@ def _moves(facts: Facts, kind: str, path: str, some: list[Member], write: bool) 
         if field is None or (field.startswith(">") and not write):
             continue
         field = field.removeprefix(">")
-        if field not in _WORDS:
+        if field not in (*facts["profiler_fields"], *facts["profiler_head"].values()):
+            raise ValueError(f"{kind}.{member.name}: {field} is no field of profiler_fields")
+        if field not in words:
             yield f"{at} = (__typeof__({at}))e->{field};" if write else f"e->{field} = (__typeof__(e->{field})){at};"
         elif "*" not in member.type:
             yield (
@@ -214,8 +283,8 @@ def _moves(facts: Facts, kind: str, path: str, some: list[Member], write: bool) 
                 else (f"name_of(e->{field}, NAMES({field}), {at});")
             )
         elif write:
-            words = f"w[{_WORDS.index(field)}]"
-            yield f"{at} = {words};" if field != "name" else f"{at} = e->name[0] ? {words} : NULL;"
+            word = f"w[{words.index(field)}]"
+            yield f"{at} = {word};" if field != "name" else f"{at} = e->name[0] ? {word} : NULL;"
         else:
             yield f"word(e->{field}, {at});"
 

@@ -10,6 +10,7 @@
 
 #include "fault.h"
 #include "nccl_rank.h"
+#include "psm_abi_versions.h"
 
 PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, buffers, setup, move, end",
                   PSM_FAULT_CAN_CALL);
@@ -52,9 +53,7 @@ static bool __attribute__((format(printf, 4, 5))) fail(struct run *run, const ch
 
 static const char *result_name(ncclResult_t code)
 {
-    static const char *const names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
-                                        "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
-                                        "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+    static const char *const names[] = {PSM_ABI_RESULT_NAMES};
     static _Thread_local char other[32];
     if (code >= 0 && (size_t)code < sizeof names / sizeof *names) return names[code];
     snprintf(other, sizeof other, "ncclResult_t %d", code);

@@ -137,10 +137,7 @@ def simulate_(
     _libpsm()
     from psmkit.plan import Config, Scheduler, simulate
 
-    if (tasks is None) == (seed is None):
-        raise click.UsageError("no tasks for the ranks: give either --tasks FILE or --seed N")
-    if seed is None and (groups is not None or group_tasks is not None):
-        raise click.UsageError("--groups and --group-tasks need --seed")
+    _check_tasks(tasks, seed, groups, group_tasks)
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"rank {rank}, but the simulation has ranks 0 to {ranks - 1}", param_hint="--rank")
     config = Config(
@@ -312,6 +309,13 @@ def _libpsm() -> None:
         raise _NotBuiltError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
+
+
+def _check_tasks(tasks: str | None, seed: int | None, groups: int | None, group_tasks: int | None) -> None:
+    if (tasks is None) == (seed is None):
+        raise click.UsageError("no tasks for the ranks: give either --tasks FILE or --seed N")
+    if seed is None and (groups is not None or group_tasks is not None):
+        raise click.UsageError("--groups and --group-tasks need --seed")
 
 
 def _steps(

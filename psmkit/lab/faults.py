@@ -17,20 +17,10 @@ from psmkit.lab import elf, programs
 from psmkit.lab.cuda import LabError, folder, functions
 from psmkit.lab.elf import Site
 from psmkit.model.errors import PsmkitError
+from psmkit.model.results import RESULTS
 
 __all__ = ["Fault", "FaultError", "check", "fired", "idle", "parse", "sites"]
 
-#: The names that the sites of the net plugins know (csrc/plugins/net/net_faults.c).
-_RESULTS = (
-    "ncclUnhandledCudaError",
-    "ncclSystemError",
-    "ncclInternalError",
-    "ncclInvalidArgument",
-    "ncclInvalidUsage",
-    "ncclRemoteError",
-    "ncclInProgress",
-    "ncclTimeout",
-)
 _NEAREST = 5
 _CUDA = "a CUDA or NVML function"
 # Sites of libpsm's net transport; the others that begin with "net." are those of the net plugin, which knows NCCL's results.
@@ -215,7 +205,7 @@ def _check_error(fault: Fault, named: Sequence[Site], text: str, at: int) -> Non
 
     statuses = [status.c_name.removeprefix("PSM_ERR_") for status in Status if status < 0]
     plugin = {site.name.startswith("net.") and not site.name.startswith(_TRANSPORT) for site in named}
-    names = [*(statuses if False in plugin else ()), *(_RESULTS if True in plugin else ())]
+    names = [*(statuses if False in plugin else ()), *(RESULTS[1:] if True in plugin else ())]
     system = False in plugin
     if name.removeprefix("PSM_ERR_") not in names and not (system and hasattr(errno, name)):
         more = " and those of errno, such as ENOSPC" if system else ""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,85 +178,125 @@ def start(
     """
     changes = dict(differs or {})
     transfer.check_size(len(cases), ranks, nodes, changes)
-    each = ranks // nodes
-    host = machine or Machine(gpus or each, nodes)
-    if each > host.gpus:
-        raise LabError(
-            f"{counted(each, 'rank')} on a node with {counted(host.gpus, 'GPU')}: NCCL needs a GPU for each rank"
-        )
-    executable = program()
-    chosen = dict(environment or {})
-    asked = _asked(chosen, changes, emulation, library, ranks)
-    transfer.fresh(folder)
-    (folder / "topology.toml").write_text(host.toml())
-    (folder / "topology.xml").write_text(host.xml())
-    lab = replace(
-        emulation or Emulation(folder / "records"),
-        folder=folder / "records",
-        topology=(folder / "topology.toml").absolute(),
+    host = machine or Machine(gpus or ranks // nodes, nodes)
+    lab = emulation or Emulation(folder / "records")
+    run = _Run(library, cases, ranks, folder, nodes, host, changes, lab, dict(environment or {}), debug)
+    return run.start(deadline, stacks, watch)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run of NCCL's ranks; of ``emulation`` it uses what is not the run's own."""
+
+    library: Library
+    cases: Sequence[NcclCase]
+    ranks: int
+    folder: Path
+    nodes: int
+    host: Machine
+    changes: Mapping[int, Mapping[str, str]]
+    emulation: Emulation
+    chosen: dict[str, str]
+    debug: str
+    given: dict[str, str] = field(
+        default_factory=lambda: {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
     )
-    for rank in range(ranks):
-        mine = [_of_rank(case, rank % each, changes.get(rank, {})) for case in cases]
-        transfer.write_cases(folder, rank, mine)
-    port = nccl_ras.free_port()
-    given = {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
-    common = _machine_variables(folder, port) | given
 
-    def of_rank(rank: int) -> dict[str, str]:
-        env = replace(lab, node=rank // each).environment(rank) | common
-        if nodes > 1:
-            env["NCCL_HOSTID"] = f"psm-node-{rank // each}"
-        env |= {"NCCL_DEBUG": debug} | chosen
-        env |= {k: v for k, v in changes.get(rank, {}).items() if _VARIABLE.match(k)}
-        return env | {"NCCL_DEBUG_FILE": str((folder / "logs" / f"rank-{rank}.log").absolute()), "PSM_DEBUG": debug}
+    def start(self, deadline: float, stacks: bool, watch: Callable[[int, str], None] | None) -> transfer.LabRun:
+        """Run the ranks, and write the result."""
+        folder = self.folder
+        if self.each > self.host.gpus:
+            raise LabError(
+                f"{counted(self.each, 'rank')} on a node with {counted(self.host.gpus, 'GPU')}: NCCL needs a GPU for each rank"
+            )
+        command = [str(program()), str(self.library.path)]
+        asked = self._asked()
+        self._write()
+        port = nccl_ras.free_port()
+        memory = NcclMemory()
 
-    memory = NcclMemory()
+        def look(pids: list[int]) -> None:
+            memory.look(pids)
+            if text := nccl_ras.ask(port):
+                (folder / "ras").mkdir(exist_ok=True)
+                (folder / "ras" / _RAS_FILE).write_text(text)
 
-    def look(pids: list[int]) -> None:
-        memory.look(pids)
-        if text := nccl_ras.ask(port):
-            (folder / "ras").mkdir(exist_ok=True)
-            (folder / "ras" / _RAS_FILE).write_text(text)
+        try:
+            # Leftovers in the run's own folder are exact; NCCL's own files are checked separately.
+            with transfer.own_memory() as shared:
+                variables = {"PSM_SHM_DIR": str(shared)}
+                job = transfer.job(
+                    folder,
+                    self.ranks,
+                    command,
+                    lambda rank: self.variables(rank, port) | variables,
+                    shared,
+                    len(self.cases),
+                    deadline,
+                    stacks,
+                    look,
+                )
+                outcome = runner.run(job, watch)
+        finally:
+            reaped, unknown = memory.reap((folder / "logs").iterdir())
+        if all(rank.state == "good" for rank in outcome.ranks):
+            outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
+        _crashes(folder, outcome, self.library)
+        settings = self._settings(deadline) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
+        settings["unknown"] = unknown if self.debug == "WARN" else []  # from INFO on logs name all that is the run's
+        return transfer.finish(transfer.LabRun(folder, [case.line() for case in self.cases], outcome, settings))
 
-    # Leftovers in the run's own folder are exact; NCCL's own files are checked separately.
-    shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
-    job = runner.Job(
-        ranks,
-        lambda _rank: [str(executable), str(library.path)],
-        lambda rank: of_rank(rank) | {"PSM_SHM_DIR": str(shared)},
-        folder,
-        deadline,
-        input=lambda rank: transfer.cases_file(folder, rank),
-        stacks=stacks,
-        shared_memory=shared,
-        reports=len(cases),
-        look=look,
-    )
-    try:
-        outcome = runner.run(job, watch)
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
-        reaped, unknown = memory.reap((folder / "logs").iterdir())
-    if all(rank.state == "good" for rank in outcome.ranks):
-        outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
-    _crashes(folder, outcome, library)
-    settings: dict[str, Any] = {
-        "kind": "nccl",
-        "library": str(library.path),
-        "version": library.version,
-        "cudart": library.cudart,
-        "ranks": ranks,
-        "nodes": nodes,
-        "gpus": host.gpus,
-        "deadline": deadline,
-        "environment": given | chosen,
-        "faults": lab.faults,
-        "differs": {str(k): dict(v) for k, v in changes.items()},
-        "reaped": reaped,
-        "idle": faults.idle(asked, folder),
-        "unknown": unknown if debug == "WARN" else [],  # from INFO on logs name all that is the run's
-    }
-    return transfer.finish(transfer.LabRun(folder, [case.line() for case in cases], outcome, settings))
+    @property
+    def each(self) -> int:
+        """The ranks of a node."""
+        return self.ranks // self.nodes
+
+    def variables(self, rank: int, port: int) -> dict[str, str]:
+        """The environment of a rank; NCCL's RAS answers at a port."""
+        folder, node = self.folder, rank // self.each
+        topology = (folder / "topology.toml").absolute()
+        lab = replace(self.emulation, folder=folder / "records", topology=topology, node=node)
+        env = lab.environment(rank) | _machine_variables(folder, port) | self.given
+        if self.nodes > 1:
+            env["NCCL_HOSTID"] = f"psm-node-{node}"
+        env |= {"NCCL_DEBUG": self.debug} | self.chosen
+        env |= {k: v for k, v in self.changes.get(rank, {}).items() if _VARIABLE.match(k)}
+        return env | {"NCCL_DEBUG_FILE": str(transfer.log_file(folder, rank)), "PSM_DEBUG": self.debug}
+
+    def _asked(self) -> list[faults.Fault]:
+        """The faults of the run, which exist: of all ranks, then of single ones that have PSM_FAULTS of their own."""
+        common = self.chosen.get("PSM_FAULTS", self.emulation.faults)
+        texts = {common, *(own["PSM_FAULTS"] for own in self.changes.values() if "PSM_FAULTS" in own)} - {""}
+        if not texts:
+            return []
+        env = os.environ | self.chosen
+        plugins = [Path(v) for k, v in env.items() if k.startswith("NCCL_") and k.endswith("_PLUGIN")]
+        known = faults.sites(self.library.path, *plugins)
+        return [fault for text in sorted(texts) for fault in faults.check(text, known, self.ranks)]
+
+    def _write(self) -> None:
+        """Write what the ranks read: the GPUs and their cases."""
+        transfer.fresh(self.folder)
+        (self.folder / "topology.toml").write_text(self.host.toml())
+        (self.folder / "topology.xml").write_text(self.host.xml())
+        for rank in range(self.ranks):
+            mine = [_of_rank(case, rank % self.each, self.changes.get(rank, {})) for case in self.cases]
+            transfer.write_cases(self.folder, rank, mine)
+
+    def _settings(self, deadline: float) -> dict[str, Any]:
+        return {
+            "kind": "nccl",
+            "library": str(self.library.path),
+            "version": self.library.version,
+            "cudart": self.library.cudart,
+            "ranks": self.ranks,
+            "nodes": self.nodes,
+            "gpus": self.host.gpus,
+            "deadline": deadline,
+            "environment": self.given | self.chosen,
+            "faults": self.emulation.faults,
+            "differs": {str(k): dict(v) for k, v in self.changes.items()},
+        }
 
 
 def _machine_variables(folder: Path, port: int) -> dict[str, str]:
@@ -272,23 +310,6 @@ def _machine_variables(folder: Path, port: int) -> dict[str, str]:
         "NCCL_RAS_ADDR": f"localhost:{port}",
         "NCCL_DEBUG_SUBSYS": "ALL",
     }
-
-
-def _asked(
-    chosen: Mapping[str, str],
-    changes: Mapping[int, Mapping[str, str]],
-    emulation: Emulation | None,
-    library: Library,
-    ranks: int,
-) -> list[faults.Fault]:
-    """The faults of a run, which exist: of all ranks, then of single ones that have PSM_FAULTS of their own."""
-    common = chosen.get("PSM_FAULTS", emulation.faults if emulation else "")
-    texts = {common, *(own["PSM_FAULTS"] for own in changes.values() if "PSM_FAULTS" in own)} - {""}
-    if not texts:
-        return []
-    values = [v for k, v in (os.environ | chosen).items() if k.startswith("NCCL_") and k.endswith("_PLUGIN")]
-    known = faults.sites(library.path, *(Path(value) for value in values))
-    return [fault for text in sorted(texts) for fault in faults.check(text, known, ranks)]
 
 
 def _crashes(folder: Path, outcome: runner.Outcome, library: Library) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,11 @@ def cases_file(folder: Path, rank: int) -> Path:
     return folder / "cases" / f"rank-{rank}.txt"
 
 
+def log_file(folder: Path, rank: int) -> Path:
+    """The log of a rank."""
+    return (folder / "logs" / f"rank-{rank}.log").absolute()
+
+
 def start(
     cases: Sequence[Case],
     ranks: int,
@@ -378,76 +384,66 @@ def start(
     Raises:
         LabError: the run could not start.
     """
-    changes = dict(differs or {})
+    changes, extra = dict(differs or {}), dict(environment or {})
     check_size(len(cases), ranks, nodes, changes)
     executable = program()
     names = [case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c]
-    mistakes = _mistakes(names)
-    _check_used(names, ranks, nodes, os.environ | dict(environment or {}))
-    lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
-    struck = ";".join(text for text in (lab.faults, mistakes) if text)
-    lab = replace(lab, folder=folder / "records", faults=struck)
-    extra = dict(environment or {})
+    lab = _struck(emulation, names, folder)
+    _check_used(names, ranks, nodes, os.environ | extra)
     asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
     fresh(folder)
+    lab, devices = _placed(lab, machine, nodes, folder)
     each = ranks // nodes
-    if isinstance(lab, RealCuda):
-        devices = lab.devices
-    else:
-        if nodes > 1:
-            machine = replace(machine or Machine(8), nodes=nodes)
-        devices = machine.gpus if machine else 8
-    if machine and isinstance(lab, Emulation):
-        lab = replace(lab, topology=folder / "topology.toml")
-        (folder / "topology.toml").write_text(machine.toml())
     for rank in range(ranks):
-        mine = [_of_rank(case, rank % each, devices, changes.get(rank, {})) for case in cases]
-        write_cases(folder, rank, [case.line() for case in mine])
+        write_cases(folder, rank, [_of_rank(c, rank % each, devices, changes.get(rank, {})).line() for c in cases])
+    log = {"PSM_DEBUG": debug, "NCCL_DEBUG": debug, "PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
+    with own_memory() as shared:
+        log |= {"PSM_SHM_DIR": str(shared)}
 
-    # For this run alone: whatever remains in it comes from its ranks.
+        def of_rank(rank: int) -> dict[str, str]:
+            return replace(lab, node=rank // each).environment(rank) | _log_files(folder, rank) | log | extra
+
+        made = job(folder, ranks, [str(executable)], of_rank, shared, len(cases), deadline, stacks)
+        outcome = runner.run(made, watch)
+        reaped = _reap(executable, shared, outcome)
+    settings = _settings(ranks, nodes, deadline, lab, changes) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
+    return finish(LabRun(folder, [case.line() for case in cases], outcome, settings))
+
+
+@contextlib.contextmanager
+def own_memory() -> Iterator[Path]:
+    """A folder for the named shared memory of one run: whatever remains in it comes from its ranks."""
     shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
+    try:
+        yield shared
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
 
-    def of_rank(rank: int) -> dict[str, str]:
-        log = str((folder / "logs" / f"rank-{rank}.log").absolute())
-        return (
-            replace(lab, node=rank // each).environment(rank)
-            | {"PSM_LOG_FILE": log, "NCCL_DEBUG_FILE": log, "PSM_DEBUG": debug, "NCCL_DEBUG": debug}
-            | {"PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
-            | {"PSM_SHM_DIR": str(shared)}
-            | extra
-        )
 
-    job = runner.Job(
+def job(
+    folder: Path,
+    ranks: int,
+    command: Sequence[str],
+    environment: Callable[[int], Mapping[str, str]],
+    shared: Path,
+    cases: int,
+    deadline: float,
+    stacks: bool,
+    look: Callable[[list[int]], None] | None = None,
+) -> runner.Job:
+    """The job of ranks that read the cases in ``folder``, and have ``shared`` for their named shared memory."""
+    return runner.Job(
         ranks,
-        lambda _rank: [str(executable)],
-        of_rank,
+        lambda _rank: command,
+        environment,
         folder,
         deadline,
         input=lambda rank: cases_file(folder, rank),
         stacks=stacks,
         shared_memory=shared,
-        reports=len(cases),
+        reports=cases,
+        look=look,
     )
-    reaped: list[str] = []
-    try:
-        outcome = runner.run(job, watch)
-        if outcome.shared_memory:
-            # The reaper removes what killed ranks could not; what remains is a leak.
-            reaped = _reap(executable, shared)
-            outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
-    settings = {
-        "ranks": ranks,
-        "nodes": nodes,
-        "deadline": deadline,
-        "cuda": f"{lab.path}, CUDA {lab.runtime}, driver {lab.driver}" if isinstance(lab, RealCuda) else "emulated",
-        "faults": lab.faults,
-        "differs": {str(k): v for k, v in changes.items()},
-        "reaped": reaped,
-        "idle": faults.idle(asked, folder),
-    }
-    return finish(LabRun(folder, [case.line() for case in cases], outcome, settings))
 
 
 def finish(done: LabRun) -> LabRun:
@@ -466,8 +462,10 @@ def _asked(text: str, environment: Mapping[str, str], ranks: int) -> list[faults
     return faults.check(text, faults.sites(plugin), ranks)
 
 
-def _reap(executable: Path, folder: Path) -> list[str]:
-    """Remove the segments of dead owners from ``folder`` by libpsm's reaper, and return their names."""
+def _reap(executable: Path, folder: Path, outcome: runner.Outcome) -> list[str]:
+    """Remove the segments of dead owners from ``folder`` by libpsm's reaper, and return their names. What remains is a leak."""
+    if not outcome.shared_memory:
+        return []
     done = subprocess.run(
         [str(executable), "reap"],
         env=os.environ | {"PSM_SHM_DIR": str(folder)},
@@ -476,7 +474,48 @@ def _reap(executable: Path, folder: Path) -> list[str]:
         timeout=60,
         check=False,
     )
-    return done.stdout.split()
+    reaped = done.stdout.split()
+    outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
+    return reaped
+
+
+def _struck(emulation: Emulation | RealCuda | None, names: Iterable[str], folder: Path) -> Emulation | RealCuda:
+    """How the ranks of a run see CUDA, with the faults that make the mistakes of its variants."""
+    lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
+    texts = (lab.faults, _mistakes(names))
+    return replace(lab, folder=folder / "records", faults=";".join(text for text in texts if text))
+
+
+def _placed(
+    lab: Emulation | RealCuda, machine: Machine | None, nodes: int, folder: Path
+) -> tuple[Emulation | RealCuda, int]:
+    """The GPUs of a node, and how many there are; those of a machine are described in the folder of the run."""
+    if isinstance(lab, RealCuda):
+        return lab, lab.devices
+    if nodes > 1:
+        machine = replace(machine or Machine(8), nodes=nodes)
+    if machine is None:
+        return lab, 8
+    (folder / "topology.toml").write_text(machine.toml())
+    return replace(lab, topology=folder / "topology.toml"), machine.gpus
+
+
+def _settings(
+    ranks: int, nodes: int, deadline: float, lab: Emulation | RealCuda, changes: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What result.json keeps of the arguments of a run."""
+    return {
+        "ranks": ranks,
+        "nodes": nodes,
+        "deadline": deadline,
+        "cuda": f"{lab.path}, CUDA {lab.runtime}, driver {lab.driver}" if isinstance(lab, RealCuda) else "emulated",
+        "faults": lab.faults,
+        "differs": {str(k): v for k, v in changes.items()},
+    }
+
+
+def _log_files(folder: Path, rank: int) -> dict[str, str]:
+    return dict.fromkeys(("PSM_LOG_FILE", "NCCL_DEBUG_FILE"), str(log_file(folder, rank)))
 
 
 def _mistakes(names: Iterable[str]) -> str:

@@ -16,7 +16,6 @@ __all__ = [
     "COMM",
     "DATATYPES",
     "EVENT",
-    "EVENT_TYPES",
     "FUNCTIONS",
     "KERNEL",
     "KERNEL_PHASE",
@@ -167,10 +166,6 @@ def phase_name(u: Any) -> str:
 
 # ---- words ----
 
-EVENT_TYPES = (
-    "group", "coll", "p2p", "proxy_op", "proxy_step", "proxy_ctrl", "kernel_ch", "net", "group_api", "coll_api", "p2p_api",
-    "kernel_launch", "ce_coll", "ce_sync", "ce_batch", "kernel_phase",
-)  # fmt: skip
 FUNCTIONS = (
     "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv", "AlltoAll", "Scatter",
     "Gather",

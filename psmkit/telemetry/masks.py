@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.telemetry.errors import TelemetryError
-from psmkit.telemetry.layout import EVENT_TYPES
+from psmkit.telemetry.kinds import DEFAULT, EVENT_TYPES
 
 __all__ = ["mask_of"]
 
@@ -13,8 +13,7 @@ _KERNEL, _PHASE = 1 << 6, 1 << 15
 _WORDS = {
     "all": _ALL,
     "none": 0,
-    # The plugin's default: without proxy_ctrl, kernel_ch, kernel_phase and net.
-    "default": _ALL & ~(1 << 5 | _KERNEL | 1 << 7 | _PHASE),
+    "default": DEFAULT,
 }
 
 

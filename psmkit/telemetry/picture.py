@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -260,6 +260,14 @@ class _Axis:
         return step, [at for begin, end in self.pieces for at in range(begin, end + 1, step)]
 
 
+def _legend(kinds: set[str]) -> Iterator[str]:
+    at = 12
+    for kind, (colour, words) in _KINDS.items():
+        if kind in kinds:
+            yield f'<rect x="{at}" y="32" width="12" height="9" fill="{colour}"/><text x="{at + 16}" y="40">{escape(words)}</text>'
+            at += 34 + 6 * len(words)
+
+
 def _draw(bars: list[_Bar], title: str) -> str:
     lanes: dict[tuple[int, tuple[int, int, str]], int] = {}
     bands: dict[int, tuple[int, int]] = {}
@@ -286,13 +294,7 @@ def _draw(bars: list[_Bar], title: str) -> str:
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="12" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
-    at = 12
-    for kind, (colour, words) in _KINDS.items():
-        if any(b.kind == kind for b in bars):
-            out.append(
-                f'<rect x="{at}" y="32" width="12" height="9" fill="{colour}"/><text x="{at + 16}" y="40">{escape(words)}</text>'
-            )
-            at += 34 + 6 * len(words)
+    out += _legend({b.kind for b in bars})
     step, lines = x.grid()
     bottom = y - _GAP + 4
     out += [f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#ececec"/>' for t in lines]

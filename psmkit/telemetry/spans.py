@@ -18,13 +18,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.layout import (
     ALGORITHMS,
     API,
     CE,
     COLL,
     DATATYPES,
-    EVENT_TYPES,
     FUNCTIONS,
     KERNEL,
     KERNEL_PHASE,

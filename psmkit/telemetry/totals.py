@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, EVENT_TYPES, FUNCTIONS, PHASES, PROTOCOLS
+from psmkit.telemetry.kinds import EVENT_TYPES
+from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, FUNCTIONS, PHASES, PROTOCOLS
 from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric
 from psmkit.telemetry.reader import fit
 from psmkit.telemetry.take import Array, Take, text, word

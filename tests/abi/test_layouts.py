@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.model.results import RESULTS
 from tests.abi import layouts
 from tests.abi.layouts import Unit
 from tests.abi.units import ABI, COMPILERS, FACTS, HEADERS, MOVING, ROOT, compare, compiled, constants, source, tables
@@ -57,6 +58,12 @@ def test_a_fact_that_differs_from_the_sheet_is_found() -> None:
         "env v1 dropped",
         "lookups 2.4.2",
     ]
+
+
+def test_the_names_of_results_are_those_of_the_facts() -> None:
+    newest = FACTS["enums"]["ncclResult_t"][-1][2]
+    assert {name: newest[name] for name in RESULTS} == {name: at for at, name in enumerate(RESULTS)}
+    assert len(RESULTS) == newest["ncclNumResults"]
 
 
 def test_the_file_of_the_facts_has_a_line_for_each_member() -> None:

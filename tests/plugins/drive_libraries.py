@@ -57,14 +57,14 @@ def _compile(library: Path, *sources: str, only: bool = False) -> Path:
 
 def plugin(folder: Path) -> Path:
     """The plugin: BROKEN in the environment says how, and without it, it is right."""
-    return _compile(folder / "libnccl-net-broken.so", "net.c", "tables.c", "collnet.c")
+    return _compile(folder / "libnccl-net-broken.so", "net.c", "memory.c", "tables.c", "collnet.c")
 
 
 def plugin_of(folder: Path, version: int) -> Path:
     """The plugin with one version of the table alone."""
     names = folder / f"v{version}.map"
     names.write_text(f"{{ global: ncclNetPlugin_v{version}; local: *; }};\n")
-    objects = [folder / "net.o", folder / "tables.o"]
+    objects = [folder / f"{name}.o" for name in ("net", "memory", "tables")]
     for made in objects:
         if not made.exists():
             _compile(made, f"{made.stem}.c", only=True)

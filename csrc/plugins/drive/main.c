@@ -109,9 +109,7 @@ void report_check(uint64_t begun)
 
 const char *result_name(ncclResult_t result)
 {
-    static const char *const names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
-                                        "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
-                                        "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+    static const char *const names[] = {PSM_ABI_RESULT_NAMES};
     static char other[32];
     if ((unsigned)result < sizeof names / sizeof names[0]) return names[result];
     snprintf(other, sizeof other, "result %d", (int)result);

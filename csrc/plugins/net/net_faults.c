@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "front.h"
+#include "psm_abi_versions.h"
 
-static const char *const result_names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
-                                           "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
-                                           "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+static const char *const result_names[] = {PSM_ABI_RESULT_NAMES};
 
 bool net_fault_number(const char *site, const char *name, int64_t *value)
 {

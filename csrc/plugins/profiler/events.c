@@ -482,7 +482,7 @@ void prof_record(uint64_t handle, int state, const struct prof_args *args)
     struct prof_comm *comm = handle ? comm_of_handle(handle) : NULL;
     struct prof_thread *thread = comm ? prof_thread() : NULL;
     struct prof_local *local = thread ? prof_local(thread, comm) : NULL;
-    if (!local || state < 0 || state > ncclProfilerKernelPhaseStop) return;
+    if (!local || state < 0 || state >= PSM_ABI_PROFILER_STATES) return;
     uint32_t w = prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle));
     atomic_store(&local->inside, 1u << w);
     struct rec_slot *slot = row_of(comm, handle, w);

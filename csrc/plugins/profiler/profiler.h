@@ -8,6 +8,7 @@
 #define PSM_PROFILER_H
 
 #include "psm_abi/profiler.h"
+#include "psm_abi_versions.h"
 #include "record_format.h"
 #include "window.h"
 
@@ -245,11 +246,11 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
 void *prof_commit(struct prof_new *made);
 void prof_stop(uint64_t handle);
 
+#define ARG(type, field) type field;
 struct prof_args {
-    uint64_t bytes, ptimer;
-    int steps, appended;
-    const void *data;
+    PSM_ABI_PROFILER_ARGS(ARG)
 };
+#undef ARG
 void prof_record(uint64_t handle, int state, const struct prof_args *args);
 /* What is known about a net plugin's event; data of unknown plugins is not read. */
 void prof_net_data(struct psm_prof_event *event, int64_t id, const void *data);

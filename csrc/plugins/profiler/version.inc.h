@@ -6,6 +6,12 @@
 #define NAMED(name)    JOIN(name##_v, VERSION, )
 #define TYPE(name)     JOIN(ncclProfiler##name##_v, VERSION, _t)
 
+#define STATE_ARGS JOIN(PSM_ABI_PROFILER_STATE_ARGS_V, VERSION, )
+#define ARGS_OF(state, moves)                                                                                          \
+    case state:                                                                                                        \
+        moves break;
+#define ARG(field, member) a.field = args->member;
+
 #if VERSION == 1
 #define FUNC(x)     number((x), PSM_PROF_FUNCS)
 #define DATATYPE(x) number((x), 12)
@@ -164,22 +170,11 @@ static ncclResult_t NAMED(record)(void *handle, ncclProfilerEventState_t state, 
 {
     /* NCCL wrote only the member of this state; others may not exist. */
     struct prof_args a = {0};
-    if (args && state >= ncclProfilerProxyCtrlIdle && state <= ncclProfilerProxyCtrlAppendEnd)
-        a.appended = args->proxyCtrl.appendedProxyOps;
-#if VERSION <= 3
-    else if (args && state >= 0 && state <= ncclProfilerProxyOpRecvDone) {
-        a.bytes = args->proxyOp.transSize;
-        a.steps = args->proxyOp.steps;
+    switch (args ? (int)state : -1) {
+        STATE_ARGS(ARGS_OF, ARG)
+    default:
+        break;
     }
-#else
-    else if (args && (state == ncclProfilerProxyStepSendPeerWait_v4 ||
-                      (state >= ncclProfilerProxyStepSendGPUWait && state <= ncclProfilerProxyStepRecvGPUWait)))
-        a.bytes = args->proxyStep.transSize;
-    else if (args && state == ncclProfilerNetPluginUpdate)
-        a.data = args->netPlugin.data;
-    else if (args && (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop))
-        a.ptimer = args->kernelCh.pTimer;
-#endif
     prof_record((uint64_t)(uintptr_t)handle, (int)state, args ? &a : NULL);
     return ncclSuccess;
 }
@@ -207,6 +202,9 @@ static ncclResult_t NAMED(init)(void **context, uint64_t hash, int *mask, const 
 __attribute__((visibility("default"))) PSM_ABI_TABLE JOIN(ncclProfiler_v, VERSION, _t)
     NAMED(ncclProfiler) = {"PSM", NAMED(init), NAMED(start), stop, NAMED(record), prof_comm_finalize};
 
+#undef STATE_ARGS
+#undef ARGS_OF
+#undef ARG
 #undef TAG
 #undef FUNC
 #undef DATATYPE

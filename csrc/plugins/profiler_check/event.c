@@ -51,25 +51,23 @@ void event_read(int version, const void *record, struct event *e)
         read_v##n(record, e);                                                                                          \
         break;
         PSM_ABI_PROFILER_VERSIONS(READ)
+#undef READ
     default:
         break;
     }
 }
 
-void event_write(int version, const struct event *e, union event_record *record, char (*words)[EVENT_WORD])
+void event_write(int version, const struct event *e, union event_record *record, event_words words)
 {
     memset(record, 0, sizeof *record);
-    memcpy(words[0], e->func, EVENT_WORD);
-    memcpy(words[1], e->datatype, EVENT_WORD);
-    memcpy(words[2], e->algo, EVENT_WORD);
-    memcpy(words[3], e->proto, EVENT_WORD);
-    memcpy(words[4], e->name, EVENT_WORD);
+    memcpy(words, e->words, sizeof e->words);
     switch (version) {
 #define WRITE(n)                                                                                                       \
     case n:                                                                                                            \
         write_v##n(e, &record->v##n, words);                                                                           \
         break;
         PSM_ABI_PROFILER_VERSIONS(WRITE)
+#undef WRITE
     default:
         break;
     }
@@ -93,51 +91,52 @@ size_t event_args_size(int version)
     return sizes[version];
 }
 
-static bool of_control(int state)
-{
-    return state >= ncclProfilerProxyCtrlIdle && state <= ncclProfilerProxyCtrlAppendEnd;
-}
+#define CASE(state, moves)                                                                                             \
+    case state:                                                                                                        \
+        moves break;
+#define READ(field, member)  a->field = (__typeof__(a->field))r->member;
+#define WRITE(field, member) r->member = (__typeof__(r->member))a->field;
+#define CODEC(n)                                                                                                       \
+    static void args_read_v##n(int state, const ncclProfilerEventStateArgs_v##n##_t *r, struct event_args *a)          \
+    {                                                                                                                  \
+        switch (state) {                                                                                               \
+            PSM_ABI_PROFILER_STATE_ARGS_V##n(CASE, READ) default : break;                                              \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void args_write_v##n(int state, const struct event_args *a, ncclProfilerEventStateArgs_v##n##_t *r)         \
+    {                                                                                                                  \
+        switch (state) {                                                                                               \
+            PSM_ABI_PROFILER_STATE_ARGS_V##n(CASE, WRITE) default : break;                                             \
+        }                                                                                                              \
+    }
+PSM_ABI_PROFILER_VERSIONS(CODEC)
 
 void event_args_read(int version, int state, const void *record, struct event_args *a)
 {
     memset(a, 0, sizeof *a);
     a->none = record == NULL;
     if (!record) return;
-    if (version <= 3) {
-        const ncclProfilerEventStateArgs_v3_t *r = record;
-        if (of_control(state)) {
-            a->appended = r->proxyCtrl.appendedProxyOps;
-        } else if (state <= ncclProfilerProxyOpRecvDone) {
-            a->bytes = r->proxyOp.transSize;
-            a->steps = r->proxyOp.steps;
-        }
-        return;
+    switch (version) {
+#define READ_ARGS(n)                                                                                                   \
+    case n:                                                                                                            \
+        args_read_v##n(state, record, a);                                                                              \
+        break;
+        PSM_ABI_PROFILER_VERSIONS(READ_ARGS)
+    default:
+        break;
     }
-    const ncclProfilerEventStateArgs_v4_t *r = record;
-    if (of_control(state))
-        a->appended = r->proxyCtrl.appendedProxyOps;
-    else if (state == ncclProfilerNetPluginUpdate)
-        a->data = r->netPlugin.data;
-    else if (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop)
-        a->ptimer = r->kernelCh.pTimer;
-    else if (event_has_state(version, event_kind(ncclProfileProxyStep), state))
-        a->bytes = r->proxyStep.transSize;
 }
 
 void event_args_write(int version, int state, const struct event_args *a, union event_args_record *record)
 {
     memset(record, 0, sizeof *record);
-    if (of_control(state) && version <= 3)
-        record->v3.proxyCtrl.appendedProxyOps = a->appended;
-    else if (of_control(state))
-        record->v4.proxyCtrl.appendedProxyOps = a->appended;
-    else if (version <= 3) {
-        record->v3.proxyOp.transSize = a->bytes;
-        record->v3.proxyOp.steps = a->steps;
-    } else if (state == ncclProfilerNetPluginUpdate)
-        record->v4.netPlugin.data = a->data;
-    else if (state == ncclProfilerKernelChStop || state == ncclProfilerKernelPhaseStop)
-        record->v4.kernelCh.pTimer = a->ptimer;
-    else
-        record->v4.proxyStep.transSize = a->bytes;
+    switch (version) {
+#define WRITE_ARGS(n)                                                                                                  \
+    case n:                                                                                                            \
+        args_write_v##n(state, a, &record->v##n);                                                                      \
+        break;
+        PSM_ABI_PROFILER_VERSIONS(WRITE_ARGS)
+    default:
+        break;
+    }
 }

@@ -18,21 +18,24 @@ enum {
     EVENT_WORD = 24
 };
 
-/* A descriptor. Which of its members is which of a descriptor: profiler_kinds of psmkit/plugins/abi.json. Strings are
- * copies. parent is parentObj, group is parentGroup of v5 and later. */
+/* A descriptor. Its members are profiler_fields of psmkit/plugins/abi.json, profiler_kinds says which of them is which
+ * of a descriptor. Strings are copies: name is the communicator's up to v3, empty: NULL. parent is parentObj, group is
+ * parentGroup of v5 and later. */
+#define FIELD(type, field) type field;
+#define WORD(field)        char field[EVENT_WORD];
+#define COUNT_WORD(field)  +1
+enum { EVENT_WORDS = 0 PSM_ABI_PROFILER_WORDS(COUNT_WORD) };
+typedef char event_words[EVENT_WORDS][EVENT_WORD];
 struct event {
     uint64_t type;
-    void *parent, *group;
-    int rank;
-    char func[EVENT_WORD], datatype[EVENT_WORD], algo[EVENT_WORD], proto[EVENT_WORD];
-    char name[EVENT_WORD]; /* name of the communicator, up to v3, with its hash; empty: NULL */
-    uint64_t hash, seq, count, ptimer, bytes, tag;
-    int64_t net_id;
-    const void *send, *recv;
-    void *data, *stream;
-    int root, peer, pid, steps, chunk, step, depth, ops;
-    uint8_t channels, warps, channel;
-    bool is_send, captured, flag;
+    void *parent;
+    PSM_ABI_PROFILER_FIELDS(FIELD)
+    union {
+        struct {
+            PSM_ABI_PROFILER_WORDS(WORD)
+        };
+        event_words words; /* all of them */
+    };
 };
 
 /* A descriptor of any version, with NCCL's layout. */
@@ -44,11 +47,11 @@ union event_record {
 /* The arguments of a state. */
 struct event_args {
     bool none; /* NULL */
-    size_t bytes;
-    int steps, appended;
-    uint64_t ptimer;
-    void *data;
+    PSM_ABI_PROFILER_ARGS(FIELD)
 };
+#undef FIELD
+#undef WORD
+#undef COUNT_WORD
 union event_args_record {
 #define RECORD(n) ncclProfilerEventStateArgs_v##n##_t v##n;
     PSM_ABI_PROFILER_VERSIONS(RECORD)
@@ -57,8 +60,8 @@ union event_args_record {
 
 /* Reads strings, which must be valid: they are NCCL's own, during startEvent. */
 void event_read(int version, const void *record, struct event *e);
-/* words: room for 5 strings of EVENT_WORD bytes that the record points into. */
-void event_write(int version, const struct event *e, union event_record *record, char (*words)[EVENT_WORD]);
+/* words: room for the strings, which the record points into. */
+void event_write(int version, const struct event *e, union event_record *record, event_words words);
 size_t event_record_size(int version);
 void event_args_read(int version, int state, const void *record, struct event_args *a);
 void event_args_write(int version, int state, const struct event_args *a, union event_args_record *record);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum type { INT, BYTE, FLAG, U64, HEX, I64, SIZE, WORD };
+enum type { INT, BYTE, FLAG, U64, HEX, I64, WORD };
 
 struct member {
     const char *key;
@@ -15,50 +15,20 @@ struct member {
 };
 #define MEMBER(key, type, member, of)                                                                                  \
     {key, type, offsetof(struct stream_line, member), sizeof(((struct stream_line *)0)->member), 1u << (of)}
+#define OF_START(key, type, field) MEMBER(key, type, e.field, STREAM_START),
+#define OF_STATE(key, type, field) MEMBER(key, type, args.field, STREAM_STATE),
 static const struct member members[] = {
     MEMBER("parent", U64, parent, STREAM_START),
     MEMBER("group", U64, group, STREAM_START),
     MEMBER("foreign", FLAG, foreign, STREAM_START),
-    MEMBER("rank", INT, e.rank, STREAM_START),
-    MEMBER("func", WORD, e.func, STREAM_START),
-    MEMBER("datatype", WORD, e.datatype, STREAM_START),
-    MEMBER("algo", WORD, e.algo, STREAM_START),
-    MEMBER("proto", WORD, e.proto, STREAM_START),
-    MEMBER("name", WORD, e.name, STREAM_START),
-    MEMBER("comm", HEX, e.hash, STREAM_START),
-    MEMBER("seq", U64, e.seq, STREAM_START),
-    MEMBER("count", U64, e.count, STREAM_START),
-    MEMBER("root", INT, e.root, STREAM_START),
-    MEMBER("peer", INT, e.peer, STREAM_START),
-    MEMBER("channels", BYTE, e.channels, STREAM_START),
-    MEMBER("warps", BYTE, e.warps, STREAM_START),
-    MEMBER("channel", BYTE, e.channel, STREAM_START),
-    MEMBER("steps", INT, e.steps, STREAM_START),
-    MEMBER("chunk", INT, e.chunk, STREAM_START),
-    MEMBER("send", FLAG, e.is_send, STREAM_START),
-    MEMBER("step", INT, e.step, STREAM_START),
-    MEMBER("ptimer", U64, e.ptimer, STREAM_START),
-    MEMBER("net", I64, e.net_id, STREAM_START),
-    MEMBER("depth", INT, e.depth, STREAM_START),
-    MEMBER("captured", FLAG, e.captured, STREAM_START),
-    MEMBER("ops", INT, e.ops, STREAM_START),
-    MEMBER("bytes", U64, e.bytes, STREAM_START),
-    MEMBER("flag", FLAG, e.flag, STREAM_START),
-    MEMBER("tag", U64, e.tag, STREAM_START),
-    MEMBER("none", FLAG, args.none, STREAM_STATE),
-    MEMBER("bytes", SIZE, args.bytes, STREAM_STATE),
-    MEMBER("steps", INT, args.steps, STREAM_STATE),
-    MEMBER("appended", INT, args.appended, STREAM_STATE),
-    MEMBER("ptimer", U64, args.ptimer, STREAM_STATE),
-    MEMBER("comm", HEX, hash, STREAM_INIT),
+    PSM_ABI_PROFILER_FIELDS_RECORDED(OF_START) MEMBER("none", FLAG, args.none, STREAM_STATE),
+    PSM_ABI_PROFILER_ARGS_RECORDED(OF_STATE) MEMBER("comm", HEX, hash, STREAM_INIT),
     MEMBER("nodes", INT, nodes, STREAM_INIT),
     MEMBER("ranks", INT, ranks, STREAM_INIT),
     MEMBER("rank", INT, rank, STREAM_INIT),
     MEMBER("name", WORD, name, STREAM_INIT),
 };
 static const char *const words[] = {"init", "start", "state", "stop", "finalize"};
-
-_Static_assert(sizeof(size_t) == sizeof(uint64_t), "SIZE is read as U64");
 
 static size_t put_member(const struct member *m, const struct stream_line *line, char *out, size_t size)
 {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "net/net.h"
+#include "psm_abi_versions.h"
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_open, "net.open", "the first connection of a process opens its network");
@@ -184,9 +185,7 @@ ncclResult_t psm_net_irecv(const struct psm_net *net, void *comm, void *data, si
 psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const char *call, const char *stage, int rank,
                         int peer)
 {
-    static const char *const names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
-                                        "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
-                                        "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+    static const char *const names[] = {PSM_ABI_RESULT_NAMES};
     psm_status status = PSM_ERR_SYSTEM;
     const char *name = (unsigned)result < sizeof names / sizeof *names ? names[result] : "unknown result";
     const char *hint = "see its log";

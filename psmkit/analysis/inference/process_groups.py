@@ -156,6 +156,18 @@ def group_rank(event: Event) -> Named | None:
     return Named(rank, basis=event.name, comm=comm)
 
 
+def _join(loose: Group, group: Group) -> None:
+    """Add timeouts without a group: in releases without status lines, they occur beside status lines of other ranks."""
+    for rank, member in loose.members.items():
+        if member.timeout is not None:
+            group.member(rank).timeout = group.member(rank).timeout or member.timeout
+    group.first = group.first or loose.first
+    group.ratios |= loose.ratios
+    group.own.update(loose.own)
+    group.doubled |= loose.doubled
+    group.within |= loose.within and not group.default
+
+
 def groups_of(job: Job, events: list[Event]) -> list[Group]:
     """Timeouts name no group: each is matched with the status line of the same rank about the same work."""
     out: dict[str | None, Group] = {}
@@ -201,19 +213,8 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
         source = event.fields.get("from_rank")
         if event.name == "torch.dump.timeout_signal":
             group.signalled.add(source if isinstance(source, int) else rank)
-    # In releases without status lines, timeouts occur beside status lines of other ranks: one group holds both.
-    loose = out.get(None)
-    if loose is not None and len(out) == 2:
-        key = next(k for k in out if k is not None)
-        for rank, member in loose.members.items():
-            if member.timeout is not None:
-                out[key].member(rank).timeout = out[key].member(rank).timeout or member.timeout
-        out[key].first = out[key].first or loose.first
-        out[key].ratios |= loose.ratios
-        out[key].own.update(loose.own)
-        out[key].doubled |= loose.doubled
-        out[key].within |= loose.within and not out[key].default
-        del out[None]
+    if len(out) == 2 and None in out:
+        _join(out.pop(None), *out.values())
     for group in out.values():
         if group.within:
             _count_within(group)

@@ -18,6 +18,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.results import RESULTS
 from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
@@ -31,17 +32,6 @@ _MOST = 8
 #: Backends whose messages both ends number equally. Another plugin behind ours may use the receives of a group in another order.
 _COUNTED = frozenset({"socket", "shm"})
 _MISSING = ". There is no record of the other end: its process left none, or closed the connection normally"
-#: ncclResult_t.
-_RESULTS = {
-    1: "ncclUnhandledCudaError",
-    2: "ncclSystemError",
-    3: "ncclInternalError",
-    4: "ncclInvalidArgument",
-    5: "ncclInvalidUsage",
-    6: "ncclRemoteError",
-    7: "ncclInProgress",
-    8: "ncclTimeout",
-}
 
 
 class _Row:
@@ -232,7 +222,7 @@ def _told(end: _End) -> str:
 
 
 def _error(value: int) -> str:
-    return _RESULTS.get(value, f"error {value}")
+    return RESULTS[value] if 0 < value < len(RESULTS) else f"error {value}"
 
 
 def _seconds(ns: int) -> str:

@@ -3,7 +3,6 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "net.h"
@@ -32,15 +30,6 @@ struct post {
 
 struct listener {
     int fd, open;
-};
-
-struct mr {
-    uint8_t *base;
-    size_t size;
-    int type;
-    void *comm;
-    struct mr *next;
-    bool dead;
 };
 
 struct request {
@@ -78,7 +67,6 @@ struct handle {
 };
 
 static ncclDebugLogger_t log_line;
-static struct mr *registered;
 static int lives; /* contexts */
 static int virtuals;
 static ncclProfilerCallback_t profiler;
@@ -90,7 +78,7 @@ bool broken(const char *name)
     return what && strcmp(what, name) == 0;
 }
 
-static ncclResult_t fail(ncclResult_t result, const char *what)
+ncclResult_t net_fail(ncclResult_t result, const char *what)
 {
     if (log_line) log_line(NCCL_LOG_WARN, NCCL_NET, __FILE__, __LINE__, "NET/Broken : %s: %s", what, strerror(errno));
     return result;
@@ -114,7 +102,7 @@ static void start_thread(void)
 ncclResult_t net_init(void **context, ncclDebugLogger_t logger)
 {
     log_line = logger;
-    if (broken("init-fails")) return fail(ncclSystemError, "there is no network");
+    if (broken("init-fails")) return net_fail(ncclSystemError, "there is no network");
     if (broken("init-exits")) exit(3);
     if (broken("init-thread") && lives == 0) start_thread();
     lives++;
@@ -158,11 +146,11 @@ ncclResult_t net_listen(void *context, int dev, void *handle, void **listener)
     struct listener *l = calloc(1, sizeof *l);
     struct handle *h = handle;
     (void)context, (void)dev;
-    if (torn) return fail(ncclInternalError, "listen after finalize of another context");
+    if (torn) return net_fail(ncclInternalError, "listen after finalize of another context");
     l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (bind(l->fd, (struct sockaddr *)&address, n) != 0 || listen(l->fd, 64) != 0 ||
         getsockname(l->fd, (struct sockaddr *)&address, &n) != 0)
-        return fail(ncclSystemError, "listen");
+        return net_fail(ncclSystemError, "listen");
     not_blocking(l->fd);
     memset(h, 0, sizeof *h);
     h->port = ntohs(address.sin_port);
@@ -192,7 +180,7 @@ ncclResult_t net_connect(void *context, int dev, void *handle, void **comm)
         to.sin_port = htons((uint16_t)h->port);
         not_blocking(fd);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)
-            return fail(ncclSystemError, "connect");
+            return net_fail(ncclSystemError, "connect");
         h->connecting = comm_of(fd, true);
         if (!broken("connect-blocks")) return ncclSuccess;
     }
@@ -200,7 +188,7 @@ ncclResult_t net_connect(void *context, int dev, void *handle, void **comm)
     struct pollfd wait = {c->fd, broken("connect-blocks") ? POLLIN : POLLOUT, 0};
     if (poll(&wait, 1, broken("connect-blocks") ? -1 : 0) == 0) return ncclSuccess;
     if (broken("connect-never")) return ncclSuccess;
-    if (broken("connect-fails")) return fail(ncclRemoteError, "connect");
+    if (broken("connect-fails")) return net_fail(ncclRemoteError, "connect");
     if (broken("thread-leak")) start_thread();
     *comm = c;
     h->connecting = NULL;
@@ -215,8 +203,8 @@ ncclResult_t net_accept(void *listener, void **comm)
     struct pollfd wait = {l->fd, POLLIN, 0};
     if (broken("accept-blocks")) poll(&wait, 1, -1);
     int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0 && broken("accept-early")) return fail(ncclSystemError, "accept");
-    if (fd < 0) return errno == EAGAIN ? ncclSuccess : fail(ncclSystemError, "accept");
+    if (fd < 0 && broken("accept-early")) return net_fail(ncclSystemError, "accept");
+    if (fd < 0) return errno == EAGAIN ? ncclSuccess : net_fail(ncclSystemError, "accept");
     not_blocking(fd);
     struct comm *c = comm_of(fd, false);
     c->listener = l;
@@ -253,69 +241,14 @@ ncclResult_t net_close_recv(void *comm)
 ncclResult_t net_close_listen(void *listener)
 {
     struct listener *l = listener;
-    if (broken("close-busy") && l->open) return fail(ncclInternalError, "closeListen with connections");
+    if (broken("close-busy") && l->open) return net_fail(ncclInternalError, "closeListen with connections");
     close(l->fd);
     l->open = -1;
     if (!broken("close-order")) free(l);
     return ncclSuccess;
 }
 
-/* ---- memory ---- */
-
-ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **mhandle)
-{
-    struct mr *m = calloc(1, sizeof *m);
-    if (broken("reg-aligned") && (uintptr_t)data % 64) return fail(ncclInvalidArgument, "regMr of unaligned memory");
-    *m = (struct mr){data, size, type, comm, registered, false};
-    registered = m;
-    *mhandle = m;
-    return ncclSuccess;
-}
-
-ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **mhandle)
-{
-    struct stat s;
-    (void)offset;
-    if (fstat(fd, &s) != 0 || broken("dmabuf-fails")) return fail(ncclSystemError, "regMrDmaBuf");
-    return net_reg(comm, data, size, type, mhandle);
-}
-
-ncclResult_t net_dereg(void *comm, void *mhandle)
-{
-    struct mr *m = mhandle, **at = &registered;
-    (void)comm;
-    if (broken("dereg-all")) /* with all that overlap it */
-        for (struct mr *other = registered; other; other = other->next)
-            if (other->base < m->base + m->size && m->base < other->base + other->size) other->dead = true;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-    free(m);
-    return ncclSuccess;
-}
-
-static ncclResult_t within(struct comm *c, void *mhandle, uint8_t **data, size_t size)
-{
-    struct mr *m = mhandle;
-    if (!m) return ncclSuccess;
-    if (m->dead || *data < m->base || *data + size > m->base + m->size)
-        return fail(ncclInvalidArgument, "memory that is not registered");
-    if (broken("reg-local") && m->comm != c) return fail(ncclInvalidArgument, "memory of another connection");
-    if (broken("reg-offset")) *data = m->base;
-    return ncclSuccess;
-}
-
 /* ---- data ---- */
-
-/* A GPU's memory goes through a buffer: no kernel reads it by itself. */
-static int (*copy_gpu)(void *, const void *, size_t, int);
-static uint8_t *staged(void *mhandle, uint8_t *data, size_t size, bool read_it)
-{
-    if (!mhandle || ((struct mr *)mhandle)->type != NCCL_PTR_CUDA) return NULL;
-    if (!copy_gpu) *(void **)&copy_gpu = dlsym(RTLD_DEFAULT, "cudaMemcpy");
-    uint8_t *buffer = malloc(size + 1);
-    if (read_it && copy_gpu(buffer, data, size, 4) != 0) abort();
-    return buffer;
-}
 
 static struct request *new_request(struct comm *c)
 {
@@ -357,7 +290,7 @@ static ncclResult_t progress_sender(struct comm *c)
             k = some(c, true, (char *)&r->header + r->sent, head - r->sent);
         else
             k = some(c, true, r->data[0] + (r->sent - head), size - (r->sent - head));
-        if (k < 0) return fail(ncclRemoteError, "send");
+        if (k < 0) return net_fail(ncclRemoteError, "send");
         r->sent += (size_t)k;
         if (r->sent == head + size) {
             if (r->gpu[0]) free(r->data[0]);
@@ -377,8 +310,7 @@ static void complete(struct comm *c, struct request *r, uint32_t slot, size_t si
     if (!r->done) r->got[slot] = broken("posted-size") ? r->posted[slot] : size;
     if (broken("wrong-data") && size > 1 << 20) data[size / 2] ^= 0x40;
     if (r->gpu[slot]) {
-        if (copy_gpu(r->gpu[slot], data, size, 4) != 0) abort();
-        free(data);
+        net_unstage(r->gpu[slot], data, size);
     }
     if (--r->left == 0) {
         r->done = true;
@@ -417,7 +349,7 @@ static ncclResult_t progress_receiver(struct comm *c)
         size_t head = sizeof c->header;
         if (c->got < head) {
             if ((k = some(c, false, (char *)&c->header + c->got, head - c->got)) < 0)
-                return fail(ncclRemoteError, "recv");
+                return net_fail(ncclRemoteError, "recv");
             c->got += (size_t)k;
             if (c->got < head) break;
             if (broken("recv-early")) {
@@ -430,7 +362,7 @@ static ncclResult_t progress_receiver(struct comm *c)
         struct request *r = target(c);
         size_t at = c->got - head;
         if ((k = some(c, false, r->data[c->header.slot] + at, c->header.size - at)) < 0)
-            return fail(ncclRemoteError, "recv");
+            return net_fail(ncclRemoteError, "recv");
         c->got += (size_t)k;
         if (c->got < head + c->header.size) {
             if (k == 0) break;
@@ -466,7 +398,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *mhand
     uint8_t *bytes = data;
     uint32_t group;
     *request = NULL;
-    ncclResult_t result = within(c, mhandle, &bytes, size);
+    ncclResult_t result = net_within(c, mhandle, &bytes, size);
     if (result == ncclSuccess) result = progress_sender(c);
     if (result != ncclSuccess) return result;
     int used = 0;
@@ -480,7 +412,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *mhand
         if (broken("truncates"))
             size = p->size[slot];
         else if (!broken("overflows"))
-            return fail(ncclInvalidUsage, "isend of more than the irecv has room for");
+            return net_fail(ncclInvalidUsage, "isend of more than the irecv has room for");
     }
     struct request *r = new_request(c);
     if (!r) return ncclSuccess;
@@ -490,7 +422,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *mhand
         return ncclSuccess;
     }
     r->data[0] = bytes;
-    uint8_t *buffer = staged(mhandle, bytes, size, true);
+    uint8_t *buffer = net_staged(mhandle, bytes, size, true);
     if (buffer) r->gpu[0] = bytes, r->data[0] = buffer;
     r->header = (struct header){group, (uint32_t)slot, size};
     p->taken[slot] = 1;
@@ -532,8 +464,8 @@ ncclResult_t net_irecv(void *comm, int n, void **data, const size_t *sizes, cons
     for (int i = 0; i < n; i++) {
         r->data[i] = data[i];
         r->posted[i] = sizes[i];
-        if ((result = within(c, mhandles[i], &r->data[i], sizes[i])) != ncclSuccess) return result;
-        uint8_t *buffer = staged(mhandles[i], r->data[i], sizes[i], false);
+        if ((result = net_within(c, mhandles[i], &r->data[i], sizes[i])) != ncclSuccess) return result;
+        uint8_t *buffer = net_staged(mhandles[i], r->data[i], sizes[i], false);
         if (buffer) r->gpu[i] = r->data[i], r->data[i] = buffer;
         p->tag[i] = (uint32_t)tags[i], p->size[i] = (uint32_t)sizes[i];
     }
@@ -574,7 +506,7 @@ bool net_is_virtual(int dev)
 ncclResult_t net_consumed(void *comm, int n, void *request)
 {
     (void)comm, (void)n, (void)request;
-    return broken("consumed-fails") ? fail(ncclInternalError, "irecvConsumed") : ncclSuccess;
+    return broken("consumed-fails") ? net_fail(ncclInternalError, "irecvConsumed") : ncclSuccess;
 }
 
 enum { EVENT_ID = 0x42 << 16 | 1 };

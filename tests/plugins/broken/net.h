@@ -33,5 +33,12 @@ ncclResult_t net_test(void *request, int *done, int *sizes);
 ncclResult_t net_close_send(void *comm);
 ncclResult_t net_close_recv(void *comm);
 ncclResult_t net_close_listen(void *listener);
+/* Reports what failed, and returns the result. */
+ncclResult_t net_fail(ncclResult_t result, const char *what);
+/* Whether data lies in its registration for a connection. */
+ncclResult_t net_within(const void *comm, void *mhandle, uint8_t **data, size_t size);
+/* A buffer in place of a GPU's memory, which no kernel reads by itself; NULL: it is memory of the host. */
+uint8_t *net_staged(void *mhandle, uint8_t *data, size_t size, bool read_it);
+void net_unstage(void *gpu, uint8_t *buffer, size_t size); /* copies to the GPU, and frees the buffer */
 
 #endif

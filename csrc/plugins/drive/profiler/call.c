@@ -219,22 +219,12 @@ static void give(const struct room *r)
 /* NCCL's strings are constants: unless the check is about them, they stay valid. */
 static char (*lasting_words(const struct event *e)) [EVENT_WORD] {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static char known[64][5][EVENT_WORD];
+    static event_words known[64];
     static int n;
     pthread_mutex_lock(&lock);
     int i = 0;
-    while (i < n &&
-           (memcmp(known[i][0], e->func, EVENT_WORD) != 0 || memcmp(known[i][1], e->datatype, EVENT_WORD) != 0 ||
-            memcmp(known[i][2], e->algo, EVENT_WORD) != 0 || memcmp(known[i][3], e->proto, EVENT_WORD) != 0 ||
-            memcmp(known[i][4], e->name, EVENT_WORD) != 0))
-        i++;
-    if (i == n && n < 63) {
-        memcpy(known[n][0], e->func, EVENT_WORD);
-        memcpy(known[n][1], e->datatype, EVENT_WORD);
-        memcpy(known[n][2], e->algo, EVENT_WORD);
-        memcpy(known[n][3], e->proto, EVENT_WORD);
-        memcpy(known[n++][4], e->name, EVENT_WORD);
-    }
+    while (i < n && memcmp(known[i], e->words, sizeof e->words) != 0) i++;
+    if (i == n && n < 63) memcpy(known[n++], e->words, sizeof e->words);
     pthread_mutex_unlock(&lock);
     return known[i];
 }

@@ -6,11 +6,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from psmkit.telemetry.kinds import EVENT_TYPES
+
 SLOT = 128
-TYPES = (
-    "group", "coll", "p2p", "proxy_op", "proxy_step", "proxy_ctrl", "kernel_ch", "net", "group_api", "coll_api", "p2p_api",
-    "kernel_launch", "ce_coll", "ce_sync", "ce_batch", "kernel_phase",
-)  # fmt: skip
 STOPPED, FOREIGN, SENDS, CAPTURED, COMPLETE, ORPHAN = (1 << bit for bit in range(6))
 
 
@@ -73,7 +71,7 @@ def read(path: Path) -> list[Row]:
             "=QQiiQQBBBBI", data, at + i * size
         )
         if sequence & 3 == 2 and sequence >> 2 == cycles[i // (n // len(cycles))][1]:
-            name = TYPES[kind] if kind < len(TYPES) else "late"
+            name = EVENT_TYPES[kind] if kind < len(EVENT_TYPES) else "late"
             raw = data[at + i * size + 48 : at + (i + 1) * size]
             rows.append(Row(i, sequence >> 2, start, tid, parent, stop, name, abi, flags, state, raw))
     return rows

@@ -64,7 +64,7 @@ static void *init(uint64_t hash, int rank)
 static void *start(void *context, struct event e)
 {
     union event_record record;
-    char words[5][EVENT_WORD];
+    event_words words;
     void *handle = NULL;
     event_write(version, &e, &record, words);
     if (is("kind") && e.type == ncclProfileProxyCtrl) {
