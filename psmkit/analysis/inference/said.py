@@ -18,6 +18,7 @@ __all__ = ["absent", "headline", "named_ranks", "named_self", "place", "places",
 _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
+_LOOPBACK = ("127.", "::1", "localhost")
 _NOBODY = ("a process", "0 processes")
 
 
@@ -44,11 +45,15 @@ def place(event: Event) -> Named:
 
 
 def places(events: Iterable[Event]) -> list[Named]:
-    """The address that all lines blame, or the processes that they name. A process with its host hides the same one without it."""
+    """The address that all lines blame, or the processes that they name. A process with its host hides the same one without it.
+
+    A loopback address is that of any host.
+    """
     events = list(events)
     addresses = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
     if addresses:
-        return [Named(host=next(iter(addresses)))] if len(addresses) == 1 else []
+        only = next(iter(addresses))
+        return [Named(host=only)] if len(addresses) == 1 and not only.startswith(_LOOPBACK) else []
     found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
     whole = {p.pid for p in found if p.host is not None}
     return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]
