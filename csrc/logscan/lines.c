@@ -13,7 +13,7 @@ static void outside(struct ls_scan *scan, const struct ls_record *at, const char
                             .stream = at->stream,
                             .proc = -1,
                             .thread = -1,
-                            .tag = -1,
+                            .tag = at->tag,
                             .device = INT32_MIN,
                             .repeated = at->repeated};
     bool found = whole ? ls_match_outside(scan, &rec, s, n) : ls_match_inside(scan, &rec, s, n);
@@ -288,26 +288,34 @@ static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t
     return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, room, false);
 }
 
-static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
+/* A copy of a line that may be changed. */
+static const char *scratch(struct ls_scan *scan, const char *s, uint32_t n)
+{
+    if (n > scan->scratch_cap) {
+        char *old = scan->scratch;
+        scan->scratch = ls_realloc(NULL, scan->scratch_cap = n);
+        memcpy(scan->scratch, s, n);
+        free(old);
+    } else if (s != scan->scratch)
+        memcpy(scan->scratch, s, n);
+    return scan->scratch;
+}
+
+/* tag: that of a line that holds this one with others, -1 if there is none. */
+static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut,
+                    int32_t line_tag)
 {
     int level;
     uint32_t body;
-    if (n && memchr(s, 0x1b, n)) {
-        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
-        n = ls_strip_ansi(scan->scratch, s, n, true);
-        s = scan->scratch;
-    } else if (spelled_escape(s, n)) {
-        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
-        n = ls_strip_ansi(scan->scratch, s, n, true);
-        s = scan->scratch;
-    }
-    if (memmem(s, n, LINK, sizeof LINK - 1)) {
-        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
-        n = ls_unlink(scan->scratch, s, n);
-        s = scan->scratch;
-    }
     struct ls_record rec = {
-        .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
+        .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = line_tag, .device = INT32_MIN, .repeated = 1};
+    uint32_t from, end;
+    if (n && ls_boxed(s, n, &from, &end)) {
+        bool own = scan->scratch && s >= scan->scratch && s < scan->scratch + scan->scratch_cap;
+        if (!own) s = scratch(scan, s, end);
+        ls_unbox(scan->scratch + (s - scan->scratch), from);
+        n = end;
+    }
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
     if (tag < 0 && n >= 9) tag = ls_find_nameless(scan, s, n, &level, &body);
     if (tag < 0 && n >= 9) tag = ls_find_ofi(s, n, &level, &body);
@@ -341,6 +349,50 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         if (p.host && isalnum((unsigned char)s[p.host - 1])) damaged(scan, &rec); /* the word before it was cut */
         body = next_body;
     }
+}
+
+/* A text of several lines that a structured log holds on one. Each is read by itself, in this order, with the tag of
+ * the line. */
+static void on_folded(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut,
+                      int32_t tag)
+{
+    uint64_t other = scan->totals.other;
+    ls_ref at = *ref;
+    for (const char *e = s + n; s < e;) {
+        const char *nl = memchr(s, '\n', (size_t)(e - s)), *end = nl ? nl : e;
+        if (end > s) on_text(scan, &at, stream, s, (uint32_t)(end - s), cut && !nl, tag);
+        if (!nl) break;
+        s = nl + 1;
+        at.seq = ++scan->streams.at[stream].seq;
+    }
+    if (scan->totals.other > other) scan->totals.other = other + 1;
+}
+
+static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
+{
+    if ((n && memchr(s, 0x1b, n)) || spelled_escape(s, n)) {
+        s = scratch(scan, s, n);
+        n = ls_strip_ansi(scan->scratch, s, n, true);
+    }
+    if (memmem(s, n, LINK, sizeof LINK - 1)) {
+        s = scratch(scan, s, n);
+        n = ls_unlink(scan->scratch, s, n);
+    }
+    int32_t tag = -1;
+    uint32_t at, len;
+    if (n && *s == '{' && ls_json_rank(s, n, &at, &len)) tag = ls_tag_id(scan, s + at, len);
+    if (!memmem(s, n, "\\n", 2)) {
+        on_text(scan, ref, stream, s, n, cut, tag);
+        return;
+    }
+    s = scratch(scan, s, n);
+    if (tag < 0) {
+        struct ls_prefix p = {0};
+        ls_parse_noise(s, 0, n, &p);
+        tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+    }
+    n = ls_unfold(scan->scratch, n);
+    on_folded(scan, ref, stream, s, n, cut, tag);
 }
 
 /* clean: there is no escape character and no link in the line. room: readable bytes after it, from a line end on. */

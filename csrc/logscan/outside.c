@@ -24,7 +24,7 @@ static void set_head(struct ls_scan *scan, struct ls_record *rec, const char *s,
 {
     struct ls_prefix p = {0};
     ls_parse_noise(s, 0, n, &p);
-    rec->tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+    if (p.tag_len) rec->tag = ls_tag_id(scan, s + p.tag, p.tag_len);
     rec->time = s + p.time;
     rec->time_len = p.time_len;
 }

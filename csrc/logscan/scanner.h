@@ -185,6 +185,16 @@ void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_messa
 /* The single, packed copy of a word that lines use often. */
 uint64_t ls_word(struct ls_scan *scan, const char *s, uint32_t n);
 
+/* unfold.c */
+/* Whether a line stands in a box: the place of its left border, and where the text ends before the right one. */
+bool ls_boxed(const char *s, uint32_t n, uint32_t *from, uint32_t *end);
+/* Replaces the left border by blanks. */
+void ls_unbox(char *s, uint32_t from);
+/* Writes line breaks, tabs and quotes that are spelled with backslashes as they are. Returns the new length. */
+uint32_t ls_unfold(char *s, uint32_t n);
+/* The member "rank": 3 of a JSON object. */
+bool ls_json_rank(const char *s, uint32_t n, uint32_t *at, uint32_t *len);
+
 /* outside.c: lines that are not NCCL's. Both return whether a pattern matched. */
 bool ls_match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
 /* As ls_match_inside, of a whole line: it may continue the one before. */

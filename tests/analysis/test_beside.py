@@ -34,6 +34,10 @@ def analyzed(folder: Path, text: str) -> Report:
     ("text", "words"),
     [
         pytest.param(GLOO.format(4011) + GLOO.format(4012), "gloo connection to 10.0.0.7", id="gloo"),
+        pytest.param("RuntimeError: [/p/gloo/gloo/transport/tcp/pair.cc:538] Read error [10.0.0.7]:40112$3: Connection reset by peer\n", "gloo connection to 10.0.0.7", id="gloo numbered"),
+        pytest.param("RuntimeError: Gloo connectFullMesh failed with [/p/gloo/gloo/transport/tcp/pair.cc:152] SO_ERROR: Connection refused, remote=[10.0.0.7]:811\n", "could not connect to 10.0.0.7 by gloo: Connection refused", id="gloo refused"),
+        pytest.param("RuntimeError: Gloo connectFullMesh failed with [/p/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "could not connect to the other processes by gloo", id="gloo mesh"),
+        pytest.param("/s/host/topo/topo.cpp:469: [GPU 1] Peer GPU 8 is not accessible, exiting ...\n/s/host/init/init.cu:998: non-zero status: 3 building transport map failed\n", "no way from element 1 to element 8", id="NVSHMEM"),
         pytest.param(OFI, "libfabric failed in rank 1", id="libfabric"),
         pytest.param(UCX.format(4711, "ERROR") + NIXL, "UCX failed in node7:4711", id="UCX"),
         pytest.param(NIXL, "NIXL failed in process 4711", id="NIXL"),
@@ -136,6 +140,21 @@ def test_a_wait_that_only_others_report_is_a_hang(text: str, words: str, tmp_pat
     report = analyzed(tmp_path, JOB + text)
     assert report.verdict == "hung" and words in report.reason
     assert report.culprits == ()
+
+
+def test_a_loopback_address_names_no_process(tmp_path: Path) -> None:
+    line = "RuntimeError: [/p/gloo/gloo/transport/tcp/pair.cc:152] SO_ERROR: Connection refused, remote=[{}]:17308$2\n"
+    (refused,) = analyzed(tmp_path, JOB + line.format("10.0.0.7")).culprits
+    assert refused.host == "10.0.0.7"
+    report = analyzed(tmp_path, JOB + line.format("127.0.1.1"))
+    assert report.verdict == "failed" and report.culprits == () and "127.0.1.1" in report.reason
+
+
+def test_a_peer_that_is_silent_on_gloo_is_named(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path, JOB + "RuntimeError: [/p/gloo/transport/tcp/buffer.cc:72] Read timeout [10.0.0.7]:4011$3\n"
+    )
+    assert (report.verdict, [c.host for c in report.culprits]) == ("hung", ["10.0.0.7"])
 
 
 def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ UNHEALTHY = (
     "F client.h:80] absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n"
 )
 TASK = "/job:jax_worker/replica:0/task:"
+BARRIER = f"# of tasks that reached the barrier: {{came}}/{{total}}.\nThe first task at the barrier: {TASK}2. Some timed out task names:\n"
 CRASHED = "The tasks have crashed. Check the task logs for an earlier error\n"
 UNUSED = "Parameter indices which did not receive grad for rank {r}: 4 5\n"
 SHAPES = "RuntimeError: [{r}]: params[0] in this process with sizes [2, 3] appears not to match sizes of the same param in process 0.\n"
@@ -218,6 +220,59 @@ FORMATS = {
     "jax": (UNHEALTHY + TASK + "5\n" + CRASHED, "failed", [{"rank": 5}]),
     "jax, two": (UNHEALTHY + TASK + "5\n" + TASK + "6\n" + CRASHED, "failed", [{"rank": 5}, {"rank": 6}]),
     "jax under srun": (" 0: " + UNHEALTHY + " 0: " + TASK + "8\n 0: " + CRASHED, "failed", [{"rank": 8}]),
+    "jax, three": (
+        UNHEALTHY + "".join(f"{TASK}{t}\n" for t in (17, 21, 9)) + CRASHED,
+        "failed",
+        [{"rank": 9}, {"rank": 17}, {"rank": 21}],
+    ),
+    "jax, three on a line": (
+        (UNHEALTHY + "".join(f"{TASK}{t}\n" for t in (17, 21, 9)) + CRASHED).replace("\n", " ") + "\n",
+        "failed",
+        [{"rank": 9}, {"rank": 17}, {"rank": 21}],
+    ),
+    "jax, three in JSON": (
+        json.dumps({"message": UNHEALTHY + "".join(f"{TASK}{t}\n" for t in (17, 21, 9)) + CRASHED}) + "\n",
+        "failed",
+        [{"rank": 9}, {"rank": 17}, {"rank": 21}],
+    ),
+    "jax, others do not poll": (
+        f"E x.cc:1] The following 2 tasks in the cluster has not sent request to poll for error. Error will not be propagated to these tasks: {TASK}1,{TASK}2\n"
+        + UNHEALTHY
+        + TASK
+        + "3\n"
+        + CRASHED,
+        "failed",
+        [{"rank": 3}],
+    ),
+    "jax, all are in error": (
+        "".join(
+            f"E x.cc:1] {TASK}{t} has been set to ERROR in coordination service: UNAVAILABLE: Task {TASK}5 heartbeat timeout.\n"
+            for t in range(4)
+        ),
+        "failed",
+        [{"rank": 5}],
+    ),
+    "jax barrier, some of the late": (
+        BARRIER.format(came=13, total=16) + f"{TASK}5\n{TASK}6\n\n",
+        "hung",
+        [{"rank": 5}, {"rank": 6}],
+    ),
+    "jax barrier, half": (
+        BARRIER.format(came=2, total=4) + f"{TASK}1\n{TASK}0\n\n",
+        "hung",
+        [{"rank": 0}, {"rank": 1}],
+    ),
+    "jax barrier, one came": (BARRIER.format(came=1, total=8) + f"{TASK}3\n{TASK}5\n\n", "hung", []),
+    "jax barrier, 2023": (
+        f"Barrier timed out. Barrier_id: b0. Timed out task names:\n{TASK}3\n{TASK}0\n\nAdditional error\n",
+        "hung",
+        [{"rank": 0}, {"rank": 3}],
+    ),
+    "jax barrier left": (
+        f"INTERNAL: Barrier failed because: task disconnected. Barrier Id: s::2, Task: {TASK}3\n",
+        "failed",
+        [{"rank": 3}],
+    ),
     "jax barrier": (
         f"# of tasks that reached the barrier: 7/8.\nThe first task at the barrier: {TASK}0. Some timed out task names:\n{TASK}5\n",
         "hung",

@@ -1,7 +1,7 @@
 """Process numbers in the tags that launchers put before lines.
 
 Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``, vLLM's
-``(Worker_TP5 pid=812)`` or ``(VllmWorker rank=5 pid=812)``. Names of pods and Ray's ``(RayWorker pid=812)`` are not ranks.
+``(Worker_TP5 pid=812)`` or ``(VllmWorker rank=5 pid=812)``, and the member ``"rank": 5`` of a log of JSON objects. Names of pods and Ray's ``(RayWorker pid=812)`` are not ranks.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ BEFORE = (
     _form("torchrun", rf"^\[(?P<local_rank>{_N})\]:?$", whole=True),
     _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$"),
     _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True),
+    _form("structured logs", rf'^"(?:global_)?rank": ?(?P<rank>{_N})$'),
     _form("srun", rf"^(?P<rank>{_N})\]?:?$", whole=True),
     *(_form("vLLM", f"^{text}$", whole=True) for text in _VLLM),
     _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})"),

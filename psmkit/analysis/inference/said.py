@@ -13,13 +13,15 @@ from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
 
-__all__ = ["absent", "headline", "named_ranks", "named_self", "place", "places", "printers", "short"]
+__all__ = ["absent", "came", "headline", "named_ranks", "named_self", "place", "places", "printers", "short"]
 
 _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
-#: The heads of these lists.
-_LISTS = ("Missing ranks:", "Stalled ranks:")
+#: The heads of Horovod's lists: the second one up to 0.19.
+_HEADS = ("Missing ranks:", "Stalled ranks:")
+_NEAR = 4  # lines
+_LOOPBACK = ("127.", "::1", "localhost")
 _NOBODY = ("a process", "0 processes")
 
 
@@ -46,20 +48,37 @@ def place(event: Event) -> Named:
 
 
 def places(events: Iterable[Event]) -> list[Named]:
-    """The address that all lines blame, or the processes that they name. A process with its host hides the same one without it."""
+    """The address that all lines blame, or the processes that they name. A process with its host hides the same one without it.
+
+    A loopback address is that of any host.
+    """
     events = list(events)
     addresses = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
     if addresses:
-        return [Named(host=next(iter(addresses)))] if len(addresses) == 1 else []
+        only = next(iter(addresses))
+        return [Named(host=only)] if len(addresses) == 1 and not only.startswith(_LOOPBACK) else []
     found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
     whole = {p.pid for p in found if p.host is not None}
     return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
-    """The ranks in the fields ``missing``, and those that Horovod lists one a line below ``Missing ranks:``, or ``Stalled ranks:`` up to 0.19."""
-    found = {r for e in events for name in ("missing", "missing_2") for r in ranks_in(e.fields.get(name))}
-    return sorted(found | (_listed(job, events) if entry.name == "horovod.stalled" else set()))
+    """The ranks in the field ``missing``, and those of a list below these lines."""
+    found = {r for e in events for r in ranks_in(e.fields.get("missing"))}
+    lists = _LISTS.get(entry.name)
+    return sorted(found | (lists(job, events) if lists is not None else set()))
+
+
+def came(job: Job, events: Iterable[Event]) -> tuple[int, int] | None:
+    """How many of how many processes came, where these lines name some of those that did not; None if the log does not show it."""
+    near = {(e.stream, e.ref.seq): e.fields for e in job.events("jax.barrier.count")}
+    for event in events:
+        for n in range(_NEAR):
+            fields = near.get((event.stream, event.ref.seq - n), {})
+            number, total = fields.get("came"), fields.get("total")
+            if isinstance(number, int) and isinstance(total, int):
+                return number, total
+    return None
 
 
 def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
@@ -165,7 +184,7 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
     out: set[int] = set()
     for event in events:
         ref, text = _next(job, event.ref, event.tag)
-        for _ in range(_MOST_LISTED if text.endswith(_LISTS) else 0):
+        for _ in range(_MOST_LISTED if text.endswith(_HEADS) else 0):
             ref, text = _next(job, ref, event.tag)
             rank, listed, _ = text.rpartition(": [")
             number = "".join(rank.rstrip("!").replace(":", " ").split()[-1:])
@@ -173,6 +192,39 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
                 break
             out.update(ranks_in(number))
     return out
+
+
+def _tasks(job: Job, events: Iterable[Event]) -> set[int]:
+    """The tasks that JAX's coordination service lists from these lines on, one a line or on one line."""
+    out: set[int] = set()
+    for event in events:
+        ref: Ref | None = event.ref
+        found: list[int] = []
+        for n in range(_MOST_LISTED):
+            text = "".join(e.text for e in job.quotes.of(ref))
+            listed, ended = _tasks_of(text.rpartition("names:")[2] if not n else text)
+            found += listed
+            if ref is None or (found and (ended or not listed)) or (not found and n == _NEAR):
+                break
+            ref = lines.below(job, ref)
+        out.update(found)
+    return out
+
+
+def _tasks_of(text: str) -> tuple[list[int], bool]:
+    """The tasks of a line, and whether other words follow them. The first task at the barrier has a full stop behind it."""
+    out: list[int] = []
+    for word in text.replace("\\n", " ").split():
+        head, task, number = word.partition("/task:")
+        digits = number[: len(number) - len(number.lstrip("0123456789"))]
+        if task and "/job:" in head and digits and len(digits) < 10 and number[len(digits) :][:1] not in (".", "/"):
+            out.append(int(digits))
+        elif out and any(c.isalnum() for c in word):
+            return out, True
+    return out, False
+
+
+_LISTS = {"horovod.stalled": _listed, "jax.tasks.unhealthy": _tasks, "jax.barrier.late": _tasks}
 
 
 def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:

@@ -69,7 +69,7 @@ def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], le
     """The finding of lines that name who failed."""
     named = said.named_self(job, events) if entry.blames == "self" else _blamed(job, entry, events)
     ranks = sorted({n.rank for n in named if n.rank is not None and n.basis is None})
-    culprits = [] if entry.blames == "unknown" or _everyone(job, run, ranks) else ranks
+    culprits = [] if entry.blames == "unknown" or _everyone(job, run, ranks, said.came(job, events)) else ranks
     agreed = bool(culprits) and any(d.rank in culprits and d.root for d in collect(job, run))
     severity = Severity.ERROR if entry.severity == "error" else Severity.WARNING
     return _finding(
@@ -120,8 +120,13 @@ def _finding(
     )
 
 
-def _everyone(job: Job, run: int | None, ranks: Sequence[int]) -> bool:
-    """Whether all ranks fail alike, or all but rank 0, which the others compare themselves with: then none of them is the odd one."""
+def _everyone(job: Job, run: int | None, ranks: Sequence[int], came: tuple[int, int] | None) -> bool:
+    """Whether all ranks fail alike, or all but rank 0, which the others compare themselves with: then none of them is the odd one.
+
+    Where most ranks did not come to a barrier, those that came may be early.
+    """
+    if came is not None:
+        return 2 * came[0] < came[1]
     if len(ranks) < 2:
         return False
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
