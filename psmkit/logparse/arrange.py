@@ -84,7 +84,7 @@ def _chains(inputs: Sequence[Input], heads: Sequence[_Head]) -> list[list[int]]:
     order = sorted(range(len(inputs)), key=lambda i: (natural(inputs[i].path), i))
     owner: dict[tuple[Name, int], int] = {}
     follows: dict[int, int] = {}
-    beginnings = [i for i in order if any(heads[i].births.values())]
+    beginnings = {i: None for i in order if any(heads[i].births.values())}
     for i in beginnings:
         for thread in heads[i].threads:
             if heads[i].births[thread[0]]:

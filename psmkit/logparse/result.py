@@ -168,13 +168,17 @@ class _Collector:
         self.catalogue = catalogue
         self.decoder = Decoder(native, catalogue, finished=True)
         self.totals = lib.ls_get_totals(native)
+        self.texts: dict[int, str | None] = {0: None}
 
     def rows(self, getter: str) -> list[Any]:
         at, n = table(self.native, getter)
         return [at[i] for i in range(n)]
 
     def text(self, packed: int) -> str | None:
-        return self.decoder.text(packed) if packed else None
+        """A text of the scan, None for a missing one. Thousands of ranks have the same few, which are kept once."""
+        if packed not in self.texts:
+            self.texts[packed] = self.decoder.text(packed)
+        return self.texts[packed]
 
     def result(
         self, inputs: Sequence[Input], stream_of: Sequence[int], foreign: Sequence[ForeignInput], notes: Sequence[str]
@@ -234,7 +238,6 @@ class _Collector:
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
-        texts: dict[int, str | None] = {0: None}
         columns = (
             "op", "state", "stage", "type", "service", "caller", "generation", "resp_size", "begun", "served", "received",
             "matched", "service_thread", "caller_thread", "peer_local_rank", "age", "expected", "again",
@@ -244,11 +247,9 @@ class _Collector:
             op, state, stage, type_, service, caller, generation, size, begun, served, received,
             matched, service_thread, caller_thread, peer, age, expected, again,
         ) in rows(array(self.native, "ls_calls", CALL), *columns):  # fmt: skip
-            if stage not in texts:
-                texts[stage] = self.text(stage)
             calls.append(
                 Call(
-                    op, _STATES[state], texts[stage], _known(type_), _known(service), _known(caller), generation, _known(size),
+                    op, _STATES[state], self.text(stage), _known(type_), _known(service), _known(caller), generation, _known(size),
                     begun, served, received, matched, _known(service_thread), _known(caller_thread), _known(peer),
                     age, expected or None, again,
                 )
@@ -353,21 +354,14 @@ class _Collector:
         opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
         served: dict[int, dict[int, int]] = defaultdict(dict)
         setups: dict[int, dict[tuple[str, int], Ref]] = defaultdict(dict)
-        texts: dict[int, str] = {}
-
-        def text(packed: int) -> str:
-            if packed not in texts:
-                texts[packed] = self.text(packed) or ""
-            return texts[packed]
-
         tallies = array(self.native, "ls_tallies", TALLY)
         opening, serving, answering = (tallies[tallies["served"] == kind] for kind in range(3))
         for service, way, transport, rank, count in rows(opening, "service", "dir", "transport", "rank", "count"):
-            opened[service][(text(way), transport, rank)] = count
+            opened[service][self.text(way) or "", transport, rank] = count
         for service, type_, count in rows(serving, "service", "type", "count"):
             served[service][type_] = count
         for service, way, type_, first in rows(answering, "service", "dir", "type", "first"):
-            setups[service][(text(way), type_)] = first
+            setups[service][self.text(way) or "", type_] = first
         # thousands of ranks open the same connections
         openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
         servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
@@ -386,11 +380,11 @@ class _Collector:
                     opened=openings.setdefault(tuple(opened[i].items()), opened.pop(i)),
                     served=servings.setdefault(tuple(served[i].items()), served.pop(i)),
                     last_opened=was_opened,
-                    opened_as=(text(way), transport, rank) if was_opened else None,
+                    opened_as=(self.text(way) or "", transport, rank) if was_opened else None,
                     last_served=was_served,
                     served_type=type_ if was_served else None,
                     last_begun=was_begun,
-                    begun_operation=text(operation) if was_begun else None,
+                    begun_operation=self.text(operation) or "" if was_begun else None,
                     begun_res=res if was_begun else None,
                     setups=setups.get(i, _NOTHING),
                     begun=begun,

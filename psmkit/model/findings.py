@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -30,7 +31,7 @@ class Evidence:
     file: str
     line: int
     text: str
-    words: tuple[str, ...] = field(default=(), compare=False)
+    words: Sequence[str] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -71,7 +71,7 @@ def device_text(row: RankRow) -> str:
     return ranges(devices).replace(", ", ",") or "?"
 
 
-def _one(row: RankRow, many: bool) -> list[str]:
+def _one(row: RankRow, many: bool, folder: str) -> list[str]:
     # Readers count runs from 1.
     return [
         *([str(row.run + 1)] if many else []),
@@ -82,7 +82,7 @@ def _one(row: RankRow, many: bool) -> list[str]:
         row.state,
         row.stage,
         f"{row.lines:,}",
-        row.last or "-",
+        (row.last or "-").removeprefix(folder),
     ]
 
 
@@ -110,8 +110,10 @@ def _order(row: RankRow) -> tuple[int, bool, int, str, int]:
     return (row.run, row.rank is None, row.rank or 0, row.host or "", row.pid or 0)
 
 
-def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True) -> Table:
-    """The table of ``rows``. ``culprits`` are (run, global rank).
+def rank_table(
+    rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True, folder: str = ""
+) -> Table:
+    """The table of ``rows``. ``culprits`` are (run, global rank). The paths of last lines are shown without ``folder``.
 
     Above 16 ranks only culprits and outliers keep a line of their own; the others are grouped by state and stage.
     """
@@ -134,7 +136,7 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
             single.extend(members)
         else:
             folded.append(members)
-    lines = [(_order(row), _one(row, many), _style(row, culprits)) for row in single]
+    lines = [(_order(row), _one(row, many, folder), _style(row, culprits)) for row in single]
     lines += [(_order(part[0]), _folded(part, many), _style(part[0], culprits)) for part in folded]
     lines.sort(key=lambda line: line[0])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "dev", "state", "stage", "lines", "last line"]
@@ -149,7 +151,7 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
 #: What the table shows that no word of it explains. A state that says it, such as "failed", needs no line.
 _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
     (
-        lambda row: None in (row.rank, row.host, row.pid) or device_text(row) == "?",
+        lambda row: None in (row.rank, row.host, row.pid) or (row.device is None and not row.devices),
         "?: not in the log",
     ),
     (lambda row: row.state == "open", "open: the log does not show its end"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
@@ -230,7 +230,7 @@ def _walk(value: Any) -> Iterator[Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for item in dataclasses.fields(value):
             yield from _walk(getattr(value, item.name))
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, Sequence) and not isinstance(value, str):
         for part in value:
             yield from _walk(part)
     elif isinstance(value, dict):
@@ -277,7 +277,7 @@ def _rewrite(value: _T, redactor: Redactor, field: str = "") -> _T:
         result = _string(value, redactor, field)
     elif field == "pid" and isinstance(value, int):
         result = redactor.pid(value)
-    elif isinstance(value, tuple):
+    elif isinstance(value, Sequence):
         result = tuple(_rewrite(part, redactor, field) for part in value)
     elif isinstance(value, dict):
         result = {key: _rewrite(part, redactor) for key, part in value.items()}

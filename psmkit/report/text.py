@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
@@ -133,11 +132,10 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
     page.blank()
     title = f"Ranks: {_counts(report)}"
     page.cut(title + (f"; files in {folder}" if folder else ""), "heading")
-    rows = [replace(row, last=row.last.removeprefix(folder)) if row.last else row for row in report.ranks]
-    table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
+    table = rank_table(report.ranks, culprit_ranks(report), page.width, fold=not options.verbose, folder=folder)
     for line, style in zip(table.lines, table.styles, strict=True):
         page.add(Span(line, style))
-    page.wrap(legend(rows), "dim", indent="  ", hang="    ")
+    page.wrap(legend(report.ranks), "dim", indent="  ", hang="    ")
     disputed = [row for row in report.ranks if row.rank_dispute is not None] if options.verbose else []
     for row in disputed:
         page.wrap(

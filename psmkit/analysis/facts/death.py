@@ -77,9 +77,14 @@ class Death:
         own = [(e.ref, e.name) for e in self.events]
         known = set(own) if len(own) > 4 else own  # most have two or three, and a set takes longer to make
         self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
-        for name in ("rank", "proc", "pid", "host", "code", "local", "where", "reason"):
-            if getattr(self, name) is None:
-                setattr(self, name, getattr(other, name))
+        self.rank = other.rank if self.rank is None else self.rank
+        self.proc = other.proc if self.proc is None else self.proc
+        self.pid = other.pid if self.pid is None else self.pid
+        self.host = other.host if self.host is None else self.host
+        self.code = other.code if self.code is None else self.code
+        self.local = other.local if self.local is None else self.local
+        self.where = other.where if self.where is None else self.where
+        self.reason = other.reason if self.reason is None else self.reason
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.
         if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
             self.signal = other.signal

@@ -7,7 +7,7 @@ exchanges and registration; such connections owe nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job
@@ -59,7 +59,6 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
     for tally in job.scan.services:
         tallies[tally.proc].append(tally)
     local: dict[tuple[int | None, str, int], int] = {}
-    served = {proc: {rank for t in ours for _, _, rank in t.opened} for proc, ours in tallies.items()}
     # thousands of ranks open the same connections: they share the mappings of their tallies
     same: dict[object, tuple[int, Counter[Kind], tuple[int, int], tuple[int, int]]] = {}
     for proc, ours in tallies.items():
@@ -80,7 +79,7 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
         # the service acts until it is done, then the reader
         actor = call.service
         if call.state == "served":
-            actor = call.caller if call.caller is not None else _reader(job, call, local, served)
+            actor = call.caller if call.caller is not None else _reader(job, call, local, tallies)
         if call.state in ("begun", "served") and actor is not None:
             out[actor].calls.append(call)
     for fd in job.scan.fds:
@@ -95,12 +94,18 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
 
 
 def _reader(
-    job: Job, call: Call, local: Mapping[tuple[int | None, str, int], int], served: Mapping[int, set[int]]
+    job: Job,
+    call: Call,
+    local: Mapping[tuple[int | None, str, int], int],
+    tallies: Mapping[int, Sequence[ServiceTally]],
 ) -> int | None:
     """The process that has to read an answer: an Init shows its local rank, and other calls come from the only client of a service."""
     if call.service is None:
         return None
-    clients = {call.peer_local_rank} if call.peer_local_rank is not None else served.get(call.service, set())
+    if call.peer_local_rank is not None:
+        clients = {call.peer_local_rank}
+    else:
+        clients = {rank for tally in tallies.get(call.service, ()) for _, _, rank in tally.opened}
     if len(clients) != 1:
         return None
     return local.get((job.run_of(call.service), job.process(call.service).host, next(iter(clients))))

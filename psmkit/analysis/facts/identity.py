@@ -94,13 +94,17 @@ def _phantoms(scan: ScanData) -> frozenset[int]:
     found: set[int] = set()
     for ours in streams.values():
         most = max(p.lines for p in ours)
-        printed: dict[tuple[int, str], int] = {}
+        printed: dict[int, dict[str, int]] = defaultdict(dict)  # the most lines by pid and host
         for p in ours:
-            printed[p.pid, p.host] = max(p.lines, printed.get((p.pid, p.host), 0))
+            hosts = printed[p.pid]
+            hosts[p.host] = max(p.lines, hosts.get(p.host, 0))
+        lengths = {pid: {len(host) for host in hosts} for pid, hosts in printed.items()}
         for p in ours:
             few = p.lines <= _DAMAGED < most and not p.births
-            inside = [p.host[at:] for at in range(1, len(p.host))] + ([""] if p.host.endswith(" ") else [])
-            glued = any(printed.get((p.pid, host), 0) > p.lines for host in inside)
+            ends = [p.host[-n:] for n in lengths[p.pid] if 0 < n < len(p.host)]
+            inside = [*ends, ""] if p.host.endswith(" ") else ends
+            hosts = printed[p.pid]
+            glued = any(hosts.get(host, 0) > p.lines for host in inside)
             if few or glued:
                 found.add(p.index)
     return frozenset(found)

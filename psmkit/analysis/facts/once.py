@@ -20,9 +20,10 @@ def once(compute: Callable[[Job], _T]) -> Callable[[Job], _T]:
     @wraps(compute)
     def get(job: Job) -> _T:
         made = job.__dict__  # where cached properties are, too
-        if key not in made:
-            made[key] = compute(job)
-        result: _T = made[key]
+        try:
+            result: _T = made[key]
+        except KeyError:
+            result = made[key] = compute(job)
         return result
 
     return get

@@ -16,6 +16,8 @@ __all__ = ["STAGES", "collectives", "furthest_stage", "progress_of", "torn_down"
 # The stages of a process, in order; the first if no line proves one.
 STAGES = ("-", "started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
 
+_INIT, _READY, _WORKING, _TEARDOWN = map(STAGES.index, ("init", "ready", "working", "teardown"))
+
 # The stage that a message proves, by the longest of these prefixes of its name. Messages that a process may print at
 # any time (settings that it reads late, RAS, memory, errors, its progress and service threads) are missing here.
 _STAGE_OF_NAME = (
@@ -60,29 +62,24 @@ def furthest_stage(job: Job, proc: int) -> str:
 def _stages(job: Job) -> dict[int, int]:
     out: dict[int, int] = defaultdict(int)
 
-    def reach(proc: int, stage: str) -> None:
-        out[proc] = max(out[proc], STAGES.index(stage))
-
     told = counts(job)
     stages = np.array([_stage_of(name) for name in told.names], dtype=np.int64)
     procs, starts = np.unique(told.proc, return_index=True)
     if len(procs):
         out.update(zip(procs.tolist(), np.maximum.reduceat(stages[told.kind], starts).tolist(), strict=True))
     for instance in job.scan.instances:
-        if instance.start is not None:
-            reach(instance.proc, "init")
+        stage = _INIT if instance.start is not None else 0
         if instance.complete is not None:
-            reach(instance.proc, "ready")
+            stage = _READY
         if instance.ops or instance.sends or instance.recvs:
-            reach(instance.proc, "working")
+            stage = _WORKING
         # teardown lines do not name their communicator, so they count only if there is exactly one
         alone = len(job.instances_of.get(instance.proc, [])) == 1
         if instance.end is not None or (alone and printed(job, instance.proc, "proxy.uds.exit")):
-            reach(instance.proc, "teardown")
+            stage = _TEARDOWN
+        out[instance.proc] = max(out[instance.proc], stage)
     aborted = {e.proc for e in job.events("comm.end.abort")}
-    for proc in range(len(job.scan.processes)):
-        if torn_down(job, proc) and proc not in aborted:
-            reach(proc, "done")
+    out.update(dict.fromkeys(_torn_down(job) - aborted, STAGES.index("done")))
     return out
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import overload
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.lines import catalogue, message_at_start
@@ -27,19 +29,43 @@ _LONGEST_NAME = 24
 def marked(job: Job, findings: Iterable[Finding]) -> list[Finding]:
     """The findings, the lines that prove each with their deciding words."""
     known = catalogue(job)
-    found: dict[str, tuple[str, ...]] = {}
 
     def mark(evidence: Evidence) -> Evidence:
         if len(evidence.text) <= _SHORT:
             return evidence
-        if evidence.text not in found:
-            found[evidence.text] = deciding(evidence.text[:_LONG], known)
-        return replace(evidence, words=found[evidence.text])
+        return Evidence(evidence.file, evidence.line, evidence.text, _Words(evidence.text, known))
 
     return [
         replace(f, evidence=(*map(mark, f.evidence[:_QUOTED]), *f.evidence[_QUOTED:])) if f.evidence else f
         for f in findings
     ]
+
+
+class _Words(Sequence[str]):
+    """The deciding words of a line. They are looked up when a report cuts the line: of thousands of findings it shows a few."""
+
+    def __init__(self, line: str, known: Catalogue) -> None:
+        self._line, self._known = line, known
+
+    @cached_property
+    def _found(self) -> tuple[str, ...]:
+        return deciding(self._line[:_LONG], self._known)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
+        return self._found[at]
+
+    def __repr__(self) -> str:
+        return repr(self._found)
+
+    def __reduce__(self) -> tuple[type[tuple[str, ...]], tuple[tuple[str, ...]]]:
+        return tuple, (self._found,)  # a copy in another process has no catalogue
 
 
 def deciding(line: str, known: Catalogue) -> tuple[str, ...]:

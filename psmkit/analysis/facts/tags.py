@@ -116,12 +116,13 @@ def pid_of_tag(tag: str | None) -> int | None:
     return _before(tag).get("pid") if tag else None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)  # the rules pass the tags of all ranks in turn: a smaller cache would never hit
 def _before(tag: str) -> Mapping[str, int]:
     """The numbers in a tag, ``slot`` is that of a tag that holds nothing else."""
     out: dict[str, int] = {}
+    bare = tag.strip()
     for form in BEFORE:
-        if (found := form.text.search(tag.strip())) is not None:
+        if (found := form.text.search(bare)) is not None:
             for name, number in found.groupdict().items():
                 out.setdefault(name, int(number))
                 if form.whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts import endings, lines, outside
@@ -66,11 +66,24 @@ class Raised:
     text: str
 
 
-def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
+def raised(job: Job, run: int | None) -> Mapping[int | None, Raised]:
     """The first exception of each rank that may be a cause.
 
     One about other ranks is none, nor one that follows the end of other ranks in the same stream.
     """
+    known = _raised(job)
+    if run not in known:
+        known[run] = _collect(job, run)
+    return known[run]
+
+
+@once
+def _raised(job: Job) -> dict[int | None, dict[int | None, Raised]]:
+    """The exceptions of the runs that were asked for."""
+    return {}
+
+
+def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
     heads = _places(job, run, "sys.python.traceback")
     blocks = _places(job, run, "launch.elastic.rank")
     tasks = _places(job, run, "launch.ray.task_error")
