@@ -24,7 +24,7 @@ from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
 from psmkit.model.rows import row
 
-__all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "target"]
+__all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "same_host", "target"]
 
 #: The peer in these lines is a local rank, on the host of the printing process.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -211,6 +211,26 @@ def _address(event: Event) -> str | None:
     texts = (value for name in _ADDRS if isinstance(value := event.fields.get(name), str))
     hosts = (text.rpartition("<")[0] for text in texts if text.endswith(">"))
     return next((host for host in hosts if host and not host.startswith(_SELF)), None)
+
+
+def same_host(job: Job, event: Event) -> bool:
+    """Whether the peer that a line names has an address of the host that prints the line."""
+    texts = (value for name in _ADDRS if isinstance(value := event.fields.get(name), str))
+    found = [text.rpartition("<")[0] for text in texts if text.endswith(">")]
+    host = job.process(event.proc).host
+    return any(
+        at.startswith(_SELF) or at.partition(".")[0] == host or at in _of_host(job).get(host, ()) for at in found if at
+    )
+
+
+@once
+def _of_host(job: Job) -> dict[str, set[str]]:
+    """The addresses that the processes of each host take for themselves."""
+    out: dict[str, set[str]] = defaultdict(set)
+    for proc, _, addr in job.values("addr", "bootstrap.using"):
+        if proc >= 0:
+            out[job.process(proc).host].add(str(addr or "").split("<", 1)[0])
+    return dict(out)
 
 
 def _by_ip(job: Job, addr: str, run: int) -> int | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Evidence, Finding, Named, Severity
@@ -15,6 +18,7 @@ from psmkit.model import CODES, Evidence, Finding, Named, Severity
 __all__ = ["new_finding", "with_evidence"]
 
 _NO_LINES_BEFORE = "The log begins with the proof line. Fix the error that it names; if it does not say why, look for the lines before it in the full output of this process."
+_NO_WARNING_BEFORE = "The log has no other warning of this process before the proof line. Fix the error that the line names; if it does not say why, look for an earlier warning in the full output of this process."
 
 
 def new_finding(
@@ -62,6 +66,8 @@ def new_finding(
             explanation = f"{explanation or ''} {said.meaning}".strip()
         if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
             next_step = _NO_LINES_BEFORE
+    if evidence and _leads_nowhere(job, next_step or info.next_step, next(ref for ref in refs if ref is not None)):
+        next_step = _NO_LINES_BEFORE if evidence[0].line == 1 else _NO_WARNING_BEFORE
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
@@ -86,6 +92,26 @@ def new_finding(
 def _advice(job: Job, title: str | None, evidence: Sequence[Evidence]) -> Phrase | None:
     """What the words of a finding and of its first line of evidence say about the next step."""
     return lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
+
+
+def _leads_nowhere(job: Job, step: str, proof: Ref) -> bool:
+    """Whether a next step sends the reader to lines above a line of NCCL, and its process printed no warning there."""
+    if lines.catalogue(job).phrase("look above", step) is None:
+        return False
+    events = job.scan.events
+    at = np.flatnonzero((events.first == proof.seq) & (events.stream == job.scan.files[proof.file].stream))
+    procs = [proc for proc in events.proc[at].tolist() if proc >= 0]
+    return bool(procs) and all(_first_alarms(job).get(proc, proof.seq) >= proof.seq for proc in procs)
+
+
+@once
+def _first_alarms(job: Job) -> dict[int, int]:
+    """The place of the first warning of each process."""
+    events = job.scan.events
+    rows = np.flatnonzero(events.of_level("WARN", "ABORT") & (events.proc >= 0))
+    rows = rows[np.lexsort((events.first[rows], events.proc[rows]))]
+    procs, begin = np.unique(events.proc[rows], return_index=True)
+    return dict(zip(procs.tolist(), events.first[rows[begin]].tolist(), strict=True))
 
 
 def _sentences(text: str) -> str:

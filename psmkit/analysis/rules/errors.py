@@ -248,7 +248,7 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
-        next_step=(says.next_step if says is not None else None) or CODES[code].next_step,
+        next_step=_on_this_host(job, cascade) or (says.next_step if says is not None else None),
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
@@ -445,7 +445,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=says.next_step if says is not None else None,
+        next_step=_on_this_host(job, lead) or (says.next_step if says is not None else None),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
@@ -464,6 +464,15 @@ def _devices(lead: Cascade, others: Iterable[Cascade]) -> str:
     alike = (c.first.event for c in others if c.proc == lead.proc)
     found = {e.device for e in (first, *alike) if e.name == first.name and e.device is not None and e.device >= 0}
     return f" (devices {joined(map(str, sorted(found)))})" if first.device in found and len(found) > 1 else ""
+
+
+#: What to do about a connection within a host: no router and no firewall between hosts takes part in it.
+_HERE = "The peer has an address of the same host: find the process there that failed or ended first (its last lines, the launcher's output, dmesg)."
+
+
+def _on_this_host(job: Job, cascade: Cascade) -> str | None:
+    known = cascade.first.known
+    return _HERE if known is not None and _elsewhere(known) and blame.same_host(job, cascade.first.event) else None
 
 
 #: Where the peer is that the threads of one process blame.

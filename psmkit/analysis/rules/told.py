@@ -7,6 +7,7 @@ only if no error of NCCL's and no watchdog explains the run. None counts if the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
@@ -170,6 +171,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
+    if entry.blames == "unknown" and entry.finding is not None and CODES[entry.finding].two_ends:
+        named = [replace(n, either=True, peer_unnamed=True) for n in named]
     procs, ranks = said.printers(job, events) if own else ([], [])
     return _finding(
         job,

@@ -87,6 +87,7 @@ TABLE = (
         loses_peer=True,
         survived=False,
         symptom=True,
+        by_text=True,
         meaning="A proxy, bootstrap or RAS peer closed its connection while it was still needed. Look at the side that closed it.",
         next_step="Read the log of the peer that closed the connection: it died or failed first.",
     ),

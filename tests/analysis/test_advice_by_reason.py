@@ -1,0 +1,103 @@
+"""What to do depends on the reason that the line gives, on the host of the peer, and on what stands above the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis import analyze
+from psmkit.model import Finding, Severity
+
+_AT = "n0:70:71 [0] "
+_CONNECT = (
+    "\n"
+    + _AT
+    + "misc/socket.cc:440 NCCL WARN Net : Connect to {}<40611> failed : {}\n"
+    + _AT
+    + "NCCL INFO bootstrap.cc:91 -> 2\n"
+)
+_RECV = (
+    "\n"
+    + _AT
+    + "misc/socket.cc:503 NCCL WARN Net : Call to recv from {}<40611> failed : {}\n"
+    + _AT
+    + "NCCL INFO proxy.cc:91 -> 2\n"
+)
+_CLOSED = (
+    "\n"
+    + _AT
+    + "misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {}<40611>\n"
+    + _AT
+    + "NCCL INFO misc/socket.cc:58 -> 6\n"
+)
+_CUDA = "\n" + _AT + "{} NCCL WARN Cuda failure 801 'operation not supported'\n" + _AT + "NCCL INFO init.cc:1437 -> 1\n"
+_UCX = "[n0:70:0:71] ib_mlx5_log.c:139  {} on mlx5_2:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)\n"
+_IPC = (
+    "\n"
+    + _AT
+    + "transport/p2p.cc:239 NCCL WARN hipIpcGetMemHandle failed : {}\n"
+    + _AT
+    + "NCCL INFO transport/p2p.cc:652 -> 1\n"
+)
+_USING = _AT + "NCCL INFO Bootstrap : Using eth0:10.0.0.5<0>\n"
+_PROXY = (
+    "\n"
+    + _AT
+    + "proxy.cc:1040 NCCL WARN [Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2\n"
+)
+_ODD = "\n" + _AT + "graph/odd.cc:12 NCCL WARN Something odd was found\n" + _AT + "NCCL INFO init.cc:1437 -> 3\n"
+_ROUTES = ("firewall", "routing")
+
+
+def _first(tmp_path: Path, log: str) -> Finding:
+    (tmp_path / "job.log").write_text(log)
+    return next(f for f in analyze([str(tmp_path / "job.log")]).findings if f.severity is Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("log", "words", "not_words"),
+    [
+        (_CONNECT.format("10.0.0.9", "Connection refused"), ("runs", "last lines"), _ROUTES),
+        (_CONNECT.format("10.0.0.9", "Connection timed out"), ("firewall",), ()),
+        (_CONNECT.format("10.0.0.9", "No route to host"), ("routing",), ("last lines",)),
+        (_RECV.format("10.0.0.9", "Connection reset by peer"), ("last lines", "how it ended"), _ROUTES),
+        (_RECV.format("10.0.0.9", "Broken pipe"), ("last lines", "how it ended"), _ROUTES),
+        (_RECV.format("172.19.0.1", "Broken pipe"), ("NCCL_SOCKET_IFNAME",), _ROUTES),
+        (_CLOSED.format("10.0.0.9"), ("last lines", "how it ended"), _ROUTES),
+        (_CLOSED.format("n0.cluster"), ("same host",), _ROUTES),
+        (_CLOSED.format("127.0.0.1"), ("same host",), _ROUTES),
+        (_USING + _CLOSED.format("10.0.0.5"), ("same host",), _ROUTES),
+        (_USING + _CLOSED.format("10.0.0.6"), ("other end",), ("same host",)),
+        (_CUDA.format("init.cc:426"), ("memory pools",), ("NCCL_CUMEM_ENABLE", "NCCL_P2P_DISABLE")),
+        (_CUDA.format("transport/p2p.cc:426"), ("NCCL_CUMEM_ENABLE",), ("memory pools",)),
+        (_UCX.format("Transport retry count exceeded"), ("peer process", "error counters"), ("memlock", "registered")),
+        (_UCX.format("Local protection"), ("memlock",), ("UCX_RC_TIMEOUT",)),
+        (_IPC.format("invalid argument"), ("NCCL_P2P_DISABLE",), ("free memory", "before")),
+        (_IPC.format("out of memory"), ("memory",), ("NCCL_P2P_DISABLE",)),
+        ("n0 starts\n" + _PROXY, ("no other warning of this process",), ("Look at the warnings",)),
+        ("n0 starts\n" + _ODD, ("no other warning of this process",), ("just before it",)),
+    ],
+)  # fmt: skip
+def test_advice_fits_the_reason_of_the_line(
+    tmp_path: Path, log: str, words: tuple[str, ...], not_words: tuple[str, ...]
+) -> None:
+    step = _first(tmp_path, log).next_step
+    assert all(word in step for word in words), step
+    assert not any(word in step for word in not_words), step
+
+
+def test_earlier_warning_of_the_process_is_worth_reading(tmp_path: Path) -> None:
+    earlier = _AT + "misc/param.cc:12 NCCL WARN Something odd comes first\n" + _AT + "NCCL INFO Using network Socket\n"
+    assert "just before it" in _first(tmp_path, earlier + _ODD).next_step
+    # a warning of another process does not count
+    assert "no other warning" in _first(tmp_path, earlier.replace("n0:70", "n1:90") + _ODD).next_step
+
+
+def test_unanswered_ucx_request_names_one_end_of_a_connection(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(_UCX.format("Transport retry count exceeded"))
+    (end,) = analyze([str(tmp_path / "job.log")]).culprits
+    assert end.host == "n0" and end.either and end.peer_unnamed
+    (tmp_path / "job.log").write_text(_UCX.format("Local protection"))
+    (own,) = analyze([str(tmp_path / "job.log")]).culprits
+    assert own.host == "n0" and not own.either
