@@ -1,10 +1,11 @@
-"""`make setup` builds again when a source of the libraries changes."""
+"""`make setup` builds again when a source of the libraries changes, and a build outside the tree is whole."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,18 @@ def test_make_watches_every_file_that_cmake_builds_from() -> None:
     (watched,) = re.findall(r"^\.venv/\.built:(.*)$", done.stdout, re.M)
     missing = read - set(watched.split())
     assert not missing, f"an edit of these leaves stale libraries: {', '.join(sorted(missing))}"
+
+
+def test_a_build_outside_the_tree_has_the_headers_of_plugins_beside_those_of_libpsm(tmp_path: Path) -> None:
+    if not shutil.which("cmake"):
+        pytest.skip("there is no cmake")
+    options = ["-DPSMKIT_INPLACE=OFF", "-DPSMKIT_PYTHON=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
+    # As scripts/sanitize.sh does, whose tests compile with the headers of this folder.
+    for command in (["-S", str(ROOT), "-B", ".", *options], ["--build", ".", "--target", "psm_abi_tree"]):
+        done = subprocess.run(
+            ["cmake", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    made = {path.name for path in (tmp_path / "csrc" / "psm" / "tree" / "include" / "psm_abi").iterdir()}
+    assert made == {path.name.removesuffix(".in") for path in (ROOT / "csrc" / "abi" / "psm_abi").glob("*.h.in")}
+    assert made

@@ -17,15 +17,20 @@
 #define AHEAD_FROM ((size_t)128 << 10)
 
 #if defined(__x86_64__)
-enum { LINE = 64, PAGE = 4096, PAGES = 4, AHEAD = 512, NEAR = 1024 };
+enum { LINE = 64, PAGE = 4096, AHEAD = 512, NEAR = 1024 };
 
-/* Four pages in parallel: as many streams as keep the memory busy. `to` is line-aligned; n is a multiple of PAGES
- * pages. */
-static void stream(char *to, const char *from, size_t n)
+/* Pages that are copied in parallel. Intel needs four streams to keep the memory busy. Measured on an EPYC of the third
+ * generation at 64 MiB: 13.4 GB/s with one page, 12.4 with two, 3.6 with four, 8.5 by memcpy. */
+#ifndef HC_STREAM_PAGES
+#define HC_STREAM_PAGES (__builtin_cpu_is("amd") ? 1 : 4)
+#endif
+
+/* `to` is line-aligned; n is a multiple of `parallel`, which is one or more pages. */
+static void stream(char *to, const char *from, size_t n, size_t parallel)
 {
-    for (size_t block = 0; block < n; block += (size_t)PAGES * PAGE) {
+    for (size_t block = 0; block < n; block += parallel) {
         for (size_t at = block; at < block + PAGE; at += LINE) {
-            for (size_t page = 0; page < (size_t)PAGES * PAGE; page += PAGE) {
+            for (size_t page = 0; page < parallel; page += PAGE) {
                 const char *in = from + at + page;
                 char *out = to + at + page;
                 _mm_prefetch(in + AHEAD, _MM_HINT_T0); /* harmless beyond the end of the mapping */
@@ -56,9 +61,10 @@ void hc_bytes_move(void *to, const void *from, size_t n)
     uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
     bool apart = (a < b ? b - a : a - b) >= n;
     if (n >= STREAM_FROM && apart) {
-        size_t head = -a % LINE, all = (n - head) / (PAGES * PAGE) * (PAGES * PAGE);
+        size_t parallel = (size_t)HC_STREAM_PAGES * PAGE;
+        size_t head = -a % LINE, all = (n - head) / parallel * parallel;
         memcpy(to, from, head);
-        stream((char *)to + head, (const char *)from + head, all);
+        stream((char *)to + head, (const char *)from + head, all, parallel);
         to = (char *)to + head + all;
         from = (const char *)from + head + all;
         n -= head + all;

@@ -18,12 +18,13 @@ EDGE = 4 * KIB  # around what is moved, to see that nothing else is written
 Move = Callable[[int, int, int], None]
 
 
-@pytest.fixture(scope="module")
-def move(tmp_path_factory: pytest.TempPathFactory) -> Move:
-    """hc_bytes_move."""
+@pytest.fixture(scope="module", params=[1, 4], ids=["1 page", "4 pages"])
+def move(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Move:
+    """hc_bytes_move, as on each kind of processor."""
     library = tmp_path_factory.mktemp("bytes") / "bytes.so"
     command = [compiled.compiler(), *compiled.WARNINGS, "-O2", "-fPIC", "-shared"]
     command += ["-I", str(HOSTCUDA), str(HOSTCUDA / "copy" / "bytes.c")]
+    command.append(f"-DHC_STREAM_PAGES={request.param}")
     done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     function = ctypes.CDLL(str(library)).hc_bytes_move

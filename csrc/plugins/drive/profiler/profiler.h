@@ -136,6 +136,8 @@ void check_leaks(void);
 void check_growth(void);
 void check_unload(void);
 
+/* A communicator that init has not seen yet. */
+struct comm check_comm(int number, int rank, int ranks);
 /* A communicator that init accepted; fails the check otherwise. */
 struct comm check_opened(int number);
 /* Skips the check if the mask enables none of these kinds. */
