@@ -67,7 +67,7 @@ def uncollected() -> Iterator[None]:
 def _check(result: ScanResult, any_log: bool) -> None:
     """Refuse an input without a line that psmkit knows, unless it is a log whose words may be new."""
     heads = [_head(result, at) for at in range(min(len(result.files), _LOOKED_FILES))]
-    if _of_torch(result, heads):
+    if _of_a_job(result, heads):
         return
     logs = [lines for lines in heads if document("\n".join(lines)) is None]
     if any_log and sum(map(len, logs)) >= _LEAST_LINES:
@@ -97,12 +97,16 @@ def _head(result: ScanResult, at: int) -> list[str]:
     return lines
 
 
-def _of_torch(result: ScanResult, heads: Sequence[Sequence[str]]) -> bool:
-    """Whether torch's process group or its store printed one of these lines: the log is known, and its words are not."""
+def _of_a_job(result: ScanResult, heads: Sequence[Sequence[str]]) -> bool:
+    """Whether torch's process group or its store printed one of these lines, or they tell of an error of collectives: their words are new."""
     known = result.catalogue
-    return known is not None and any(
-        known.phrase("a line of torch", text) is not None for head in heads for text in head
-    )
+    if known is None:
+        return False
+    lines = [text for head in heads for text in head]
+    if any(known.phrase("a line of torch", text) is not None for text in lines):
+        return True
+    failed = any(known.phrase("a word of an error", text) is not None for text in lines)
+    return failed and any(known.phrase("a line about collectives", text) is not None for text in lines)
 
 
 def _instead(result: ScanResult, heads: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 from psmkit.analysis.facts import lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
@@ -35,6 +36,8 @@ _EXCHANGES = {
 _NO_COMM = "the log shows no communicator from its start to its end"
 #: Of an excerpt from the middle of a log.
 _NO_START = "the log is an excerpt: it shows no communicator from its start"
+# The most characters of a line that no entry knows.
+_TOLD = 100
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
@@ -535,9 +538,15 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     totals = job.scan.totals
     if not runs and not totals.matched and not totals.unmatched:
         lines_ = counted(totals.other or totals.lines, "line")  # without the empty ones
+        told = lines.of_an_error(job)
+        which = (
+            ""
+            if told is None
+            else f", and the first that tells of an error is '{shorten(told, _TOLD, placeholder='…')}'"
+        )
         return (
             Verdict.INCONCLUSIVE,
-            f"psmkit knows none of the {lines_}: give the whole output of the job, with NCCL_DEBUG=INFO",
+            f"psmkit knows none of the {lines_}{which}: give the whole output of the job, with NCCL_DEBUG=INFO",
             0.5,
         )
     if not runs:

@@ -257,3 +257,12 @@ def test_a_stack_that_nothing_caught_fails_the_run_though_it_is_cut(
 ) -> None:
     report = _report(tmp_path, log)
     assert (report.verdict, [c.rank for c in report.culprits]) == (verdict, culprits)
+
+
+def test_a_last_error_whose_exception_is_cut_off_is_of_the_host_that_pdsh_names(tmp_path: Path) -> None:
+    told = "n2: Last error:\nn2: Net : Call to recv from 10.0.0.7<51219> failed : Connection refused\n"
+    other = "n1: n1:218:232 [4] NCCL INFO Channel 00 : 4[61000] -> 3[42000] via SHM/direct/direct\n"
+    report = _report(tmp_path, told + other)
+    assert report.verdict == "failed" and "rank 4" not in report.reason
+    assert [c.host for c in report.culprits] == ["10.0.0.7"]
+    assert "rank 4" in _report(tmp_path, told + other.replace("n1", "n2")).reason

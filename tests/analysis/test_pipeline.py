@@ -57,11 +57,19 @@ def test_log_of_another_program_is_inconclusive_and_names_the_setting_that_decid
     log.write_text(text)
     report = psmkit.analyze([log])
     assert (report.verdict, report.findings, report.culprits) == ("inconclusive", (), ())
+    told = ", and the first that tells of an error is '[n7:4711] PMIX ERROR: ERROR in file gds_ds12_lock.c at line 169'"
     assert report.reason == (
-        f"psmkit knows none of the {text.count(chr(10))} lines: give the whole output of the job, with NCCL_DEBUG=INFO"
+        f"psmkit knows none of the {text.count(chr(10))} lines{told if text == STRANGE else ''}: give the whole output of the job, with NCCL_DEBUG=INFO"
     )
     page = render(report)
     assert "; no NCCL line" in page and "re-run with:\n    NCCL_DEBUG=INFO" in page
+
+
+def test_two_lines_about_collectives_that_psmkit_does_not_know_are_quoted_and_not_refused(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("Cannot make the NCCL clique: it broke\nsee above\n")
+    report = psmkit.analyze([log])
+    assert report.verdict == "inconclusive" and "'Cannot make the NCCL clique: it broke'" in report.reason
 
 
 @pytest.mark.parametrize(

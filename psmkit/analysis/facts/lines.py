@@ -9,10 +9,12 @@ from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["below", "catalogue", "fields_at", "message_at", "message_at_start", "prefetch", "with_role"]
+__all__ = ["below", "catalogue", "fields_at", "message_at", "message_at_start", "of_an_error", "prefetch", "with_role"]
 
 # NCCL 2.0 to 2.2 do not print their name.
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
+#: So many files, and lines of each, are read where psmkit knows no line.
+_FILES, _LINES = 8, 400
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
@@ -56,6 +58,20 @@ def below(job: Job, ref: Ref) -> Ref | None:
     step = getattr(job.scan, "below", None)
     found: Ref | None = step(ref) if step is not None else None
     return found
+
+
+def of_an_error(job: Job) -> str | None:
+    """The first line of an input that psmkit does not know which tells of a failure in common words; None if none of the first lines does."""
+    for at, file in enumerate(job.scan.files[:_FILES]):
+        ref: Ref | None = Ref(at, 1, 0) if file.lines else None
+        for _ in range(_LINES):
+            if ref is None:
+                break
+            text = " ".join("".join(e.text for e in job.quotes.of(ref)).split())
+            if catalogue(job).phrase("a word of an error", text) is not None:
+                return text
+            ref = below(job, ref)
+    return None
 
 
 def prefetch(job: Job, refs: Iterable[Ref]) -> None:

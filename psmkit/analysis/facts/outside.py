@@ -23,6 +23,7 @@ __all__ = [
     "tagged_rank",
 ]
 
+_OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 _MOST_LINES = 4000
 _STACK_LINES = 400
 _SEVERAL = -1  # processes
@@ -140,7 +141,18 @@ def _tagged_ranks(job: Job) -> dict[int, dict[str, int]]:
 
 
 def _only_process(job: Job, event: Event) -> int | None:
-    return _alone(job).get(event.stream)
+    """The only process of a stream; None where pdsh puts another host before the line than before those of this process."""
+    found = _alone(job).get(event.stream)
+    if found is None:
+        return None
+    host = _pdsh_host(job, job.process(found).last)
+    return found if host is None or host == _pdsh_host(job, event.ref) else None
+
+
+def _pdsh_host(job: Job, ref: Ref) -> str | None:
+    """What stands before a line as pdsh puts a host there: ``node2: the line``."""
+    host, colon, _ = "".join(e.text for e in job.quotes.of(ref)).partition(": ")
+    return host if colon and host and not set(host) - _OF_HOSTS else None
 
 
 @once

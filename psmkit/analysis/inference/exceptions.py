@@ -41,6 +41,7 @@ _TEXTS = (
     "sys.cuda.",
     "sys.dataloader.",
     "torch.",
+    "jax.",
     "program.",
     "launch.",
 )

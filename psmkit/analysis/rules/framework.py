@@ -38,6 +38,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
     events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
+    # where the exception is cut off, the warning that it repeats is left
+    events = events or [item.head for item in last_errors(job, run) if item.known is not None]
     if not events or (run in endings.warned(job) and not _decisive(job, run, events)):
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
@@ -45,7 +47,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
     framework = "torch" if events[0].name.startswith("torch.") else "the framework"
     last = last_errors(job, run)
-    events = [*(item.head for item in last[:1]), *events]
+    events = [*(item.head for item in last[:1] if item.head not in events), *events]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     found = {e.fields.get("replica") for e in events} if not ranks else set()
     replicas = sorted(r for r in found if isinstance(r, int))
