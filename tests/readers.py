@@ -38,6 +38,7 @@ from psmkit.report import render
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.options import Options
 from psmkit.report.redact import Redactor, redact
+from tests import ras
 from tests.report import samples
 
 __all__ = ["READERS", "Reader", "attack", "limited", "long_inputs"]
@@ -222,22 +223,9 @@ _RAS_JSON = json.dumps(
     },
     indent=1,
 ).encode() + b'\n{"group": "LIFECYCLE", "event": "PEER_DEAD", "peer": {"host": "node-b", "pid": 19, "cuda_devs": [1]}}\n'  # fmt: skip
-_RAS_TEXT = b"""\
-NCCL version 2.24.3 compiled with CUDA 12.8
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      1          4            1          4        4
-
-Communicators... (0.00s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         1         4         4         4   RUNNING  MISMATCH
-
+_RAS_TEXT = b"NCCL version 2.24.3 compiled with CUDA 12.8\n"
+_RAS_TEXT += ras.head("    0         1         1         4         4         4   RUNNING  MISMATCH\n").encode()
+_RAS_TEXT += b"""
 Warnings
 ========
 

@@ -6,12 +6,9 @@ import os
 from pathlib import Path
 
 from psmkit.lab.cuda import LabError
+from psmkit.model.programs import tree
 
 __all__ = ["find", "libraries"]
-
-
-def _tree() -> Path:
-    return Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute()
 
 
 def find(name: str) -> Path:
@@ -20,7 +17,7 @@ def find(name: str) -> Path:
     Raises:
         LabError: it does not exist.
     """
-    place = _tree() / "bin" / name
+    place = tree() / "bin" / name
     if not os.access(place, os.X_OK):
         raise LabError(
             f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
@@ -30,5 +27,5 @@ def find(name: str) -> Path:
 
 def libraries() -> list[Path]:
     """libpsm and the plugins of psmkit."""
-    folder = _tree() / "lib"
+    folder = tree() / "lib"
     return [folder / "libpsm.so.0", *sorted(folder.glob("libnccl-*.so"))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["RESULTS"]
+__all__ = ["RESULTS", "WORDS"]
 
 #: ncclResult_t by number.
 RESULTS = (
@@ -16,3 +16,11 @@ RESULTS = (
     "ncclInProgress",
     "ncclTimeout",
 )
+#: What NCCL calls those that all its reports name alike.
+WORDS = {
+    1: "unhandled CUDA error",
+    2: "system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+}

@@ -25,7 +25,7 @@ from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner import kinds_of
 from psmkit.plugins.driven import chosen, tables_of
 from psmkit.plugins.faults import Fault, advice, explanation, faults
-from psmkit.plugins.programs import find_program
+from psmkit.plugins.programs import child, find_program
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 
@@ -124,22 +124,11 @@ def _run(
     ]
     late = False
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.DEVNULL,
-            env=settings,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(timeout + _PATIENCE)
-        except subprocess.TimeoutExpired:
-            late, status = True, 0
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also processes that the library started
-            process.wait()
+        with child(command, out, env=settings) as process:
+            try:
+                status = process.wait(timeout + _PATIENCE)
+            except subprocess.TimeoutExpired:
+                late, status = True, 0
         out.seek(0)
         report = _report(out.read(_MOST))
     return _judge(report, version, check, status, timeout + _PATIENCE if late else None)

@@ -23,7 +23,7 @@ from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
 from psmkit.plugins.abi import spoken, tables
-from psmkit.plugins.programs import find_program
+from psmkit.plugins.programs import child, find_program, kill
 
 __all__ = [
     "CHECKS",
@@ -280,22 +280,9 @@ def _start(
         "CUDA_VISIBLE_DEVICES": rank,
     }
     out = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-    process = subprocess.Popen(
-        [find_program("psm_tuner_drive"), path.absolute(), str(version)],
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **{k: str(v) for k, v in launcher.items()}, **environment},
-        start_new_session=True,
-    )
-    stack.callback(_kill, process)
-    return process, out
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # also processes that the library started
-    process.wait()
+    command: list[str | Path] = [find_program("psm_tuner_drive"), path.absolute(), str(version)]
+    env = {**os.environ, **{k: str(v) for k, v in launcher.items()}, **environment}
+    return stack.enter_context(child(command, out, env=env)), out
 
 
 def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tuple[list[dict[str, Any]], str]:
@@ -308,7 +295,7 @@ def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tup
             death = f"ended with status {status}"
     except subprocess.TimeoutExpired:
         death = "did not end in time: a call waits"
-        _kill(process)
+        kill(process)
     out.seek(0)
     lines = []
     for text in out.read(_MOST).decode("utf-8", "replace").splitlines():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from psmkit.model.errors import InputError
 from psmkit.plugins.elf import NotLoadable, interpreter
+from psmkit.plugins.programs import child
 
 __all__ = ["Loaded", "Trace", "load", "trace"]
 
@@ -131,24 +131,12 @@ def _run(
     Raises:
         NotLoadable: the child did not end.
     """
+    fds = () if fd is None else (fd,)
     with tempfile.TemporaryFile() as out:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            pass_fds=() if fd is None else (fd,),
-            env=env,
-            start_new_session=True,
-        )
-        try:
-            child.communicate(stdin, timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise NotLoadable(f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
-        finally:
-            # Also ends processes that the library started.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        with child(command, out, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, pass_fds=fds) as process:
+            try:
+                process.communicate(stdin, timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise NotLoadable(f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
         out.seek(0)
-        return child.returncode, out.read(_MOST).decode("utf-8", "surrogateescape")
+        return process.returncode, out.read(_MOST).decode("utf-8", "surrogateescape")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from psmkit.model import programs
 from psmkit.model.errors import InputError, PsmkitError
 
 __all__ = ["Decision", "Query", "Rule", "Rules", "RulesError", "decide", "program", "read", "to_csv", "to_toml"]
@@ -95,10 +95,10 @@ def program(name: str) -> Path:
     Raises:
         PsmkitError: the program was not built.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / name
-    if not place.is_file():
-        raise PsmkitError(f"no {place}: build psmkit with CMake (make setup), or set PSM_DIR to its folder")
-    return place
+    return programs.find(
+        name,
+        lambda place: PsmkitError(f"no {place}: build psmkit with CMake (make setup), or set PSM_DIR to its folder"),
+    )
 
 
 def read(path: str | Path) -> Rules:

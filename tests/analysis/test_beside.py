@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from psmkit.cli.app import main
-from psmkit.model import Report
 from tests.analysis.outside import nccl
 from tests.analysis.test_program import steps
 from tests.analysis.test_watchdog import timeout
+from tests.analysis.texts import analyzed
 
 JOB = nccl(0, 1, nranks=2)
 GLOO = "[/build/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:{}\n"
@@ -23,11 +22,6 @@ FAILED = "2026-03-01 10:00:00.123\tnode0:{}\tlib.trainer:648\tERROR\tTraining fa
 OLD = "[rank1]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
 TAKEN = "[rank1]:[E624 04:14:29.22 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
 HEAD = 'Traceback (most recent call last):\n  File "train.py", line 12, in <module>\n    main()\n'
-
-
-def analyzed(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder)])
 
 
 @pytest.mark.parametrize(

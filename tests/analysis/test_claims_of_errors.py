@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from psmkit.model import Finding, Report
-from tests.analysis.test_claims_of_excerpts import analyzed
 from tests.analysis.test_watchdog import timeout
+from tests.analysis.texts import analyzed
 
 NVLS = (
     "n1:33:73 [3] transport/nvls.cc:246 NCCL WARN Cuda failure 3 'initialization error'\n"

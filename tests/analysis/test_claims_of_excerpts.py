@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
-from psmkit.model import Report
 from psmkit.report import render
 from tests.analysis.outside import nccl
 from tests.analysis.test_watchdog import status, timeout
+from tests.analysis.texts import analyzed
 
 ROW = (
     "     1048576        262144     float     sum      -1   164.3    6.38   11.17    {}   187.7    5.59    9.77    {}\n"
@@ -19,11 +18,6 @@ OK = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 10.47\n"
 STORE = "torch.distributed.DistBackendError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '1', but store->get('1') got error: {}\n"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 WATCHDOG = "[E ProcessGroupNCCL.cpp:916] {} watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n"
-
-
-def analyzed(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder)])
 
 
 def test_values_that_a_benchmark_did_not_check_are_not_called_right(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import psmkit
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.rules import flight, foreign, proxy_dumps, ras_answers, stacks
 from psmkit.model import Finding, Severity
+from tests import ras
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
 
@@ -143,33 +144,11 @@ def test_dumps_alone_are_analysable(tmp_path: Path) -> None:
 
 # --- RAS --------------------------------------------------------------------------------------------------------------
 
-RAS = """\
-NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12090
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      1          4            1          4        4
-
-Communicators... (0.00s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         1         4         4         4   RUNNING  {errors}
-
-Errors
-======
-
-{error}
-Warnings
-========
-
-{warning}
-"""
+RAS = (
+    "NCCL version 2.27.5 compiled with CUDA 12.9\nCUDA runtime version 12090, driver version 12090\n\n"
+    + ras.head("    0         1         1         4         4         4   RUNNING  {errors}\n")
+    + "\nErrors\n======\n\n{error}\nWarnings\n========\n\n{warning}\n"
+)
 MISSING = """\
 INCOMPLETE
   Missing communicator data from 1 job process

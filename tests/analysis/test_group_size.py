@@ -7,28 +7,10 @@ from pathlib import Path
 import pytest
 
 import psmkit
+from tests import ras
 from tests.analysis.test_watchdog import status, timeout
 
-_TABLE = """Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      2          8            1         16       16
-
-Communicators... (0.01s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-{rows}
-Errors
-======
-
-Warnings
-========
-
-"""
+_TABLE = ras.head("{rows}", nodes=2, processes=8, took="0.01") + "\nErrors\n======\n\nWarnings\n========\n\n"
 _ALL = "    0         1         2         8        16        16   RUNNING      OK\n"
 _HALVES = "    1         2         1         8         8        16   RUNNING      OK\n"
 

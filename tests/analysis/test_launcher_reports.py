@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from psmkit.analysis.rules import crashes
-from psmkit.model import Report
 from tests.analysis.outside import errors, nccl, run_rule
+from tests.analysis.texts import analyzed
 
 JOB = nccl(*range(4), nranks=4)
 ROOT = "Root Cause (first observed failure):\n"
-
-
-def analyzed(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder)])
 
 
 def block(rank: int, code: int, time: str, host: str = "node0") -> str:

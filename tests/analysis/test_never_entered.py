@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from psmkit.analysis.rules import exceptions
 from psmkit.analysis.rules.watchdog import find
-from psmkit.model import Report
 from tests.analysis.outside import coded, nccl, run_rule
 from tests.analysis.test_crashes import elastic
 from tests.analysis.test_watchdog import dump_signal, status, timeout
+from tests.analysis.texts import analyzed
 
 JOB = nccl(*range(4), nranks=4)
 OTHERS = "".join(timeout(r) + status(r) for r in (0, 1, 3))
@@ -27,12 +26,6 @@ def traceback(rank: int | None, last: str) -> str:
         last,
     ]
     return "".join(f"{tag}{line}\n" for line in lines)
-
-
-def analyzed(tmp_path: Path, **texts: str) -> Report:
-    for name, text in texts.items():
-        (tmp_path / f"{name}.log").write_text(text)
-    return psmkit.analyze([str(tmp_path)])
 
 
 def test_a_traceback_before_the_timeouts_says_why_a_rank_never_entered(tmp_path: Path) -> None:

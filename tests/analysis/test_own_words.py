@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import psmkit
-from psmkit.model import Report
 from tests.analysis.outside import nccl
 from tests.analysis.test_program import steps
 from tests.analysis.test_watchdog import timeout
+from tests.analysis.texts import analyzed
 
 DONE = {
     "trainer": "{'train_runtime': 812.11, 'train_samples_per_second': 3.1, 'train_loss': 1.1}\n",
@@ -36,12 +36,6 @@ def closed(*ranks: int) -> str:
         f"node0:{1000 + r}:{3000 + r} [{r}] NCCL INFO [Service thread] Connection closed by localRank {1 - r}\n"
         for r in ranks
     )
-
-
-def analyzed(folder: Path, **texts: str) -> Report:
-    for name, text in texts.items():
-        (folder / f"{name}.log").write_text(text)
-    return psmkit.analyze([str(folder)])
 
 
 @pytest.mark.parametrize("words", DONE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from psmkit.analysis.pipeline import analyze
 from psmkit.catalogue import load
 from psmkit.model import Finding, Report, Severity, Verdict
-from tests.analysis.texts import Rank, of, ranks, watchdog
+from tests.analysis.texts import Rank, of, ranks, report_of, watchdog
 
 FORK = Path(__file__).parents[2] / "examples" / "fork" / "psmkit.toml"
 TIMES = tuple(f"2025-11-21 10:00:{second:02d}" for second in range(0, 60, 6))
@@ -30,13 +30,7 @@ def job(send: Callable[[Rank], object], recv: Callable[[Rank], object]) -> list[
 
 
 def report(tmp_path: Path, logs: Iterable[Rank], *, toml: Path = FORK, launcher: str = "") -> Report:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    for log in logs:
-        (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
-    if launcher:
-        (folder / "launcher.log").write_text(launcher)
-    return analyze([folder], catalogue=[toml])
+    return report_of(tmp_path, logs, launcher, [toml])
 
 
 def one(found: Report) -> Finding:

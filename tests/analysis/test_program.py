@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from psmkit.analysis.rules import exceptions
-from psmkit.model import Report
 from tests.analysis.outside import nccl, run_rule
 from tests.analysis.test_never_entered import traceback
 from tests.analysis.test_watchdog import status, timeout
+from tests.analysis.texts import analyzed
 
 JOB = nccl(0, 1, nranks=2)
 STEPS = {
@@ -23,11 +22,6 @@ STEPS = {
 
 def steps(first: int, last: int, form: str = "megatron") -> str:
     return "".join(STEPS[form].format(i, i) for i in range(first, last + 1))
-
-
-def analyzed(tmp_path: Path, text: str) -> Report:
-    (tmp_path / "job.log").write_text(text)
-    return psmkit.analyze([str(tmp_path)])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from tests.analysis.test_watchdog import status, timeout
+from tests.analysis.texts import analyzed
 
 _FIRST = "Look first at the output of rank 5. "
 
@@ -23,12 +24,6 @@ def gives_up(rank: int, work: int = 808) -> str:
         + "terminate called after throwing an instance of 'c10::DistBackendError'\n"
         + f"  what():  {head}{thrown}"
     )
-
-
-def analyzed(folder: Path, **texts: str) -> psmkit.Report:
-    for name, text in texts.items():
-        (folder / f"{name}.log").write_text(text)
-    return psmkit.analyze([str(folder)])
 
 
 def of(report: psmkit.Report) -> list[int | None]:

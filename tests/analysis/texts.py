@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,7 +126,15 @@ def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
     return make_job(scan([str(folder)]))
 
 
-def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "") -> Report:
+def analyzed(folder: Path, job: str | None = None, **more: str) -> Report:
+    """The report on a folder with these logs by their names; ``job`` is job.log."""
+    texts = more if job is None else {"job": job, **more}
+    for name, text in texts.items():
+        (folder / f"{name}.log").write_text(text)
+    return analyze([folder])
+
+
+def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "", catalogue: Sequence[Path] = ()) -> Report:
     """The report on these logs, one file a rank, and on what the launcher printed."""
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -134,7 +142,7 @@ def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "") -> Repor
         (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
     if launcher:
         (folder / "launcher.log").write_text(launcher)
-    return analyze([folder])
+    return analyze([folder], catalogue=catalogue)
 
 
 def watchdog(*reporters: int, seq: int = 3) -> str:

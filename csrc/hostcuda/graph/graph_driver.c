@@ -28,8 +28,9 @@ CUresult hc_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, con
     return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
 }
 
-static int recipe_of(struct hc_recipe *recipe, CUgraphNodeParams *p)
+static int recipe_of(struct hc_recipe *recipe, void *params)
 {
+    CUgraphNodeParams *p = params;
     struct cudaMemsetParams fill;
     switch ((int)p->type) {
     case cudaGraphNodeTypeKernel:
@@ -48,37 +49,22 @@ static int recipe_of(struct hc_recipe *recipe, CUgraphNodeParams *p)
     }
 }
 
-static int add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *data,
-                   size_t n, CUgraphNodeParams *p)
-{
-    struct hc_recipe recipe;
-    if (!p) return PSM_CUDA_INVALID_VALUE;
-    if (p->type != cudaGraphNodeTypeGraph) {
-        int error = recipe_of(&recipe, p);
-        return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
-    }
-    return hc_recipe_graph(out, graph, dependencies, data, n, &p->graph);
-}
-
 CUresult hc_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    return add_any(phGraphNode, hGraph, dependencies, NULL, numDependencies, nodeParams);
+    return hc_any_add(recipe_of, nodeParams, phGraphNode, hGraph, dependencies, NULL, numDependencies);
 }
 
 CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                               const CUgraphEdgeData *dependencyData, size_t numDependencies,
                               CUgraphNodeParams *nodeParams)
 {
-    return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+    return hc_any_add(recipe_of, nodeParams, phGraphNode, hGraph, dependencies, dependencyData, numDependencies);
 }
 
 CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    struct hc_recipe recipe;
-    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
-    int error = recipe_of(&recipe, nodeParams);
-    return hc_recipe_set(error, &recipe, hNode);
+    return hc_any_set(recipe_of, nodeParams, hNode);
 }
 
 CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
@@ -106,12 +92,7 @@ CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParam
 
 CUresult hc_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    struct hc_recipe recipe;
-    if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
-        return hc_cudaGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
-    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
-    int error = recipe_of(&recipe, nodeParams);
-    return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
+    return hc_any_set_exec(recipe_of, nodeParams, hGraphExec, hNode);
 }
 
 /* ---- changing and asking ---- */

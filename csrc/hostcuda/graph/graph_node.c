@@ -412,8 +412,8 @@ int hc_node_event(cudaGraphNode_t handle, int type, CUevent *event)
     return rc;
 }
 
-int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
-                    const CUgraphEdgeData *data, size_t n, struct cudaChildGraphNodeParams *p)
+static int add_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                     const CUgraphEdgeData *data, size_t n, struct cudaChildGraphNodeParams *p)
 {
     struct hc_node *node;
     bool move = p->ownership == cudaGraphChildGraphOwnershipMove;
@@ -423,6 +423,46 @@ int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode
     if (!hc_node_find(*out, &node) && node->child) p->graph = (cudaGraph_t)(uintptr_t)node->child->handle;
     hc_graph_unlock();
     return 0;
+}
+
+/* The two unions have their common members in one place. */
+_Static_assert(offsetof(struct cudaGraphNodeParams, type) == offsetof(CUgraphNodeParams, type) &&
+                   offsetof(struct cudaGraphNodeParams, graph) == offsetof(CUgraphNodeParams, graph),
+               "the type and the child graph of all parameters");
+
+int hc_any_add(hc_recipe_of *of, void *params, cudaGraphNode_t *out, cudaGraph_t graph,
+               const cudaGraphNode_t *dependencies, const CUgraphEdgeData *data, size_t n)
+{
+    struct hc_recipe recipe;
+    struct cudaGraphNodeParams *p = params;
+    if (!p) return PSM_CUDA_INVALID_VALUE;
+    if (p->type == cudaGraphNodeTypeGraph) return add_graph(out, graph, dependencies, data, n, &p->graph);
+    int error = of(&recipe, params);
+    return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
+}
+
+static bool may_change(const struct cudaGraphNodeParams *p)
+{
+    return p && p->type != cudaGraphNodeTypeMemAlloc && p->type != cudaGraphNodeTypeMemFree;
+}
+
+int hc_any_set(hc_recipe_of *of, void *params, cudaGraphNode_t node)
+{
+    struct hc_recipe recipe;
+    if (!may_change(params)) return PSM_CUDA_INVALID_VALUE;
+    int error = of(&recipe, params);
+    return hc_recipe_set(error, &recipe, node);
+}
+
+int hc_any_set_exec(hc_recipe_of *of, void *params, cudaGraphExec_t exec, cudaGraphNode_t node)
+{
+    struct hc_recipe recipe;
+    struct cudaGraphNodeParams *p = params;
+    if (p && p->type == cudaGraphNodeTypeGraph)
+        return hc_cudaGraphExecChildGraphNodeSetParams(exec, node, p->graph.graph);
+    if (!may_change(p)) return PSM_CUDA_INVALID_VALUE;
+    int error = of(&recipe, params);
+    return hc_recipe_set_exec(error, &recipe, exec, node);
 }
 
 int hc_recipe_same(struct hc_recipe *recipe, int type, void *parameters)

@@ -68,8 +68,9 @@ cudaError_t hc_cudaGraphAddChildGraphNode(cudaGraphNode_t *pGraphNode, cudaGraph
 
 /* ---- adding and changing by the union of all parameters ---- */
 
-static int recipe_of(struct hc_recipe *recipe, struct cudaGraphNodeParams *p)
+static int recipe_of(struct hc_recipe *recipe, void *params)
 {
+    struct cudaGraphNodeParams *p = params;
     struct cudaKernelNodeParams kernel;
     switch ((int)p->type) {
     case cudaGraphNodeTypeKernel:
@@ -90,49 +91,29 @@ static int recipe_of(struct hc_recipe *recipe, struct cudaGraphNodeParams *p)
     }
 }
 
-static int add_any(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
-                   const cudaGraphEdgeData *data, size_t n, struct cudaGraphNodeParams *p)
-{
-    struct hc_recipe recipe;
-    if (!p) return PSM_CUDA_INVALID_VALUE;
-    if (p->type != cudaGraphNodeTypeGraph) {
-        int error = recipe_of(&recipe, p);
-        return hc_recipe_add(error, &recipe, out, graph, dependencies, data, n);
-    }
-    return hc_recipe_graph(out, graph, dependencies, data, n, &p->graph);
-}
-
 cudaError_t hc_cudaGraphAddNode__12(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
                                     const cudaGraphNode_t *pDependencies, size_t numDependencies,
                                     struct cudaGraphNodeParams *nodeParams)
 {
-    return add_any(pGraphNode, graph, pDependencies, NULL, numDependencies, nodeParams);
+    return hc_any_add(recipe_of, nodeParams, pGraphNode, graph, pDependencies, NULL, numDependencies);
 }
 
 cudaError_t hc_cudaGraphAddNode_v2(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
                                    const cudaGraphEdgeData *dependencyData, size_t numDependencies,
                                    struct cudaGraphNodeParams *nodeParams)
 {
-    return add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
+    return hc_any_add(recipe_of, nodeParams, pGraphNode, graph, pDependencies, dependencyData, numDependencies);
 }
 
 cudaError_t hc_cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
 {
-    struct hc_recipe recipe;
-    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
-    int error = recipe_of(&recipe, nodeParams);
-    return hc_recipe_set(error, &recipe, node);
+    return hc_any_set(recipe_of, nodeParams, node);
 }
 
 cudaError_t hc_cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNode_t node,
                                           struct cudaGraphNodeParams *nodeParams)
 {
-    struct hc_recipe recipe;
-    if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
-        return hc_cudaGraphExecChildGraphNodeSetParams(graphExec, node, nodeParams->graph.graph);
-    if (!nodeParams || !hc_node_may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
-    int error = recipe_of(&recipe, nodeParams);
-    return hc_recipe_set_exec(error, &recipe, graphExec, node);
+    return hc_any_set_exec(recipe_of, nodeParams, graphExec, node);
 }
 
 int hc_node_same(cudaGraphNode_t handle, int type, void *parameters)

@@ -134,10 +134,6 @@ int hc_recipe_wait(struct hc_recipe *recipe, cudaEvent_t event);
 /* The kinds whose parameters both APIs share: the union in cudaGraphNodeParams and CUgraphNodeParams. NOT_SUPPORTED:
  * another kind. */
 int hc_recipe_same(struct hc_recipe *recipe, int type, void *parameters);
-static inline bool hc_node_may_change(int type)
-{
-    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
-}
 /* The three uses of a recipe; each takes over its payload, also on failure. `error` is the result of making the recipe:
  * it is passed on. */
 int hc_recipe_add(int error, struct hc_recipe *recipe, cudaGraphNode_t *out, cudaGraph_t graph,
@@ -146,8 +142,14 @@ int hc_recipe_set(int error, struct hc_recipe *recipe, cudaGraphNode_t node);
 int hc_recipe_set_exec(int error, struct hc_recipe *recipe, cudaGraphExec_t exec, cudaGraphNode_t node);
 int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                     const CUgraphEdgeData *data, size_t n, cudaGraph_t child, bool move);
-int hc_recipe_graph(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
-                    const CUgraphEdgeData *data, size_t n, struct cudaChildGraphNodeParams *p); /* by its parameters */
+
+/* The same uses by the union of all parameters, which each API has of its own: cudaGraphNodeParams, CUgraphNodeParams.
+ * NULL is INVALID_VALUE. */
+typedef int hc_recipe_of(struct hc_recipe *recipe, void *params);
+int hc_any_add(hc_recipe_of *of, void *params, cudaGraphNode_t *out, cudaGraph_t graph,
+               const cudaGraphNode_t *dependencies, const CUgraphEdgeData *data, size_t n);
+int hc_any_set(hc_recipe_of *of, void *params, cudaGraphNode_t node);
+int hc_any_set_exec(hc_recipe_of *of, void *params, cudaGraphExec_t exec, cudaGraphNode_t node);
 
 /* Takes and releases the lock. The parameters in the form of the requested size. */
 int hc_node_parameters(cudaGraphNode_t handle, int type, void *out, size_t size);

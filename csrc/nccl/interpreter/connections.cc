@@ -206,27 +206,18 @@ void add_collective(Reader &r, const Place &place, const Function &f, Part part,
 
     if (f.algorithm == Algorithm::Tree) return add_tree(r, place, f, part, flow_of(f, 1, 1, r), stage);
     Flow flow;
+/* A case for a collective: how its ring counts steps, and who makes the schedule. */
+#define RING(name, STEPS, schedule_of)                                                                                 \
+    case Collective::name:                                                                                             \
+        flow = flow_of(f, STEPS##_CHUNKSTEPS, STEPS##_SLICESTEPS, r);                                                  \
+        flow.schedule = schedule_of(part);                                                                             \
+        break;
     switch (f.collective) {
-    case Collective::AllReduce:
-        flow = flow_of(f, ALLREDUCE_CHUNKSTEPS, ALLREDUCE_SLICESTEPS, r);
-        flow.schedule = ring_all_reduce(part);
-        break;
-    case Collective::AllGather:
-        flow = flow_of(f, ALLGATHER_CHUNKSTEPS, ALLGATHER_SLICESTEPS, r);
-        flow.schedule = ring_all_gather(part);
-        break;
-    case Collective::ReduceScatter:
-        flow = flow_of(f, REDUCESCATTER_CHUNKSTEPS, REDUCESCATTER_SLICESTEPS, r);
-        flow.schedule = ring_reduce_scatter(part);
-        break;
-    case Collective::Broadcast:
-        flow = flow_of(f, BROADCAST_CHUNKSTEPS, BROADCAST_SLICESTEPS, r);
-        flow.schedule = ring_broadcast(part);
-        break;
-    case Collective::Reduce:
-        flow = flow_of(f, REDUCE_CHUNKSTEPS, REDUCE_SLICESTEPS, r);
-        flow.schedule = ring_reduce(part);
-        break;
+        RING(AllReduce, ALLREDUCE, ring_all_reduce)
+        RING(AllGather, ALLGATHER, ring_all_gather)
+        RING(ReduceScatter, REDUCESCATTER, ring_reduce_scatter)
+        RING(Broadcast, BROADCAST, ring_broadcast)
+        RING(Reduce, REDUCE, ring_reduce)
     case Collective::SendRecv:
         refuse(LAUNCH_FAILURE, "work of a collective names function SendRecv");
     }

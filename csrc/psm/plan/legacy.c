@@ -336,15 +336,4 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     return PSM_OK;
 }
 
-const struct plan_scheduler psm_plan_legacy = {
-    .name = "legacy",
-    .rounds = rounds,
-    .order = order,
-    .prepare = prepare,
-    .budget = budget,
-    .colls = colls,
-    .p2ps = p2ps,
-    .finish = finish,
-    .upload = upload,
-    .nothing = nothing,
-};
+PLAN_SCHEDULER(legacy, .merges = false);

@@ -182,6 +182,19 @@ struct plan_scheduler {
     psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that accepts no task */
 };
 extern const struct plan_scheduler psm_plan_legacy, psm_plan_planner;
+/* The table of a scheduler: the functions of its file have the names of the members. */
+#define PLAN_SCHEDULER(id, ...)                                                                                        \
+    const struct plan_scheduler psm_plan_##id = {.name = #id,                                                          \
+                                                 .rounds = rounds,                                                     \
+                                                 .order = order,                                                       \
+                                                 .prepare = prepare,                                                   \
+                                                 .budget = budget,                                                     \
+                                                 .colls = colls,                                                       \
+                                                 .p2ps = p2ps,                                                         \
+                                                 .finish = finish,                                                     \
+                                                 .upload = upload,                                                     \
+                                                 .nothing = nothing,                                                   \
+                                                 __VA_ARGS__}
 
 /* The work FIFO: NCCL's counters, in slots (legacy) or bytes (planner). */
 struct plan_fifo {

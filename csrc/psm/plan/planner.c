@@ -390,16 +390,4 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     return PSM_OK;
 }
 
-const struct plan_scheduler psm_plan_planner = {
-    .name = "planner",
-    .rounds = rounds,
-    .order = order,
-    .prepare = prepare,
-    .budget = budget,
-    .colls = colls,
-    .p2ps = p2ps,
-    .finish = finish,
-    .merges = true,
-    .upload = upload,
-    .nothing = nothing,
-};
+PLAN_SCHEDULER(planner, .merges = true);

@@ -159,6 +159,14 @@ static void ended_by_peer(struct psm_service *service, struct psm_peer *peer, ps
     if (status < 0) psm_state_abort(service->state, &error);
 }
 
+/* What requests have in common, in a message or in a call of this process. */
+#define REQUEST_OF(who, from)                                                                                          \
+    (struct psm_request)                                                                                               \
+    {                                                                                                                  \
+        .peer = (who), .type = (from)->type, .req_size = (from)->req_size, .resp_size = (from)->resp_size,             \
+        .connection = (from)->connection, .op_id = (from)->op_id                                                       \
+    }
+
 static void request_from(struct psm_service *service, struct psm_peer *peer, const struct psm_wire_message *m)
 {
     const struct psm_wire_request *w = &m->request;
@@ -169,14 +177,8 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
         psm_peer_lost(service, peer, "no memory for its request");
         return;
     }
-    memset(r, 0, sizeof *r);
     service->hot = peer;
-    r->peer = peer;
-    r->type = w->type;
-    r->req_size = w->req_size;
-    r->resp_size = w->resp_size;
-    r->connection = w->connection;
-    r->op_id = w->op_id;
+    *r = REQUEST_OF(peer, w);
     r->req = (uint8_t *)(((uintptr_t)(r + 1) + 15) / 16 * 16);
     r->resp = r->req + aligned;
     if (m->payload_size) memcpy(r->req, m->payload, m->payload_size);
@@ -274,13 +276,8 @@ static bool take_direct(struct psm_service *service)
             free(r);
         } else {
             service->hot = NULL;
-            r->peer = peer;
+            *r = REQUEST_OF(peer, call);
             r->direct = call;
-            r->type = call->type;
-            r->req_size = call->req_size;
-            r->resp_size = call->resp_size;
-            r->connection = call->connection;
-            r->op_id = call->op_id;
             r->req = call->data;
             r->resp = call->resp;
             psm_service_begin(service, r);

@@ -27,6 +27,7 @@ from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
+from psmkit.model.results import WORDS
 from psmkit.model.wording import plural
 
 __all__ = ["find", "origins"]
@@ -35,14 +36,7 @@ _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
-_RESULTS = {
-    1: "unhandled CUDA error",
-    2: "system error",
-    3: "internal error",
-    4: "invalid argument",
-    5: "invalid usage",
-    6: "remote error",
-}
+_RESULTS = {**WORDS, 6: "remote error"}
 
 
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:

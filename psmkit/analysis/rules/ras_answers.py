@@ -19,18 +19,12 @@ from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.results import WORDS
 from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
-_RESULTS = {
-    1: "unhandled CUDA error",
-    2: "system error",
-    3: "internal error",
-    4: "invalid argument",
-    5: "invalid usage",
-    6: "remote process error",
-}
+_RESULTS = {**WORDS, 6: "remote process error"}
 _MOST = 8
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 # Answers in JSON that are read of one log, and lines of one of them.

@@ -6,30 +6,18 @@ import json
 
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
+from tests import ras
 
-HEAD = """\
-NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12090
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      2          4            1          8        8
-
-Communicators... (2.05s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         2       3-4         8         8   RUNNING  INCOMPLETE
-    1         4         2         1         2         8   RUNNING      OK
-
-Errors
-======
-
-"""
+HEAD = (
+    "NCCL version 2.27.5 compiled with CUDA 12.9\nCUDA runtime version 12090, driver version 12090\n\n"
+    + ras.head(
+        "    0         1         2       3-4         8         8   RUNNING  INCOMPLETE\n"
+        "    1         4         2         1         2         8   RUNNING      OK\n",
+        nodes=2,
+        took="2.05",
+    )
+    + "\nErrors\n======\n\n"
+)
 ERRORS = """\
 INCOMPLETE
   Missing communicator data from 1 job process

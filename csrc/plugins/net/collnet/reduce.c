@@ -66,7 +66,7 @@ static uint16_t to_bfloat(float value)
         type result = out(expression);                                                                                 \
         memcpy(to + i, &result, sizeof result);                                                                        \
     }
-#define OPS(type, wide, in, out)                                                                                       \
+#define LOOPS(type, wide, in, out)                                                                                     \
     switch (op) {                                                                                                      \
     case ncclSum:                                                                                                      \
         LOOP(type, wide, in, out, (a + b))                                                                             \
@@ -81,48 +81,37 @@ static uint16_t to_bfloat(float value)
         LOOP(type, wide, in, out, (a < b ? a : b))                                                                     \
     }
 /* Signed sums are those of the unsigned type of the same width; comparisons are not. */
-#define SIGNED(type, unsigned_type)                                                                                    \
+#define SIGNED_LOOPS(type, unsigned_type)                                                                              \
     if (op == ncclSum || op == ncclProd) {                                                                             \
-        OPS(unsigned_type, unsigned_type, SAME, (unsigned_type))                                                       \
+        LOOPS(unsigned_type, unsigned_type, SAME, (unsigned_type))                                                     \
     } else {                                                                                                           \
-        OPS(type, type, SAME, (type))                                                                                  \
+        LOOPS(type, type, SAME, (type))                                                                                \
     }
+
+#define OPS(which, ...)                                                                                                \
+    case which:                                                                                                        \
+        LOOPS(__VA_ARGS__)                                                                                             \
+        break;
+#define SIGNED(which, ...)                                                                                             \
+    case which:                                                                                                        \
+        SIGNED_LOOPS(__VA_ARGS__)                                                                                      \
+        break;
 
 void reduce_into(void *into, const void *from, size_t bytes, ncclDataType_t type, ncclRedOp_t op)
 {
     char *to = into;
     const char *by = from;
     switch (type) {
-    case ncclInt8:
-        SIGNED(int8_t, uint8_t)
-        break;
-    case ncclUint8:
-        OPS(uint8_t, uint8_t, SAME, (uint8_t))
-        break;
-    case ncclInt32:
-        SIGNED(int32_t, uint32_t)
-        break;
-    case ncclUint32:
-        OPS(uint32_t, uint32_t, SAME, SAME)
-        break;
-    case ncclInt64:
-        SIGNED(int64_t, uint64_t)
-        break;
-    case ncclUint64:
-        OPS(uint64_t, uint64_t, SAME, SAME)
-        break;
-    case ncclFloat16:
-        OPS(uint16_t, float, from_half, to_half)
-        break;
-    case ncclFloat32:
-        OPS(float, float, SAME, SAME)
-        break;
-    case ncclFloat64:
-        OPS(double, double, SAME, SAME)
-        break;
-    case ncclBfloat16:
-        OPS(uint16_t, float, from_bfloat, to_bfloat)
-        break;
+        SIGNED(ncclInt8, int8_t, uint8_t)
+        OPS(ncclUint8, uint8_t, uint8_t, SAME, (uint8_t))
+        SIGNED(ncclInt32, int32_t, uint32_t)
+        OPS(ncclUint32, uint32_t, uint32_t, SAME, SAME)
+        SIGNED(ncclInt64, int64_t, uint64_t)
+        OPS(ncclUint64, uint64_t, uint64_t, SAME, SAME)
+        OPS(ncclFloat16, uint16_t, float, from_half, to_half)
+        OPS(ncclFloat32, float, float, SAME, SAME)
+        OPS(ncclFloat64, double, double, SAME, SAME)
+        OPS(ncclBfloat16, uint16_t, float, from_bfloat, to_bfloat)
     default:
         break;
     }
