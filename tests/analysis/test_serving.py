@@ -222,6 +222,9 @@ LOW = "Warning: DeepEP timeout for {} receive, rank {}, local_expert_idx 0, src_
 WAITS = {
     "vllm": (BLOCK + raised(f"(EngineCore_DP0 pid=77) {ERROR}", "TimeoutError: RPC call to execute_model timed out."), "hung", None, None),
     "vllm, with a cause": (raised("(Worker_PP1_TP1 pid=903, ip=10.0.0.7) ", OWN) + raised(f"(EngineCore_DP0 pid=77) {ERROR}", "TimeoutError: RPC call to execute_model timed out."), "failed", None, "10.0.0.7"),
+    "vllm, a rank threw before": (raised("(Worker_TP1 pid=903) ", OWN) + raised(f"(EngineCore_DP0 pid=77) {ERROR}", "TimeoutError: RPC call to execute_model timed out."), "failed", 1, None),
+    "sglang, a rank threw before": (raised("[rank3]:", OWN) + f"{SGL.format(' TP0')}Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n", "failed", 3, None),
+    "sglang, a rank threw after it": (f"{SGL.format(' TP0')}Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n" + raised("[rank3]:", OWN), "hung", None, None),
     "vllm compiles": (BLOCK, "inconclusive", None, None),
     "sglang": ("".join(f"{SGL.format(f' TP{r}')}Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n" for r in range(2)), "hung", None, None),
     "sglang warns": (f"{SGL.format(' TP0')}Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=True)\n", "inconclusive", None, None),

@@ -292,6 +292,8 @@ def _text(job: Job, event: Event) -> str:
     what = str(event.fields.get("what", "")).strip()
     at = line.rfind(what) if what else len(line)
     words = line[:at].split()
-    kind = words[-1].rpartition("\\n")[2].rpartition("]")[2] if words else ""  # a structured log spells line breaks
+    kind = (
+        words[-1].rpartition("\\n")[2].rpartition("]")[2].lstrip(":") if words else ""
+    )  # a structured log spells line breaks
     text = f"{kind} {what}".strip()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

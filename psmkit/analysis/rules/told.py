@@ -15,7 +15,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.causes import ends
-from psmkit.analysis.inference.exceptions import named_by_engine, of_nobody, thrower, uncaught, unfinished
+from psmkit.analysis.inference.exceptions import named_by_engine, of_nobody, raised, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
@@ -149,6 +149,8 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
     """What the end of a run shows where neither NCCL nor a watchdog explains it, what is nearest to the cause first."""
     kinds = sorted(_kinds(job, run, entries), key=lambda item: entries[item[0]].order or 0)
     near = [item for item in kinds if (entries[item[0]].order or 0) < _EXCEPTIONS][:1]
+    if near and entries[near[0][0]].finding == "PSM305" and _threw_before(job, run, near[0][1][0]):
+        return []  # it waits for a rank that has a finding of its own
     found = [_weak(job, run, entries[name], events) for name, events in near]
     thrown = _exceptions(job, run)
     # who waits reports; who threw for a reason of its own is the cause
@@ -159,6 +161,16 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
         # the one that names a process, else the first one
         found = [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or wraps[:1]
     return found or _program(job, run) or _cut(job, run) or _waits(job, run)
+
+
+def _threw_before(job: Job, run: int | None, wait: Event) -> bool:
+    """Whether a rank threw for a reason of its own before another one reported that it waits in vain."""
+    return any(
+        rank is not None
+        and (item.event.stream != wait.stream or item.event.ref.seq < wait.ref.seq)
+        and not endings.went_on(job, item.event, outside.proc_of_event(job, item.event), run)
+        for rank, item in raised(job, run).items()
+    )
 
 
 def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) -> Finding:
