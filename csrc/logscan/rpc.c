@@ -8,9 +8,7 @@
 
 struct ls_rpc *ls_rpc_new(void)
 {
-    struct ls_rpc *r = ls_zalloc(sizeof *r);
-    r->recent = ls_zalloc(GENERATIONS * sizeof *r->recent);
-    return r;
+    return ls_zalloc(sizeof(struct ls_rpc));
 }
 
 /* Frees what only reading needs. */
@@ -54,6 +52,7 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
 void ls_rpc_count_generations(struct ls_rpc *r)
 {
     enum { AHEAD = 8 };
+    if (!r->recent) r->recent = ls_zalloc(GENERATIONS * sizeof *r->recent);
     for (uint32_t i = 0; i < r->nuncounted; i++) {
         const struct uncounted *u = &r->uncounted[i];
         if (i + AHEAD < r->nuncounted) __builtin_prefetch(&r->recent[u[AHEAD].key % GENERATIONS], 1);

@@ -7,8 +7,6 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->cat = cat;
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
-    scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
-    scan->guesses = ls_zalloc(sizeof *scan->guesses);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
     scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
@@ -86,6 +84,10 @@ uint32_t ls_scan_stream(ls_scan *scan)
 uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
 {
     struct ls_file *f = ls_push(&scan->files);
+    if (!scan->cache) { /* a scan that only peeks has no files: there is one for each log of a job */
+        scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
+        scan->guesses = ls_zalloc(sizeof *scan->guesses);
+    }
     f->stream = stream;
     f->complete = true;
     return scan->files.n - 1;

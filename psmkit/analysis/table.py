@@ -41,7 +41,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
     rows: list[RankRow] = []
     for run, info in zip(runs, job.runs, strict=True):
         ends = _ends(job, run, findings)
-        for proc in sorted(info.procs, key=lambda p: (min(job.ranks_of(p), default=1 << 31), p)):
+        for proc in sorted(info.procs, key=lambda p: (next(iter(job.ranks_of(p)), 1 << 31), p)):
             rows += _rows(job, ends, proc)
         for rank in absent(job, info.index).listed:
             state = "silent" if rank in ends.blamed else "missing"
@@ -72,7 +72,7 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
             last=f"{job.scan.files[last.file].path}:{last.line}",
             communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
             rank_basis=claim.basis if claim is not None else None,
-            rank_dispute=_dispute(job, proc),
+            rank_dispute=_dispute(job, proc) if proc in job.numbering.disputed else None,
             devices=(device,) if device is not None else _devices(job, proc) if len(threads) == 1 else (),
         )
 
@@ -216,7 +216,7 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
         return "died"
     if (rank, proc) in ends.lost:
         return "silent"
-    if not ends.blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
+    if (rank is not None and rank in ends.blamed) or (process.host, process.pid) in ends.blamed:
         return "failed" if failed else "stuck"
     if not ended and ((rank, proc) in ends.waits or (ends.run.verdict is Verdict.HUNG and proc in ends.affected)):
         return "waiting"

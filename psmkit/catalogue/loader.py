@@ -176,8 +176,9 @@ class Catalogue:
         present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
         starts, lengths, span = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]"), ffi.new("uint32_t[2]")
         number = lib.ls_match_text(self.native, line, data, len(data), present, values, starts, lengths, span)
-        count = len(self.fields[number]) if number >= 0 else 0
-        known = {i: (starts[i], starts[i] + lengths[i]) for i in range(count) if present[0] >> i & 1}
+        if number < 0:
+            return _Matched(number, (0, 0), {}, values, 0)
+        known = {i: (starts[i], starts[i] + lengths[i]) for i in range(len(self.fields[number])) if present[0] >> i & 1}
         return _Matched(number, (span[0], span[1]), known, values, present[1])
 
 

@@ -76,25 +76,26 @@ def command(
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
 
-    with uncollected(), progress_bar() as progress:
-        report = analyze(paths, catalogue=catalogues or None, progress=progress)
-    # Of the whole report: to look at some ranks only does not make a job healthy.
-    level = level_of(report)
-    if wanted is not None:
-        check_ranks(wanted, ranks_of(report), [rank for f in report.findings for rank in f.suspects])
-        report = select_ranks(report, wanted)
-    if redacted:
-        from psmkit.report.redact import redact
+    with uncollected():
+        with progress_bar() as progress:
+            report = analyze(paths, catalogue=catalogues or None, progress=progress)
+        # Of the whole report: to look at some ranks only does not make a job healthy.
+        level = level_of(report)
+        if wanted is not None:
+            check_ranks(wanted, ranks_of(report), [rank for f in report.findings for rank in f.suspects])
+            report = select_ranks(report, wanted)
+        if redacted:
+            from psmkit.report.redact import redact
 
-        report = redact(report)
-    bar = Level[fail_on.upper()]
-    options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
-    if form == "text" and output is None:
-        from psmkit.report.text import layout
+            report = redact(report)
+        bar = Level[fail_on.upper()]
+        options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
+        if form == "text" and output is None:
+            from psmkit.report.text import layout
 
-        show_page(layout(report, options))
-    else:
-        from psmkit.report import render
+            show_page(layout(report, options))
+        else:
+            from psmkit.report import render
 
-        show(render(report, form, options), output)
-    return 1 if level >= bar else 0
+            show(render(report, form, options), output)
+        return 1 if level >= bar else 0

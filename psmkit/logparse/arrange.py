@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
@@ -39,7 +40,8 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
     """Sort files into streams by their first lines."""
     if len(inputs) < 2:
         return Arrangement([[i] for i in range(len(inputs))], list(range(len(inputs))))
-    heads = [_head(item, catalogue) for item in inputs]
+    room = ffi.new("ls_sighting[]", _SIGHTINGS)
+    heads = [_head(item, catalogue, room) for item in inputs]
     streams = _chains(inputs, heads)
     stream_of = [0] * len(inputs)
     for number, files in enumerate(streams):
@@ -50,17 +52,17 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
 
 def names_process(item: Input, catalogue: Catalogue) -> bool:
     """Whether the first lines of an input name the processes that printed them."""
-    return bool(_head(item, catalogue).threads)
+    return bool(_head(item, catalogue, ffi.new("ls_sighting[]", _SIGHTINGS)).threads)
 
 
-def _head(item: Input, catalogue: Catalogue) -> _Head:
+def _head(item: Input, catalogue: Catalogue, found: Any) -> _Head:
+    """The threads in the first lines of an input. ``found`` is room for :data:`_SIGHTINGS`, which all inputs share."""
     reader = Reader(item)
     data = b""
     while len(data) < _HEAD and (more := reader.read(_HEAD - len(data))):
         data += more
     reader.close()
     scan = ffi.gc(lib.ls_scan_new(catalogue.native, 0), lib.ls_scan_free)
-    found = ffi.new("ls_sighting[]", _SIGHTINGS)
     count = lib.ls_peek(scan, data, len(data), found, _SIGHTINGS)
     at, size = table(scan, "ls_text")
     texts = bytes(ffi.buffer(at, size)) if size else b""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
-from psmkit.logparse.tables import Counts, Events, Listed
+from psmkit.logparse.tables import Counts, Events, Threads
 from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
 
 __all__ = [
@@ -206,7 +206,7 @@ class Decoder:
 
         return Counts(self.names, counts["message"], counts["proc"], counts["count"].view(np.int64), make)
 
-    def threads_table(self) -> Listed[Thread]:
+    def threads_table(self) -> Threads:
         """The threads of a scan that is finished."""
         names, threads = self.names, array(self._scan, "ls_threads", THREAD)
 
@@ -219,7 +219,7 @@ class Decoder:
                 )
             ]
 
-        return Listed(len(threads), make)
+        return Threads(threads["proc"], threads["tid"], make)
 
     def events_of(self, rows: npt.NDArray[Any] | None = None) -> list[Event]:
         """The events with these numbers in this order, or all of them."""
@@ -321,5 +321,8 @@ class Decoder:
         if present.all() and not is_text.any() and kind != _FLOAT:
             found: list[Value | None] = (raw.view(np.int64) if kind == _INT else raw).tolist()
             return found
+        if present.all() and is_text.all():
+            texts = _Texts(self.event_text)
+            return [texts[v] or "" for v in raw.tolist()]
         values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
         return [self.value(kind, v, text) if there else None for v, there, text in values]

@@ -44,6 +44,7 @@ _FORMATS = (
     (b"\0asm", "WebAssembly"),
     (b"MZ\x90\0", "a Windows program"),
 )
+_MAGICS = tuple(magic for magic, _ in _FORMATS)
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
@@ -97,14 +98,13 @@ def binary(head: bytes) -> str | None:
     if head.startswith(b"\x7fELF"):
         number = int.from_bytes(head[16:18], "big" if head[5:6] == b"\x02" else "little")
         return _CORE if number == _ELF_CORE else "a program or library (ELF)"
-    for magic, name in _FORMATS:
-        if head.startswith(magic):
-            return name
+    if head.startswith(_MAGICS):
+        return next(name for magic, name in _FORMATS if head.startswith(magic))
     if _PICKLE.match(head):
         return "a Python pickle that psmkit does not know"
     # A log that was truncated while it was written begins with zeros.
     text = head.lstrip(b"\0")
-    if not text or encoding(head) is not None or _LOG_LINE.search(text):
+    if not text or _LOG_LINE.search(text) or encoding(head) is not None:
         return None
     strange = len(text) - len(text.translate(None, _CONTROLS))
     return "binary data" if strange > _MAX_CONTROLS * len(text) else None

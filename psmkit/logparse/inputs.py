@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from psmkit.logparse.archives import HEAD, Budget, members
@@ -28,6 +28,7 @@ _PIECE = 1 << 20
 _MAX_SPOOL = 64 << 30
 # Zeros at the start of a file are a hole that the truncation of an open log leaves. This many are looked past.
 _MAX_HOLE = 64 << 20
+_PARTS = re.compile("[0-9]+|[^0-9]+")
 # How many files a note names.
 _NAMED = 3
 
@@ -46,6 +47,7 @@ class _Search:
     catalogues: dict[str, None] = field(default_factory=dict)
     again: dict[str, str] = field(default_factory=dict)  # another path to a file, and the one that is read
     _looked: set[str] = field(default_factory=set)
+    _real: dict[str, str] = field(default_factory=dict)  # folders without links
     _spool: Spool | None = None
 
     def __post_init__(self) -> None:
@@ -60,9 +62,18 @@ class _Search:
         if item.place is not None:
             self.found[item.path] = item  # of members with the same name, the last one counts
         else:
-            known = self.found.setdefault(os.path.realpath(item.path), item)
-            if os.path.normpath(known.path) != os.path.normpath(item.path):
+            known = self.found.setdefault(self.real(item.path), item)
+            if known is not item and os.path.normpath(known.path) != os.path.normpath(item.path):
                 self.again[item.path] = known.path
+
+    def real(self, path: str) -> str:
+        """A path without links; the folder of thousands of files is resolved once."""
+        if os.path.islink(path):
+            return os.path.realpath(path)
+        folder, name = os.path.split(path)
+        if folder not in self._real:
+            self._real[folder] = os.path.realpath(folder)
+        return os.path.join(self._real[folder], name)
 
     # ---- what a user names ----
 
@@ -188,15 +199,14 @@ class _Search:
             _RefusedError: it holds no text.
             InputError: it cannot be read.
         """
-        source = Input(path, "log", place.size if place is not None else 0, place=place)
-        with open_raw(source) as raw:
+        with open_raw(Input(path, "log", 0, place=place)) as raw:
             try:
                 head = raw.read(HEAD)
-                if place is None:
-                    source = replace(source, size=os.fstat(raw.fileno()).st_size)
+                size = os.fstat(raw.fileno()).st_size if place is None else place.size
                 head = _past_hole(raw, head)
             except OSError as error:
                 raise InputError(path, (error.strerror or str(error)).lower()) from None
+        source = Input(path, "log", size, place=place)
         if is_record(head):
             yield replace(source, kind="record")
             return
@@ -216,7 +226,7 @@ class _Search:
         coded = encoding(head)
         if coded is not None:
             known = sniff(head.decode(coded, "replace").encode("utf-8", "replace"))
-        yield replace(source, foreign=known, encoding=coded)
+        yield source if known is coded is None else replace(source, foreign=known, encoding=coded)
 
     def unpack(self, source: Input, packed: str, depth: int) -> Iterator[Input]:
         for member in members(source, packed, depth, self.budget):
@@ -329,15 +339,8 @@ def _is_null(fd: int) -> bool:
 def natural(path: str) -> tuple[Any, ...]:
     """A key that sorts ``log.9`` before ``log.10``."""
     parts: list[tuple[int, int, str]] = []
-    number = ""
-    for char in Path(path).name + "\0":
-        if "0" <= char <= "9":
-            number += char
-        else:
-            if number:
-                # Of numbers without leading zeros the longer one is greater.
-                digits = number.lstrip("0")
-                parts.append((0, len(digits), digits))
-                number = ""
-            parts.append((1, 0, char))
+    for part in _PARTS.findall(os.path.basename(path) + "\0"):
+        # Of numbers without leading zeros the longer one is greater.
+        digits = part.lstrip("0") if "0" <= part[0] <= "9" else None
+        parts.append((1, 0, part) if digits is None else (0, len(digits), digits))
     return tuple(parts)

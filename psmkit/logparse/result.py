@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
@@ -35,6 +39,8 @@ from psmkit.model import Evidence
 from psmkit.model.wording import counted, plural
 
 __all__ = ["ScanResult", "collect"]
+
+_T = TypeVar("_T")
 
 _LONGEST = 1 << 16
 _AHEAD = 4096
@@ -351,20 +357,19 @@ class _Collector:
         return sorted(out, key=lambda e: e.opened or e.imported or e.closed or _NOWHERE)
 
     def services(self) -> list[ServiceTally]:
-        opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
-        served: dict[int, dict[int, int]] = defaultdict(dict)
         setups: dict[int, dict[tuple[str, int], Ref]] = defaultdict(dict)
         tallies = array(self.native, "ls_tallies", TALLY)
         opening, serving, answering = (tallies[tallies["served"] == kind] for kind in range(3))
-        for service, way, transport, rank, count in rows(opening, "service", "dir", "transport", "rank", "count"):
-            opened[service][self.text(way) or "", transport, rank] = count
-        for service, type_, count in rows(serving, "service", "type", "count"):
-            served[service][type_] = count
         for service, way, type_, first in rows(answering, "service", "dir", "type", "first"):
             setups[service][self.text(way) or "", type_] = first
-        # thousands of ranks open the same connections
-        openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
-        servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
+        services = array(self.native, "ls_services", SERVICE)
+        opened = _alike(
+            opening,
+            len(services),
+            ("dir", "transport", "rank", "count"),
+            lambda found: {(self.text(way) or "", transport, rank): n for way, transport, rank, n in found},
+        )
+        served = _alike(serving, len(services), ("type", "count"), lambda found: {row[0]: row[1] for row in found})
         out = []
         columns = (
             "proc", "thread", "last_opened", "opened_dir", "opened_transport", "opened_rank", "last_served", "served_type",
@@ -372,13 +377,13 @@ class _Collector:
         )  # fmt: skip
         for i, (
             proc, thread, was_opened, way, transport, rank, was_served, type_, was_begun, operation, res, begun, gaps,
-        ) in enumerate(rows(array(self.native, "ls_services", SERVICE), *columns)):  # fmt: skip
+        ) in enumerate(rows(services, *columns)):  # fmt: skip
             out.append(
                 ServiceTally(
                     proc=proc,
                     thread=thread,
-                    opened=openings.setdefault(tuple(opened[i].items()), opened.pop(i)),
-                    served=servings.setdefault(tuple(served[i].items()), served.pop(i)),
+                    opened=opened[i],
+                    served=served[i],
                     last_opened=was_opened,
                     opened_as=(self.text(way) or "", transport, rank) if was_opened else None,
                     last_served=was_served,
@@ -415,6 +420,24 @@ class _Collector:
         if t.dropped_items:
             out.append(f"{t.dropped_items} entries beyond the bounds of a tracker were counted and not followed")
         return out
+
+
+def _alike(
+    tallies: npt.NDArray[Any], services: int, columns: Sequence[str], make: Callable[[list[list[int]]], _T]
+) -> list[_T]:
+    """What ``make`` makes of the tallies of each service. Thousands of ranks open the same connections and share one object."""
+    ours = tallies[np.argsort(tallies["service"], kind="stable")]
+    starts = np.searchsorted(ours["service"], np.arange(services + 1)).tolist()
+    packed = np.column_stack([ours[name].astype(np.int64) for name in columns])
+    data, width = packed.tobytes(), packed.itemsize * len(columns)
+    known: dict[bytes, _T] = {}
+    out = []
+    for start, end in itertools.pairwise(starts):
+        key = data[start * width : end * width]
+        if key not in known:
+            known[key] = make(packed[start:end].tolist())
+        out.append(known[key])
+    return out
 
 
 def _op(

@@ -32,7 +32,7 @@ from psmkit.logparse.types import (
     Value,
 )
 
-__all__ = ["Counts", "Events", "Listed", "ScanData"]
+__all__ = ["Counts", "Events", "Listed", "ScanData", "Threads"]
 
 _PART = 1 << 12  # rows that are made together
 
@@ -67,6 +67,24 @@ class Listed(Sequence[_Row]):
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Threads(Listed[Thread]):
+    """The threads of a scan. Columns: ``proc`` and ``tid``."""
+
+    def __init__(self, proc: Column, tid: Column, make: Callable[[Column], list[Thread]]) -> None:
+        super().__init__(len(proc), make)
+        self.proc, self.tid = proc, tid
+
+    @classmethod
+    def listed(cls, threads: Iterable[Thread]) -> Threads:
+        """The table of threads that exist as objects."""
+        found = list(threads)
+        return cls(
+            np.array([t.proc for t in found], dtype=np.int32),
+            np.array([t.tid for t in found], dtype=np.int64),
+            lambda rows: [found[row] for row in rows.tolist()],
+        )
 
 
 class _Table(Listed[_Row]):
@@ -251,7 +269,7 @@ class ScanData:
 
     files: Sequence[SourceFile]
     processes: Sequence[Process]
-    threads: Sequence[Thread]
+    threads: Threads
     events: Events
     counts: Counts
     calls: Sequence[Call]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_WEIGHTS = ("info", "warning", "error")
+
 
 class Severity(StrEnum):
     """The severity of a finding for its reader."""
@@ -17,7 +19,7 @@ class Severity(StrEnum):
     @property
     def weight(self) -> int:
         """Order of severities: 0 info, 1 warning, 2 error."""
-        return ("info", "warning", "error").index(self.value)
+        return _WEIGHTS.index(self._value_)
 
 
 @dataclass(frozen=True, slots=True)

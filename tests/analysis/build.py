@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from psmkit.analysis.facts.job import Job, make_job
-from psmkit.logparse.tables import Counts, Events, ScanData
+from psmkit.logparse.tables import Counts, Events, ScanData, Threads
 from psmkit.logparse.types import (
     Call,
     CommInstance,
@@ -155,7 +155,7 @@ class Scan:
         self.totals.lines = sum(len(t) for t in self.texts)
         files = [replace(f, lines=len(t)) for f, t in zip(self.files, self.texts, strict=True)]
         data = ScanData(
-            files, self.processes, self.threads, Events.listed(self.events), Counts.listed(self.counts), self.calls, self.fds, self.instances, self.groups,
+            files, self.processes, Threads.listed(self.threads), Events.listed(self.events), Counts.listed(self.counts), self.calls, self.fds, self.instances, self.groups,
             self.pairs, self.ledger, [], self.totals, self.services,
         )  # fmt: skip
         return make_job(

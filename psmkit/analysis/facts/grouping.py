@@ -167,8 +167,8 @@ def runs_of_parts(
     """Merge parts in order of their start, unless a part contradicts the run that it would join."""
     members = {i.proc for i in scan.instances}
     newest: dict[int, int] = {}  # thread of each process
-    for thread in scan.threads:
-        newest[thread.proc] = max(thread.tid, newest.get(thread.proc, 0))
+    for proc, tid in zip(scan.threads.proc.tolist(), scan.threads.tid.tolist(), strict=True):
+        newest[proc] = max(tid, newest.get(proc, 0))
     ordered = sorted(([scan.processes[proc] for proc in procs] for procs in parts), key=_begin)
     loose: list[list[Process]] = []
     runs: list[_Run] = []

@@ -207,11 +207,11 @@ def _by_pid(job: Job) -> dict[tuple[int, int, str | None], int]:
 def _by_tid(job: Job) -> dict[tuple[int, int, str | None], int]:
     """The process of each run with a thread id, on a host and on any host (None)."""
     out: dict[tuple[int, int, str | None], int] = {}
-    for thread in job.scan.threads:
-        run = job.run_of(thread.proc)
+    for proc, tid in zip(job.scan.threads.proc.tolist(), job.scan.threads.tid.tolist(), strict=True):
+        run = job.run_of(proc)
         if run is not None:
-            for host in (None, _short(job.process(thread.proc).host)):
-                _only(out, (run, thread.tid, host), thread.proc)
+            for host in (None, _short(job.process(proc).host)):
+                _only(out, (run, tid, host), proc)
     return out
 
 

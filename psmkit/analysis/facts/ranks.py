@@ -222,16 +222,14 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     seen: dict[int, set[int]] = defaultdict(set)
     out: dict[int, set[int]] = defaultdict(set)
     events = scan.events
-    for name in events.names:
-        rows = events.rows([name])
-        rows = rows[(events.proc[rows] >= 0) & (events.device[rows] >= 0)]
-        plain = (events.device[rows] > 0) | (~events.placed[rows] & (name not in helpers))
-        for pair in np.unique(events.proc[rows[plain]].astype(np.int64) << 32 | events.device[rows[plain]]).tolist():
-            seen[pair >> 32].add(pair & 0xFFFFFFFF)
-        if name not in helpers:
-            for event in events.make(rows[~plain]):  # its place decides
-                if _selected(event, helpers) is not None:
-                    seen[event.proc].add(0)
+    helping = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind in helpers])
+    known = (events.proc >= 0) & (events.device >= 0)
+    plain = known & ((events.device > 0) | ~(events.placed | helping))
+    for pair in np.unique(events.proc[plain].astype(np.int64) << 32 | events.device[plain]).tolist():
+        seen[pair >> 32].add(pair & 0xFFFFFFFF)
+    for event in events.make(np.flatnonzero(known & ~plain & ~helping)):  # its place decides
+        if _selected(event, helpers) is not None:
+            seen[event.proc].add(0)
     for instance in scan.instances:
         if instance.dev is not None:
             out[instance.proc].add(instance.dev)
