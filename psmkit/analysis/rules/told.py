@@ -7,6 +7,7 @@ only if no error of NCCL's and no watchdog explains the run. None counts if the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
@@ -14,7 +15,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.causes import ends
-from psmkit.analysis.inference.exceptions import named_by_engine, thrower, uncaught, unfinished
+from psmkit.analysis.inference.exceptions import named_by_engine, shown_below, thrower, uncaught, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
@@ -165,7 +166,11 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
     procs, ranks = said.printers(job, events) if own else ([], [])
-    return _finding(
+    first = min(events, key=lambda e: (e.stream, e.ref.seq))
+    # its own traceback stands right below what a process says of itself
+    below = [e for e in unfinished(job, run) if (e.stream, e.tag) == (first.stream, first.tag)]
+    cut = [e for e in below if e.ref.seq == first.ref.seq + 1 and entry.name != "framework.engine_reports"]
+    finding = _finding(
         job,
         run,
         entry,
@@ -177,6 +182,17 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         procs=procs,
         culprits=ranks if len(ranks) == 1 else [],
         blamed=named if not procs else [],
+    )
+    return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
+
+
+def _with_cut(finding: Finding, shown: str | None) -> Finding:
+    """The finding of a process whose traceback the log cuts before its exception."""
+    return replace(
+        finding,
+        title=finding.title + (f", in or below {shown}" if shown is not None else ""),
+        explanation=f"{finding.explanation} The log is cut inside its traceback, before the exception.",
+        next_step="Give the rest of the log: the line below the stack names the exception. See whether another process failed before it.",
     )
 
 
@@ -276,14 +292,17 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
     )
     who = ranks_text(ranks) if ranks else "a process"
+    shown = shown_below(job, heads[0])
+    place = f" in or below {shown}" if shown is not None else ""
+    through = f" that passes through {shown}" if shown is not None else ""
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception, which the log does not show"
+            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception{place}, which the log does not show"
             if last
-            else f"{who} printed a Python traceback at the end of the log, which is cut before its exception",
+            else f"{who} printed a Python traceback{through} at the end of the log, which is cut before its exception",
             severity=Severity.ERROR if last else Severity.WARNING,
             confidence=0.7 if last else 0.5,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
