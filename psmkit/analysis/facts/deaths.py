@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from psmkit.analysis.facts import engines, launcher_ends, lines, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, without_tag
 from psmkit.logparse.types import Event
@@ -19,6 +20,9 @@ __all__ = ["FAULTS", "KILLED", "Death", "at_work_by_lab", "collect", "manner", "
 
 #: Lines of signal handlers.
 _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
+#: Lines in which a process says why it aborts, and those of which a value says it.
+_ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
+_VALUES = ("sys.terminate", "sys.assert", "sys.check", "sys.python.fatal")
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
     "launch.elastic.root_cause",
@@ -32,7 +36,7 @@ _BLOCK = (
 )
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
 #: So much of the text of a C++ exception is shown.
-_LONGEST = 100
+_LONGEST = 140
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
 _ACTOR_END = "launch.ray.actor_died"
 _ACTOR_DEAD = "launch.ray.actor_dead"
@@ -439,13 +443,17 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = number if isinstance(number, int) else signal_of(fields.get("signame"))
         detail = fields.get("detail")
         death.where = str(detail) if detail is not None else None
-    elif name in ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.python.fatal"):
+    elif name in _ABORTS:
         death.signal = signals.SIGABRT
         told = fields.get("type", fields.get("what"))
-        death.where = str(told) if told is not None else None
+        death.where = short(str(told), _LONGEST) if told is not None and name in _VALUES else _matched(job, event)
         if name == "sys.terminate" and (said := _what(job, event)):
-            death.where = f"{death.where}: {said[:_LONGEST]}" if death.where else said[:_LONGEST]
+            death.where = f"{told}: {short(said, _LONGEST)}" if told is not None else short(said, _LONGEST)
             death.by_peer = lines.catalogue(job).phrase("a connection broke", said) is not None
+        if name == "sys.assert":
+            death.where = f"assertion {death.where} failed in {_name_of_function(str(fields.get('fn')))}"
+        if name == "sys.check":
+            death.where = f"Check failed: {death.where}"
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
     elif name == "sys.shell.killed":
@@ -460,6 +468,18 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.pid, death.host = process_of_tags(_line(job, event))
     death.rank = outside.global_rank(job, event)
     return death
+
+
+def _matched(job: Job, event: Event) -> str | None:
+    """The words of a line by which its entry knows it, to the end of the line."""
+    line = _line(job, event)
+    found = lines.catalogue(job).places(line, where="line")
+    return short(line[found[0][0] :].strip(), _LONGEST) if found is not None else None
+
+
+def _name_of_function(text: str) -> str:
+    """``f`` of ``void f(int)``."""
+    return f"{text.partition('(')[0].split()[-1]}()" if text.partition("(")[0].strip() else text
 
 
 def _what(job: Job, event: Event) -> str:

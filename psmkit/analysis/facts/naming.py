@@ -15,6 +15,7 @@ __all__ = [
     "name_of_thread",
     "names_of",
     "ranks_text",
+    "short",
     "spans_of",
     "spans_text",
     "words",
@@ -105,3 +106,12 @@ def spans_text(spans: Iterable[tuple[int, int]]) -> str:
     spans = list(spans)
     texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
     return ("rank " if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks ") + ", ".join(texts)
+
+
+def short(text: str, most: int) -> str:
+    """``text`` with at most ``most`` characters, cut between two words; an ellipsis marks the cut."""
+    if len(text) <= most:
+        return text
+    cut = text[: most - 1]
+    kept = cut if text[most - 1].isspace() else cut.rpartition(" ")[0]
+    return (kept if len(kept) > most // 2 else cut).rstrip(" ,;:(") + "\N{HORIZONTAL ELLIPSIS}"

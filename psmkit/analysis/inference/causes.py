@@ -14,11 +14,13 @@ from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["Cause", "alike", "causes", "ends", "failed_before", "on_device"]
+__all__ = ["RECORDED", "Cause", "alike", "causes", "ends", "failed_before", "on_device"]
 
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
 _OOM = "sys.cuda.oom"
+#: The exception of a worker as torchrun's error handler prints it.
+RECORDED = "launch.elastic.error_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,16 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
             reason = _of_device(device, found, death, len(all_))
         if death.where is None and death.code is not None and reason is None:
             reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
+        if death.code is None and death.signal is None and len(all_) == 1 and death.rank is not None:
+            reason = _recorded(job, run, death.rank)
         yield replace(death, where=reason.text, reason=reason.event) if reason is not None else death
+
+
+def _recorded(job: Job, run: int | None, rank: int) -> Raised | None:
+    """The exception that torchrun's error handler repeats, if it is the only one."""
+    events = job.events(RECORDED, run=run)
+    texts = {f"{e.fields.get('type')}Error: {e.fields.get('what')}" for e in events}
+    return Raised(rank, events[0], next(iter(texts))) if len(texts) == 1 else None
 
 
 def _of_device(

@@ -17,10 +17,13 @@ from psmkit.model import CODES, Effect, Named
 
 __all__ = [
     "Raised",
+    "called_in",
     "headless",
+    "innermost",
     "named_by_engine",
     "of_nobody",
     "raised",
+    "shown_below",
     "thrower",
     "told",
     "uncaught",
@@ -54,6 +57,13 @@ _ENGINE = re.compile(r"_DP(\d+)\b\w* pid=")
 _MOST_LINES = 400
 # So many lines of a stack show whose it is.
 _FRAMES = 12
+# Functions that call any other: their names tell nothing.
+_WRAPPERS = frozenset(
+    "__init__ __new__ __call__ __enter__ __exit__ wrapper wrapped _wrapper inner _inner _fn decorate_context _call_impl _wrapped_call_impl "
+    "auto_init_wrapper run_method <module> <lambda>".split()
+)
+# What stands before the name of a call in a line of Python.
+_BEFORE_CALL = re.compile(r"[^\w.]+")
 # Ray prints equal lines of several processes once, with the tag of one of them.
 _FOLDED = "x across cluster]"
 
@@ -252,6 +262,28 @@ def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
     for found in out.values():
         found.sort(key=lambda item: item[0])
     return out
+
+
+def innermost(frames: Sequence[Event]) -> Event | None:
+    """The last frame of a Python stack whose function is no wrapper or constructor."""
+    return next((f for f in reversed(frames) if str(f.fields.get("fn")) not in _WRAPPERS), None)
+
+
+def shown_below(job: Job, head: Event) -> str | None:
+    """The innermost function that a cut stack shows below a line of its process."""
+    found = _frames(job).get((head.stream, head.tag), [])
+    at = bisect.bisect_right(found, head.ref.seq, key=lambda item: item[0])
+    deepest = innermost([f for seq, f in found[at:] if seq - head.ref.seq < _STACK_LINES])
+    return f"{deepest.fields['fn']}()" if deepest is not None else None
+
+
+def called_in(job: Job, frame: Event) -> str | None:
+    """The function that the line below a frame, its source code, calls first; None if that line shows none."""
+    ref = lines.below(job, frame.ref)
+    text = without_tag("".join(e.text for e in job.quotes.of(ref)), frame.tag) if ref is not None else ""
+    before, bracket, _ = text.partition("(")
+    name = _BEFORE_CALL.split(before.rstrip())[-1].rpartition(".")[2]
+    return name if bracket and name.isidentifier() and name not in _WRAPPERS and "raise " not in before else None
 
 
 def _frame(job: Job, event: Event) -> Event | None:

@@ -6,22 +6,19 @@ consequences. The others are crashes.
 
 from __future__ import annotations
 
-import bisect
-import heapq
 import itertools
 import signal as signals
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
-from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import pid_of_tag, process_of_tags
-from psmkit.analysis.inference.causes import alike, ends
+from psmkit.analysis.facts.tags import pid_of_tag
+from psmkit.analysis.inference import crash_stacks
+from psmkit.analysis.inference.causes import RECORDED, alike, ends
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -31,15 +28,12 @@ from psmkit.model.wording import ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
 
-# Functions of the C library that raise and handle a signal.
-_C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
-_MOST_FRAMES = 4000
 _MOST_REASONS = 3
-# What signal handlers print of themselves, and of what they cannot name.
-_HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
-
-
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
+#: Lines with a condition of a program that does not hold.
+_CHECKS = ("sys.assert", "sys.check")
+_READ_CHECK = "Find this check in the sources of the program or library: its condition, and the text behind it, say what went wrong."
+_READ_STACK = "Read its stack in the log from {} on. A core dump (gdb) shows the source lines of these frames."
 _KEEP_OPEN = (
     "Start the job so that it outlives its terminal: in tmux or screen, with nohup or setsid, or by the scheduler."
 )
@@ -223,12 +217,12 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in (*FAULTS, signals.SIGABRT)
-    where = _frames(job, death)
+    stack = crash_stacks.printed(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
     name = ranks_text(ranks) if (together or equal) and ranks else _name(job, death)
-    explanation = f"The first frame outside the C library is in {where}." if where else ""
+    explanation = stack.explained if stack is not None else ""
     explanation += " Each of these ranks raised this exception by itself." if equal else ""
     explanation += after
     folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
@@ -249,19 +243,26 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
         step = _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
-        if step and lines.catalogue(job).phrase("advice", death.where or "") is not None:
-            step = None  # the text says what to do
+        if any(e.name in _CHECKS for e in death.events):
+            step = _READ_CHECK
+        elif stack is not None and stack.refs:
+            step = _READ_STACK.format(stack.first)
+    elif death.reason is not None and death.reason.name == RECORDED:
+        step = "Read the error file or the last lines of this process: they show the traceback of this exception."
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
         step = "Give the whole output of the launcher and of all ranks: no line of this log names the process."
     else:
         step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
+    title = f"{name} {manner(death)}" + (stack.told if stack is not None else "")
+    if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
+        step = None  # the text says what to do
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
+        title=title,
         severity=Severity.WARNING if again or (late and not crashed) else Severity.ERROR,
         confidence=(0.75 if crashed else 0.6)
         if late or again
@@ -270,7 +271,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         else 0.8,
         explanation=explanation.strip() or None,
         next_step=step,
-        refs=list(dict.fromkeys(e.ref for e in (*_reasons(job, run, death, equal), *death.events)))[:5],
+        refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
         # Ranks in one message failed in the same way, so none of them is the origin.
@@ -278,6 +279,13 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         stage="killed",
         named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
     )
+
+
+def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Ref]:
+    """The lines about an end, the telling ones first: that a signal arrived says less than which one it was."""
+    last = [e for e in death.events if e.name == "sys.ompi.signal"]
+    found = [*_reasons(job, run, death, equal), *(e for e in death.events if e not in last), *last]
+    return [e.ref for e in found]
 
 
 def _reasons(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Event]:
@@ -314,56 +322,6 @@ def _as_named(death: Death) -> list[Named]:
         return []
     basis = f"{ASSUMED}local rank" if death.local is not None else None
     return [Named(death.local, death.host, death.pid, basis)]
-
-
-def _own_tags(job: Job) -> dict[Ref, int | None]:
-    """The process of a frame behind two tags: the tag of a scan is the first one."""
-    frames = [e.ref for e in job.events("sys.absl.frame") if e.tag is not None][:_MOST_FRAMES]
-    lines.prefetch(job, frames)
-    return {ref: process_of_tags("".join(e.text for e in job.quotes.of(ref)))[0] for ref in frames}
-
-
-@once
-def _stacks(job: Job) -> dict[tuple[int, str, int], list[tuple[int, Ref, Event]]]:
-    """The frames of printed stacks of each stream, of each process id in it, and those that name no process."""
-    out: dict[tuple[int, str, int], list[tuple[int, Ref, Event]]] = defaultdict(list)
-    own_tags = _own_tags(job)
-    for event in job.events("sys.ompi.frame", "sys.ucx.frame", "sys.absl.frame"):
-        pid = event.fields.get("pid", own_tags.get(event.ref, pid_of_tag(event.tag)))
-        own = (event.stream, "pid", pid) if isinstance(pid, int) else (event.stream, "no pid", 0)
-        for place in ((event.stream, "all", 0), own):
-            out[place].append((event.ref.seq, event.ref, event))
-    return dict(out)
-
-
-def _stack(job: Job, stream: int, pid: int | None, start: int) -> Iterator[Event]:
-    """The frames from a line on that may be those of a process."""
-    places = [(stream, "all", 0)] if pid is None else [(stream, "pid", pid), (stream, "no pid", 0)]
-
-    def after(frames: list[tuple[int, Ref, Event]]) -> Iterator[tuple[int, Ref, Event]]:
-        return (frames[at] for at in range(bisect.bisect_left(frames, start, key=lambda f: f[0]), len(frames)))
-
-    stacks = _stacks(job)
-    known = [after(stacks[place]) for place in places if place in stacks]
-    merged = heapq.merge(*known, key=lambda f: f[:2]) if len(known) > 1 else itertools.chain(*known)
-    return (event for _, _, event in merged)
-
-
-def _frames(job: Job, death: Death) -> str | None:
-    """The first library or function of the printed stack outside the C library."""
-    start = min((e.ref.seq for e in death.events if e.name.startswith("sys.")), default=None)
-    if start is None:
-        return death.where if death.where and death.where.endswith((".so", ".so.2")) else None
-    for event in _stack(job, death.events[0].stream, death.pid, start):
-        if event.name in ("sys.ucx.frame", "sys.absl.frame"):
-            function = str(event.fields.get("fn", "")).strip()
-            if function and not any(name in function for name in (*_C_LIBRARY, *_HANDLERS)):
-                return f"{function.removesuffix('()')}()"
-            continue
-        where = str(event.fields.get("where", ""))
-        if where and not any(name in where for name in ("libc.", "libc-", "libpthread.", "libpthread-")):
-            return where.split("[", 1)[0].strip()
-    return None
 
 
 def _stranger(job: Job, run: int | None, death: Death) -> Finding:

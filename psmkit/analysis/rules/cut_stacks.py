@@ -8,7 +8,17 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.exceptions import headless, raised, thrower, uncaught, unfinished, untold
+from psmkit.analysis.inference.exceptions import (
+    called_in,
+    headless,
+    innermost,
+    raised,
+    shown_below,
+    thrower,
+    uncaught,
+    unfinished,
+    untold,
+)
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -88,15 +98,18 @@ def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
     pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type"))
     named = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
     passed_on = faults.phrase(job, "the others are named", kind.removeprefix("Nccl")) is not None
+    shown = shown_below(job, tasks[-1])
+    place = f" in or below {shown}" if shown is not None else ""
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"process {pid} on {host} raised {kind[:_LONGEST]}",
+        title=f"process {pid} on {host} raised {kind[:_LONGEST]}{place}",
         confidence=0.7,
         explanation="Ray repeats the exception in the process that asked for the result. The log is cut before its text."
         + (" The name of the exception is about another process." if passed_on else ""),
-        next_step="Give the rest of the log. If the exception is one of NCCL, set NCCL_DEBUG=WARN: NCCL then prints the reason.",
+        next_step="Give the rest of the log."
+        + (" Set NCCL_DEBUG=WARN in the actors: NCCL then prints the reason." if "nccl" in kind.lower() else ""),
         refs=[e.ref for e in tasks[-2:]],
         named=[] if passed_on else [named],
         stage="error",
@@ -108,19 +121,22 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     calls = [e for e in frames if str(e.fields.get("fn", "")).startswith(_CALLS)]
     error = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
     who, ranks, named = _who(job, run, frames)
-    last = str((calls or frames)[-1].fields.get("fn"))
+    deepest = innermost(calls or frames) or frames[-1]
+    last = str(deepest.fields.get("fn"))
     through = next((str(e.fields["fn"]) for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
+    called = None if calls or frames[-1] is deepest else called_in(job, frames[-1])
+    to = f" to a call of {called}()" if called is not None else ""
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{who} printed a part of a stack {'at level ERROR ' if error else ''}that passes through {through}(), and the log does not show the exception",
+        title=f"{who} printed a part of a stack {'at level ERROR ' if error else ''}that passes through {through}(){to}, and the log does not show the exception",
         severity=Severity.ERROR if error else Severity.WARNING,
         confidence=0.6 if error else 0.4,
         explanation="The head of the traceback and the line that names the exception are not in the log."
         + (" A logger prints a stack at level ERROR for an exception." if error else ""),
         next_step="Give the rest of the log: the line below the stack names the exception.",
-        refs=[e.ref for e in (calls or frames)[:4]],
+        refs=list(dict.fromkeys([deepest.ref, *(f.ref for f in reversed((calls or frames)[-4:]))]))[:4],
         ranks=ranks,
         culprits=ranks if error and len(ranks) == 1 else [],
         named=named if error else [],

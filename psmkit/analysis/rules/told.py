@@ -15,7 +15,15 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.causes import ends
-from psmkit.analysis.inference.exceptions import named_by_engine, of_nobody, raised, thrower, uncaught, unfinished
+from psmkit.analysis.inference.exceptions import (
+    named_by_engine,
+    of_nobody,
+    raised,
+    shown_below,
+    thrower,
+    uncaught,
+    unfinished,
+)
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
@@ -186,7 +194,11 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     if entry.blames == "unknown" and entry.finding is not None and CODES[entry.finding].two_ends:
         named = [replace(n, either=True, peer_unnamed=True) for n in named]
     procs, ranks = said.printers(job, events) if own else ([], [])
-    return _finding(
+    first = min(events, key=lambda e: (e.stream, e.ref.seq))
+    # its own traceback stands right below what a process says of itself
+    below = [e for e in unfinished(job, run) if (e.stream, e.tag) == (first.stream, first.tag)]
+    cut = [e for e in below if e.ref.seq == first.ref.seq + 1 and entry.name != "framework.engine_reports"]
+    finding = _finding(
         job,
         run,
         entry,
@@ -198,6 +210,17 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         procs=procs,
         culprits=ranks if len(ranks) == 1 else [],
         blamed=named if not procs else [],
+    )
+    return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
+
+
+def _with_cut(finding: Finding, shown: str | None) -> Finding:
+    """The finding of a process whose traceback the log cuts before its exception."""
+    return replace(
+        finding,
+        title=finding.title + (f", in or below {shown}" if shown is not None else ""),
+        explanation=f"{finding.explanation} The log is cut inside its traceback, before the exception.",
+        next_step="Give the rest of the log: the line below the stack names the exception. See whether another process failed before it.",
     )
 
 
@@ -297,14 +320,17 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
     )
     who = ranks_text(ranks) if ranks else "a process"
+    shown = shown_below(job, heads[0])
+    place = f" in or below {shown}" if shown is not None else ""
+    through = f" that passes through {shown}" if shown is not None else ""
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception, which the log does not show"
+            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception{place}, which the log does not show"
             if last and "part" in last[0].fields
-            else f"{who} printed a Python traceback at the end of the log, which is cut before its exception",
+            else f"{who} printed a Python traceback{through} at the end of the log, which is cut before its exception",
             severity=Severity.ERROR if last else Severity.WARNING,
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",

@@ -29,7 +29,7 @@ TABLE = (
         by_text=True,
         dies=True,
         meaning="A process ended with an error: by a signal, an exception or its exit code.",
-        next_step="Read the core dump of that process (gdb), or its stack if it printed one: the top frames show the library that failed.",
+        next_step="Read the last lines that the process printed (an assertion, what(), glibc), then its core dump (gdb): the top frames show the library that failed.",
     ),
     Code(
         code="PSM403",
