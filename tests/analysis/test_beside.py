@@ -210,3 +210,15 @@ def test_ranks_that_wait_in_torchs_store_name_the_only_rank_that_is_late(tmp_pat
 def test_a_barrier_of_torchs_store_that_passed_is_no_wait(tmp_path: Path) -> None:
     report = analyzed(tmp_path, "".join(BARRIER.format(rank, 3) for rank in (0, 1, 3)) + PASSED)
     assert report.verdict == "inconclusive" and not report.findings
+
+
+@pytest.mark.parametrize("thrown", ["jaxlib.xla_extension.XlaRuntimeError", "jax.errors.JaxRuntimeError"])
+def test_the_exception_of_a_barrier_of_jax_is_the_report_of_the_tasks_that_did_not_come(
+    thrown: str, tmp_path: Path
+) -> None:
+    head = 'Traceback (most recent call last):\n  File "train.py", line 146, in <module>\n    main()\n'
+    line = f"{thrown}: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: sync0. Timed out task names:\n"
+    report = analyzed(tmp_path, head + line + "/job:jax_worker/replica:0/task:3\n/job:jax_worker/replica:0/task:0\n")
+    assert (report.verdict, [c.rank for c in report.culprits]) == ("hung", [0, 3])
+    other = analyzed(tmp_path, head + f"{thrown}: INVALID_ARGUMENT: no such barrier\n")
+    assert other.verdict == "failed" and not other.culprits
