@@ -128,11 +128,18 @@ struct ls_pattern {
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
 };
 
+/* For patterns that may start anywhere: the bytes at the start of their literals, as bits. */
+struct ls_starts {
+    uint8_t pairs[65536 / 8];  /* the first two */
+    uint8_t shorts[65536 / 8]; /* those that a literal of fewer than four bytes starts with */
+    uint8_t quads[65536 / 8];  /* hashes of the first four */
+    uint8_t after[65536 / 8];  /* two bytes behind a field at the start of a pattern */
+    bool fields, any_field;    /* some patterns start with a field; with one that anything may follow */
+};
+
 struct ls_trie {
     LS_VEC(struct ls_node) nodes;
-    /* For patterns that may start anywhere: bytes that a line must have at a start, as one bit per pair. */
-    uint8_t *pairs;
-    bool starts_with_field;
+    struct ls_starts starts;
 };
 
 struct ls_catalogue {
@@ -198,6 +205,11 @@ void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const
                const struct ls_match *found);
 void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
                    uint32_t *lengths);
+
+/* starts.c: a filter for the places of a text where a pattern that may start anywhere can start. */
+void ls_find_starts(struct ls_trie *trie);
+/* Whether a pattern may start at byte i of the n bytes of a text; there are two bytes at least from there. */
+bool ls_may_start(const struct ls_trie *trie, const char *s, uint32_t i, uint32_t n);
 
 /* straight.c: stores the patterns of a trie as tokens, if their texts can be found without a search. */
 void ls_lay_out(struct ls_catalogue *cat, const struct ls_trie *trie);

@@ -13,13 +13,6 @@ struct look {
     uint32_t match, open, depth;
 };
 
-static bool may_start(const struct ls_trie *t, const char *s, uint32_t i)
-{
-    unsigned pair = (unsigned)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
-    bool word = t->starts_with_field && (i == 0 || s[i - 1] == ' ');
-    return word || (t->pairs[pair >> 3] & 1u << (pair & 7));
-}
-
 static void set_head(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
 {
     struct ls_prefix p = {0};
@@ -40,7 +33,7 @@ static bool pass_on(struct ls_scan *scan, struct ls_record *rec, const char *s, 
     bool tail = false;
     *open = n;
     for (uint32_t i = 0; i + 1 < n;) {
-        if (!may_start(t, s, i)) {
+        if (!ls_may_start(t, s, i, n)) {
             i++;
             continue;
         }
@@ -82,7 +75,7 @@ static struct look look_at(const struct ls_scan *scan, const char *s, uint32_t n
     struct look out = {n, n, 0};
     uint32_t budget = BUDGET;
     for (uint32_t i = 0; i + 1 < n && i < before && budget; i++) {
-        if (!may_start(t, s, i)) continue;
+        if (!ls_may_start(t, s, i, n)) continue;
         budget--;
         if (ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) && m.end) {
             out.match = i;

@@ -74,7 +74,6 @@ void ls_catalogue_free(ls_catalogue *cat)
             free(t->nodes.at[k].dispatch);
         }
         free(t->nodes.at);
-        free(t->pairs);
     }
     for (uint32_t i = 0; i < cat->literals.n; i++) free(cat->literals.at[i]);
     free(cat->literals.at);
@@ -381,20 +380,7 @@ int ls_catalogue_finish(ls_catalogue *cat)
     freeze(&cat->tries[0]);
     freeze(&cat->tries[1]);
     ls_lay_out(cat, &cat->tries[LS_WHERE_NCCL]);
-    struct ls_trie *t = &cat->tries[LS_WHERE_LINE];
-    struct ls_node *root = &t->nodes.at[0];
-    free(t->pairs);
-    t->pairs = ls_zalloc(65536 / 8);
-    t->starts_with_field = root->nfields > 0;
-    for (int k = 0; k < root->nlits; k++) {
-        /* A literal of one byte can be followed by anything: another edge or a field. */
-        unsigned first = root->lits[k].s[0];
-        for (unsigned second = 0; second < 256; second++) {
-            if (root->lits[k].n > 1 && root->lits[k].s[1] != second) continue;
-            unsigned pair = first << 8 | second;
-            t->pairs[pair >> 3] |= (uint8_t)(1u << (pair & 7));
-        }
-    }
+    ls_find_starts(&cat->tries[LS_WHERE_LINE]);
     cat->finished = true;
     return 0;
 }
