@@ -37,7 +37,7 @@ def _bytes(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     return int(number) * unit
 
 
-_AMOUNTS: tuple[tuple[str, click.ParamType, float, str], ...] = (
+_AMOUNTS: tuple[tuple[str, click.IntRange | click.FloatRange, float, str], ...] = (
     ("--spans", click.IntRange(0, 1_000_000), 2000, "Maximum number of spans of an interval.  [2000]"),
     ("--series", click.IntRange(2, 1_000_000), 1000, "Maximum number of series of a metric.  [1000]"),
     ("--queue", click.IntRange(1, 100_000), 64, "Maximum number of batches that wait for export.  [64]"),
