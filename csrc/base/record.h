@@ -28,6 +28,17 @@ struct psm_field {
 /* PSM_FIELD(struct handle, PSM_HEX64, value) */
 #define PSM_FIELD(type, field_type, member)                                                                            \
     {#member, field_type, (uint32_t)offsetof(type, member), (uint32_t)sizeof(((type *)0)->member)}
+/* PSM_FIELDS(struct handle, PSM_HEX64, value, owner): several members of one type, 39 at the most. */
+#define PSM_FIELDS(type, field_type, ...) PSM_EXPAND_(PSM_FIELDS_(type, field_type, __VA_ARGS__))
+#define PSM_FIELDS_(type, field_type, member, ...)                                                                     \
+    PSM_FIELD(type, field_type, member)                                                                                \
+    __VA_OPT__(, PSM_FIELDS_AGAIN_ PSM_NO_ARGUMENTS_(type, field_type, __VA_ARGS__))
+#define PSM_FIELDS_AGAIN_() PSM_FIELDS_
+#define PSM_NO_ARGUMENTS_   ()
+#define PSM_EXPAND_(...)    PSM_EXPAND_3_(PSM_EXPAND_3_(PSM_EXPAND_3_(__VA_ARGS__)))
+#define PSM_EXPAND_3_(...)  PSM_EXPAND_2_(PSM_EXPAND_2_(PSM_EXPAND_2_(__VA_ARGS__)))
+#define PSM_EXPAND_2_(...)  PSM_EXPAND_1_(PSM_EXPAND_1_(PSM_EXPAND_1_(__VA_ARGS__)))
+#define PSM_EXPAND_1_(...)  __VA_ARGS__
 
 /* The log line that a record represents: name, level and pattern of a catalogue message (PSM_MESSAGE_<NAME> of
  * psm_messages.h is such a triple). The fields of the pattern are fields of the record. */

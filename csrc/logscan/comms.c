@@ -18,23 +18,13 @@ static void forget(struct ls_comms *c)
     ls_drop(&c->named);
     ls_drop(&c->groups);
     ls_drop(&c->queues);
-    ls_index_drop(&c->index);
-    ls_index_drop(&c->named_index);
-    ls_index_drop(&c->by_id);
-    ls_index_drop(&c->by_guess);
-    ls_index_drop(&c->queue_index);
+    LS_INDEX_DROP(&c->index, &c->named_index, &c->by_id, &c->by_guess, &c->queue_index);
 }
 
 void ls_comms_free(struct ls_comms *c)
 {
     forget(c);
-    free(c->instances.at);
-    free(c->colls.at);
-    free(c->divergents.at);
-    free(c->out_groups.at);
-    free(c->out_pairs.at);
-    free(c->pair_refs.at);
-    free(c);
+    LS_FREE(c->instances.at, c->colls.at, c->divergents.at, c->out_groups.at, c->out_pairs.at, c->pair_refs.at, c);
 }
 
 static uint32_t comm_hash(int32_t proc, uint64_t comm)

@@ -76,12 +76,7 @@ void ls_catalogue_free(ls_catalogue *cat)
         free(t->nodes.at);
     }
     for (uint32_t i = 0; i < cat->literals.n; i++) free(cat->literals.at[i]);
-    free(cat->literals.at);
-    free(cat->tokens.at);
-    free(cat->token_bytes.at);
-    free(cat->messages.at);
-    free(cat->patterns.at);
-    free(cat);
+    LS_FREE(cat->literals.at, cat->tokens.at, cat->token_bytes.at, cat->messages.at, cat->patterns.at, cat);
 }
 
 /* Returns the number of the message, -1 for an unknown role. */

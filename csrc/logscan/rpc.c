@@ -21,9 +21,7 @@ static void forget(struct ls_rpc *r)
     ls_drop(&r->states);
     ls_drop(&r->all);
     ls_drop(&r->taken);
-    ls_index_drop(&r->index);
-    ls_index_drop(&r->tally_index);
-    ls_index_drop(&r->all_index);
+    LS_INDEX_DROP(&r->index, &r->tally_index, &r->all_index);
     free(r->recent);
     r->recent = NULL;
 }
@@ -31,10 +29,7 @@ static void forget(struct ls_rpc *r)
 void ls_rpc_free(struct ls_rpc *r)
 {
     forget(r);
-    free(r->services.at);
-    free(r->tallies.at);
-    free(r->out.at);
-    free(r);
+    LS_FREE(r->services.at, r->tallies.at, r->out.at, r);
 }
 
 static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)

@@ -25,18 +25,9 @@ static void forget(ls_scan *scan)
     ls_drop(&scan->states);
     ls_drop(&scan->homes);
     ls_drop(&scan->event_hash);
-    ls_index_drop(&scan->tag_index);
-    ls_index_drop(&scan->word_index);
-    ls_index_drop(&scan->host_index);
-    ls_index_drop(&scan->proc_index);
-    ls_index_drop(&scan->pid_index);
-    ls_index_drop(&scan->thread_index);
-    ls_index_drop(&scan->event_index);
-    ls_index_drop(&scan->shape_index);
-    free(scan->shared);
-    free(scan->cache);
-    free(scan->guesses);
-    free(scan->scratch);
+    LS_INDEX_DROP(&scan->tag_index, &scan->word_index, &scan->host_index, &scan->proc_index, &scan->pid_index,
+                  &scan->thread_index, &scan->event_index, &scan->shape_index);
+    LS_FREE(scan->shared, scan->cache, scan->guesses, scan->scratch);
     scan->shared = NULL;
     scan->cache = NULL;
     scan->guesses = NULL;
@@ -56,23 +47,9 @@ void ls_scan_free(ls_scan *scan)
     ls_fds_free(scan->fds);
     ls_comms_free(scan->comms);
     ls_book_free(scan->book);
-    free(scan->texts.at);
-    free(scan->event_texts.at);
-    free(scan->files.at);
-    free(scan->streams.at);
-    free(scan->tags.at);
-    free(scan->words.at);
-    free(scan->hosts.at);
-    free(scan->procs.at);
-    free(scan->threads.at);
-    free(scan->counts.at);
-    free(scan->outside_counts);
-    free(scan->number_of);
-    free(scan->kept_of);
-    free(scan->events.at);
-    free(scan->values.at);
-    free(scan->shapes.at);
-    free(scan);
+    LS_FREE(scan->texts.at, scan->event_texts.at, scan->files.at, scan->streams.at, scan->tags.at, scan->words.at,
+            scan->hosts.at, scan->procs.at, scan->threads.at, scan->counts.at, scan->outside_counts, scan->number_of,
+            scan->kept_of, scan->events.at, scan->values.at, scan->shapes.at, scan);
 }
 
 uint32_t ls_scan_stream(ls_scan *scan)

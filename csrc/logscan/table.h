@@ -46,6 +46,12 @@ static inline void ls_reserve(void **at, uint32_t *cap, uint32_t n, size_t size)
 
 /* Frees an array and leaves it empty. */
 #define ls_drop(v) (free((v)->at), memset((v), 0, sizeof *(v)))
+/* Frees several blocks. */
+#define LS_FREE(...) ls_free_all((void *[]){__VA_ARGS__}, sizeof (void *[]){__VA_ARGS__} / sizeof(void *))
+static inline void ls_free_all(void *const *blocks, size_t n)
+{
+    for (size_t i = 0; i < n; i++) free(blocks[i]);
+}
 
 /* Maps hashes to entry numbers; the owner of the entries compares keys. A slot is hash << 32 | entry + 1. */
 struct ls_index {
@@ -172,6 +178,13 @@ static inline void ls_index_drop(struct ls_index *t)
 {
     free(t->slot);
     *t = (struct ls_index){0};
+}
+
+#define LS_INDEX_DROP(...)                                                                                             \
+    ls_index_drop_all((struct ls_index *[]){__VA_ARGS__}, sizeof (void *[]){__VA_ARGS__} / sizeof(void *))
+static inline void ls_index_drop_all(struct ls_index *const *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++) ls_index_drop(all[i]);
 }
 
 /* Texts one after another; a text is packed as offset << 20 | length. Offset 0 is never used, so 0 means none. */

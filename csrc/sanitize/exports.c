@@ -10,9 +10,8 @@ struct export_record {
     int32_t pid, rank;
 };
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct export_record, PSM_HEX64, key),
-    PSM_FIELD(struct export_record, PSM_I32, pid),
-    PSM_FIELD(struct export_record, PSM_I32, rank),
+    PSM_FIELDS(struct export_record, PSM_HEX64, key),
+    PSM_FIELDS(struct export_record, PSM_I32, pid, rank),
 };
 static const struct psm_schema schema = PSM_SCHEMA_SILENT("sanitizer.exports", struct export_record, fields);
 

@@ -21,21 +21,26 @@ struct object_record {
     struct san_stack birth;
 };
 
-#define FIELD(type, member) PSM_FIELD(struct object_record, type, member)
 #define FRAME(number, name) {name, PSM_HEX64, (uint32_t)(offsetof(struct object_record, birth.frame) + 8 * (number)), 8}
 static const struct psm_field fields[] = {
-    FIELD(PSM_U32, kind),       FIELD(PSM_U32, generation),
-    FIELD(PSM_STR, object),     FIELD(PSM_HEX64, value),
-    FIELD(PSM_U64, size),       FIELD(PSM_I32, pid),
-    FIELD(PSM_I32, tid),        FIELD(PSM_I32, rank),
-    FIELD(PSM_I32, device),     FIELD(PSM_I32, owner_pid),
-    FIELD(PSM_I32, owner_rank), {"frames", PSM_U32, (uint32_t)offsetof(struct object_record, birth.n), 4},
-    FRAME(0, "frame0"),         FRAME(1, "frame1"),
-    FRAME(2, "frame2"),         FRAME(3, "frame3"),
-    FRAME(4, "frame4"),         FRAME(5, "frame5"),
-    FRAME(6, "frame6"),         FRAME(7, "frame7"),
-    FRAME(8, "frame8"),         FRAME(9, "frame9"),
-    FRAME(10, "frame10"),       FRAME(11, "frame11"),
+    PSM_FIELDS(struct object_record, PSM_U32, kind, generation),
+    PSM_FIELDS(struct object_record, PSM_STR, object),
+    PSM_FIELDS(struct object_record, PSM_HEX64, value),
+    PSM_FIELDS(struct object_record, PSM_U64, size),
+    PSM_FIELDS(struct object_record, PSM_I32, pid, tid, rank, device, owner_pid, owner_rank),
+    {"frames", PSM_U32, (uint32_t)offsetof(struct object_record, birth.n), 4},
+    FRAME(0, "frame0"),
+    FRAME(1, "frame1"),
+    FRAME(2, "frame2"),
+    FRAME(3, "frame3"),
+    FRAME(4, "frame4"),
+    FRAME(5, "frame5"),
+    FRAME(6, "frame6"),
+    FRAME(7, "frame7"),
+    FRAME(8, "frame8"),
+    FRAME(9, "frame9"),
+    FRAME(10, "frame10"),
+    FRAME(11, "frame11"),
 };
 static const struct psm_schema schema = PSM_SCHEMA_SILENT("sanitizer.objects", struct object_record, fields);
 

@@ -45,13 +45,16 @@ enum message {
     MESSAGE_NOT_RECORDED_TIME /* elapsed time was requested, which CUDA refuses */
 };
 
-#define FIELD(type, member) PSM_FIELD(struct report_record, type, member)
 static const struct psm_field fields[] = {
-    FIELD(PSM_U32, message),   FIELD(PSM_STR, call),       FIELD(PSM_STR, object),    FIELD(PSM_STR, access),
-    FIELD(PSM_STR, which),     FIELD(PSM_U64, report),     FIELD(PSM_HEX64, value),   FIELD(PSM_U64, size),
-    FIELD(PSM_HEX64, address), FIELD(PSM_U64, bytes),      FIELD(PSM_U64, beyond),    FIELD(PSM_U64, generation),
-    FIELD(PSM_U64, count),     FIELD(PSM_I64, owner_rank), FIELD(PSM_I64, owner_pid), FIELD(PSM_I64, device),
-    FIELD(PSM_I64, thread),    FIELD(PSM_STR, stack),
+    PSM_FIELDS(struct report_record, PSM_U32, message),
+    PSM_FIELDS(struct report_record, PSM_STR, call, object, access, which),
+    PSM_FIELDS(struct report_record, PSM_U64, report),
+    PSM_FIELDS(struct report_record, PSM_HEX64, value),
+    PSM_FIELDS(struct report_record, PSM_U64, size),
+    PSM_FIELDS(struct report_record, PSM_HEX64, address),
+    PSM_FIELDS(struct report_record, PSM_U64, bytes, beyond, generation, count),
+    PSM_FIELDS(struct report_record, PSM_I64, owner_rank, owner_pid, device, thread),
+    PSM_FIELDS(struct report_record, PSM_STR, stack),
 };
 static const struct psm_record_message messages[] = {
     [SAN_FOREIGN] = PSM_MESSAGE_SANITIZER_FOREIGN,

@@ -37,6 +37,14 @@ def _bytes(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     return int(number) * unit
 
 
+_AMOUNTS: tuple[tuple[str, click.IntRange | click.FloatRange, float, str], ...] = (
+    ("--spans", click.IntRange(0, 1_000_000), 2000, "Maximum number of spans of an interval.  [2000]"),
+    ("--series", click.IntRange(2, 1_000_000), 1000, "Maximum number of series of a metric.  [1000]"),
+    ("--queue", click.IntRange(1, 100_000), 64, "Maximum number of batches that wait for export.  [64]"),
+    ("--deadline", click.FloatRange(0, 3600), 5.0, "Seconds to export the rest at the end.  [5]"),
+)
+
+
 def _outputs(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options for where telemetry goes, and how much of it."""
     for option in reversed(
@@ -50,30 +58,7 @@ def _outputs(function: Callable[..., Any]) -> Callable[..., Any]:
                 help="Protocol of the collector.  [OTEL_EXPORTER_OTLP_PROTOCOL, grpc]",
             ),
             click.option("--timeout", type=click.FloatRange(0.1, 600), help="Seconds that an export may take.  [10]"),
-            click.option(
-                "--spans",
-                type=click.IntRange(0, 1_000_000),
-                default=2000,
-                help="Maximum number of spans of an interval.  [2000]",
-            ),
-            click.option(
-                "--series",
-                type=click.IntRange(2, 1_000_000),
-                default=1000,
-                help="Maximum number of series of a metric.  [1000]",
-            ),
-            click.option(
-                "--queue",
-                type=click.IntRange(1, 100_000),
-                default=64,
-                help="Maximum number of batches that wait for export.  [64]",
-            ),
-            click.option(
-                "--deadline",
-                type=click.FloatRange(0, 3600),
-                default=5.0,
-                help="Seconds to export the rest at the end.  [5]",
-            ),
+            *(click.option(name, type=kind, default=default, help=help_) for name, kind, default, help_ in _AMOUNTS),
         )
     ):
         function = option(function)

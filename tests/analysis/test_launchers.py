@@ -74,36 +74,31 @@ def test_the_exit_code_of_a_container_names_a_signal(tmp_path: Path) -> None:
     assert run_rule(crashes.find, tmp_path, pod=described.format(0)) == []
 
 
-def test_ray_names_a_worker_by_its_pid(tmp_path: Path) -> None:
-    began = "".join(
-        ray(
-            r,
-            f"[rank{r}]:[W626 06:00:01.1 ProcessGroupNCCL.cpp:4115]  using GPU {r} to perform barrier as devices used by this process are currently unknown.",
-        )
-        for r in range(4)
+RAY_BEGAN = "".join(
+    ray(
+        r,
+        f"[rank{r}]:[W626 06:00:01.1 ProcessGroupNCCL.cpp:4115]  using GPU {r} to perform barrier as devices used by this process are currently unknown.",
     )
+    for r in range(4)
+)
+
+
+def test_ray_names_a_worker_by_its_pid(tmp_path: Path) -> None:
     oom = (
         "Memory on the node (IP: 10.0.0.4, ID: 8c5a14) where the task (actor ID: f9cc, name=WorkerDict.fit, pid=1232, memory used=2.2GB) "
         "was running was 59.49GB / 62.58GB (0.950744), which exceeds the memory usage threshold of 0.95.\n"
     )
-    (found,) = run_rule(crashes.find, tmp_path, job=began + oom)
+    (found,) = run_rule(crashes.find, tmp_path, job=RAY_BEGAN + oom)
     assert found.culprits == (2,)
 
 
 def test_the_traceback_that_rays_driver_repeats_belongs_to_the_worker(tmp_path: Path) -> None:
-    began = "".join(
-        ray(
-            r,
-            f"[rank{r}]:[W626 06:00:01.1 ProcessGroupNCCL.cpp:4115]  using GPU {r} to perform barrier as devices used by this process are currently unknown.",
-        )
-        for r in range(4)
-    )
     error = (
         'Traceback (most recent call last):\n  File "main.py", line 9, in <module>\n    ray.get(refs)\n'
         "ray.exceptions.RayTaskError(ValueError): ray::WorkerDict.fit() (pid=1233, ip=10.0.0.4, actor_id=5a61)\n"
         '  File "/work/trainer.py", line 241, in fit\nValueError: no sample with id 7\n'
     )
-    (found,) = run_rule(exceptions.find, tmp_path, job=began + error)
+    (found,) = run_rule(exceptions.find, tmp_path, job=RAY_BEGAN + error)
     assert found.culprits == (3,)
     assert "no sample with id 7" in found.title
 

@@ -9,10 +9,9 @@
 #include "record.h"
 
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct hc_calls_row, PSM_STR, function),
-    PSM_FIELD(struct hc_calls_row, PSM_U64, calls),
-    PSM_FIELD(struct hc_calls_row, PSM_U32, library),
-    PSM_FIELD(struct hc_calls_row, PSM_U32, provided),
+    PSM_FIELDS(struct hc_calls_row, PSM_STR, function),
+    PSM_FIELDS(struct hc_calls_row, PSM_U64, calls),
+    PSM_FIELDS(struct hc_calls_row, PSM_U32, library, provided),
 };
 static const struct psm_schema schema = PSM_SCHEMA_SILENT("cuda.calls", struct hc_calls_row, fields);
 

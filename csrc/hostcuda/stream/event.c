@@ -237,18 +237,23 @@ static bool captured(struct hc_stream *stream, struct hc_event *event)
            __atomic_load_n(&event->capture, __ATOMIC_ACQUIRE);
 }
 
+/* Gets the event and the stream of a call; both are put by the caller. */
+static int get_both(CUevent handle, cudaStream_t of, unsigned flags, struct hc_event **event, struct hc_stream **stream)
+{
+    if (flags & ~(unsigned)EXTERNAL) return PSM_CUDA_INVALID_VALUE;
+    int rc = hc_event_get(handle, event);
+    if (rc) return rc;
+    rc = hc_stream_get(of, stream);
+    if (rc) hc_event_put(*event);
+    return rc;
+}
+
 static int record(CUevent handle, cudaStream_t to, unsigned flags)
 {
     struct hc_event *event;
     struct hc_stream *stream;
-    if (flags & ~(unsigned)EXTERNAL) return PSM_CUDA_INVALID_VALUE;
-    int rc = hc_event_get(handle, &event);
+    int rc = get_both(handle, to, flags, &event, &stream);
     if (rc) return rc;
-    rc = hc_stream_get(to, &stream);
-    if (rc) {
-        hc_event_put(event);
-        return rc;
-    }
     rc = HC_NOT_CAPTURED;
     if (hc_stream_device(stream) != event->device)
         rc = PSM_CUDA_INVALID_HANDLE;
@@ -353,14 +358,8 @@ static int stream_wait(cudaStream_t who, CUevent handle, unsigned flags)
 {
     struct hc_event *event;
     struct hc_stream *stream;
-    if (flags & ~(unsigned)EXTERNAL) return PSM_CUDA_INVALID_VALUE;
-    int rc = hc_event_get(handle, &event);
+    int rc = get_both(handle, who, flags, &event, &stream);
     if (rc) return rc;
-    rc = hc_stream_get(who, &stream);
-    if (rc) {
-        hc_event_put(event);
-        return rc;
-    }
     rc = HC_NOT_CAPTURED;
     if (captured(stream, event)) rc = hc_captures->wait(stream, handle, flags);
     if (rc == HC_NOT_CAPTURED) {

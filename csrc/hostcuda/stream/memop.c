@@ -66,30 +66,20 @@ static uintptr_t address_of(const operation *op)
 
 static bool satisfied(const operation *op, const void *memory)
 {
-    unsigned condition = op->waitValue.flags & 3;
-    if (op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
-        uint32_t seen = __atomic_load_n((const uint32_t *)memory, __ATOMIC_ACQUIRE), value = op->waitValue.value;
-        switch (condition) {
-        case CU_STREAM_WAIT_VALUE_GEQ:
-            return (int32_t)(seen - value) >= 0;
-        case CU_STREAM_WAIT_VALUE_EQ:
-            return seen == value;
-        case CU_STREAM_WAIT_VALUE_AND:
-            return (seen & value) != 0;
-        default:
-            return (uint32_t)~(seen | value) != 0;
-        }
-    }
-    uint64_t seen = __atomic_load_n((const uint64_t *)memory, __ATOMIC_ACQUIRE), value = op->waitValue.value64;
-    switch (condition) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-        return (int64_t)(seen - value) >= 0;
+    bool narrow = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    uint64_t mask = narrow ? UINT32_MAX : UINT64_MAX;
+    uint64_t seen = narrow ? __atomic_load_n((const uint32_t *)memory, __ATOMIC_ACQUIRE)
+                           : __atomic_load_n((const uint64_t *)memory, __ATOMIC_ACQUIRE);
+    uint64_t value = narrow ? op->waitValue.value : op->waitValue.value64;
+    switch (op->waitValue.flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ: /* the sign of the difference, in the width of the operation */
+        return narrow ? (int32_t)(seen - value) >= 0 : (int64_t)(seen - value) >= 0;
     case CU_STREAM_WAIT_VALUE_EQ:
         return seen == value;
     case CU_STREAM_WAIT_VALUE_AND:
         return (seen & value) != 0;
     default:
-        return ~(seen | value) != 0;
+        return (~(seen | value) & mask) != 0;
     }
 }
 

@@ -126,15 +126,18 @@ struct comm_row {
     char call[12], cause[12];
     uint64_t looked, later, later_size, error_at, closed;
 };
-#define FIELD(type, name) PSM_FIELD(struct comm_row, type, name)
 static const struct psm_field comm_fields[] = {
-    FIELD(PSM_HEX64, connection), FIELD(PSM_I32, rank),       FIELD(PSM_I32, device),    FIELD(PSM_I32, peer),
-    FIELD(PSM_I32, peer_device),  FIELD(PSM_U32, max_recvs),  FIELD(PSM_STR, backend),   FIELD(PSM_STR, role),
-    FIELD(PSM_STR, address),      FIELD(PSM_I32, later_tag),  FIELD(PSM_I32, error),     FIELD(PSM_U32, open),
-    FIELD(PSM_U32, unseen),       FIELD(PSM_STR, call),       FIELD(PSM_STR, cause),     FIELD(PSM_TIME, looked),
-    FIELD(PSM_TIME, later),       FIELD(PSM_U64, later_size), FIELD(PSM_TIME, error_at), FIELD(PSM_TIME, closed),
+    PSM_FIELDS(struct comm_row, PSM_HEX64, connection),
+    PSM_FIELDS(struct comm_row, PSM_I32, rank, device, peer, peer_device),
+    PSM_FIELDS(struct comm_row, PSM_U32, max_recvs),
+    PSM_FIELDS(struct comm_row, PSM_STR, backend, role, address),
+    PSM_FIELDS(struct comm_row, PSM_I32, later_tag, error),
+    PSM_FIELDS(struct comm_row, PSM_U32, open, unseen),
+    PSM_FIELDS(struct comm_row, PSM_STR, call, cause),
+    PSM_FIELDS(struct comm_row, PSM_TIME, looked, later),
+    PSM_FIELDS(struct comm_row, PSM_U64, later_size),
+    PSM_FIELDS(struct comm_row, PSM_TIME, error_at, closed),
 };
-#undef FIELD
 static const struct psm_record_message comm_message[] = {PSM_MESSAGE_PSM_NET_END};
 static const struct psm_schema comm_schema = PSM_SCHEMA("psm.net.comm", struct comm_row, comm_fields, comm_message);
 
@@ -154,16 +157,19 @@ struct request_row {
     uint32_t unused;
 };
 _Static_assert(NET_RECVS == 8, "a row has so many tags");
-#define FIELD(type, name) PSM_FIELD(struct request_row, type, name)
 static const struct psm_field request_fields[] = {
-    FIELD(PSM_HEX64, connection), FIELD(PSM_U64, number),     FIELD(PSM_U64, size),    FIELD(PSM_U64, total),
-    FIELD(PSM_TIME, posted),      FIELD(PSM_TIME, completed), FIELD(PSM_I32, peer),    FIELD(PSM_I32, device),
-    FIELD(PSM_I32, tag),          FIELD(PSM_I32, error),      FIELD(PSM_U32, n),       FIELD(PSM_STR, op),
-    FIELD(PSM_I32, rank),         FIELD(PSM_U32, slot),       FIELD(PSM_I64, message), FIELD(PSM_U64, room),
-    FIELD(PSM_I32, tag1),         FIELD(PSM_I32, tag2),       FIELD(PSM_I32, tag3),    FIELD(PSM_I32, tag4),
-    FIELD(PSM_I32, tag5),         FIELD(PSM_I32, tag6),       FIELD(PSM_I32, tag7),
+    PSM_FIELDS(struct request_row, PSM_HEX64, connection),
+    PSM_FIELDS(struct request_row, PSM_U64, number, size, total),
+    PSM_FIELDS(struct request_row, PSM_TIME, posted, completed),
+    PSM_FIELDS(struct request_row, PSM_I32, peer, device, tag, error),
+    PSM_FIELDS(struct request_row, PSM_U32, n),
+    PSM_FIELDS(struct request_row, PSM_STR, op),
+    PSM_FIELDS(struct request_row, PSM_I32, rank),
+    PSM_FIELDS(struct request_row, PSM_U32, slot),
+    PSM_FIELDS(struct request_row, PSM_I64, message),
+    PSM_FIELDS(struct request_row, PSM_U64, room),
+    PSM_FIELDS(struct request_row, PSM_I32, tag1, tag2, tag3, tag4, tag5, tag6, tag7),
 };
-#undef FIELD
 static const struct psm_record_message request_message[] = {PSM_MESSAGE_PSM_NET_REQUEST};
 static const struct psm_schema request_schema =
     PSM_SCHEMA("psm.net", struct request_row, request_fields, request_message);

@@ -25,39 +25,29 @@ static bool settled;
 /* ---- the file ---- */
 
 /* The caller of psm_schema_good needs plain types: an atomic may have another size. */
-#define FIELD(type, kind, member) PSM_FIELD(struct type, kind, member)
 static const struct psm_field comm_fields[] = {
-    FIELD(psm_prof_comm, PSM_HEX64, comm_hash),   FIELD(psm_prof_comm, PSM_TIME, begin_ns),
-    FIELD(psm_prof_comm, PSM_TIME, end_ns),       FIELD(psm_prof_comm, PSM_I32, rank),
-    FIELD(psm_prof_comm, PSM_I32, nranks),        FIELD(psm_prof_comm, PSM_I32, nnodes),
-    FIELD(psm_prof_comm, PSM_U32, context),       FIELD(psm_prof_comm, PSM_U32, abi),
-    FIELD(psm_prof_comm, PSM_U32, slots),         FIELD(psm_prof_comm, PSM_U32, trigger),
-    FIELD(psm_prof_comm, PSM_U32, clock),         FIELD(psm_prof_comm, PSM_U64, interval_ns),
-    FIELD(psm_prof_comm, PSM_U64, force_ns),      FIELD(psm_prof_comm, PSM_U32, mask),
-    FIELD(psm_prof_comm, PSM_U32, mask_wanted),   FIELD(psm_prof_comm, PSM_U32, consumer),
-    FIELD(psm_prof_comm, PSM_TIME, heartbeat_ns), FIELD(psm_prof_comm, PSM_U64, begun),
-    FIELD(psm_prof_comm, PSM_U64, dropped_full),  FIELD(psm_prof_comm, PSM_U64, dropped_memory),
-    FIELD(psm_prof_comm, PSM_U64, overwritten),   FIELD(psm_prof_comm, PSM_U64, carried),
-    FIELD(psm_prof_comm, PSM_U64, bad_handle),    FIELD(psm_prof_comm, PSM_U64, stale_handle),
-    FIELD(psm_prof_comm, PSM_U64, stopped_twice), FIELD(psm_prof_comm, PSM_U64, state_after_stop),
-    FIELD(psm_prof_comm, PSM_U64, never_stopped), FIELD(psm_prof_comm, PSM_U64, foreign_parents),
-    FIELD(psm_prof_comm, PSM_STR, name),
+    PSM_FIELDS(struct psm_prof_comm, PSM_HEX64, comm_hash),
+    PSM_FIELDS(struct psm_prof_comm, PSM_TIME, begin_ns, end_ns),
+    PSM_FIELDS(struct psm_prof_comm, PSM_I32, rank, nranks, nnodes),
+    PSM_FIELDS(struct psm_prof_comm, PSM_U32, context, abi, slots, trigger, clock),
+    PSM_FIELDS(struct psm_prof_comm, PSM_U64, interval_ns, force_ns),
+    PSM_FIELDS(struct psm_prof_comm, PSM_U32, mask, mask_wanted, consumer),
+    PSM_FIELDS(struct psm_prof_comm, PSM_TIME, heartbeat_ns),
+    PSM_FIELDS(struct psm_prof_comm, PSM_U64, begun, dropped_full, dropped_memory, overwritten, carried, bad_handle,
+               stale_handle, stopped_twice, state_after_stop, never_stopped, foreign_parents),
+    PSM_FIELDS(struct psm_prof_comm, PSM_STR, name),
 };
 static const struct psm_field window_fields[] = {
-    FIELD(psm_prof_window, PSM_U32, state),    FIELD(psm_prof_window, PSM_U32, cycle),
-    FIELD(psm_prof_window, PSM_U32, next),     FIELD(psm_prof_window, PSM_U32, pending),
-    FIELD(psm_prof_window, PSM_TIME, open_ns), FIELD(psm_prof_window, PSM_TIME, close_ns),
-    FIELD(psm_prof_window, PSM_U64, forced),   FIELD(psm_prof_window, PSM_U64, serial),
+    PSM_FIELDS(struct psm_prof_window, PSM_U32, state, cycle, next, pending),
+    PSM_FIELDS(struct psm_prof_window, PSM_TIME, open_ns, close_ns),
+    PSM_FIELDS(struct psm_prof_window, PSM_U64, forced, serial),
 };
 /* What follows differs for each kind: raw words. */
 #define WORD(n) {"w" #n, PSM_HEX64, (uint32_t)(offsetof(struct psm_prof_event, u) + 8 * (n)), 8}
 static const struct psm_field event_fields[] = {
-    FIELD(psm_prof_event, PSM_HEX64, parent),
-    FIELD(psm_prof_event, PSM_TIME, stop_ns),
-    FIELD(psm_prof_event, PSM_U8, type),
-    FIELD(psm_prof_event, PSM_U8, abi),
-    FIELD(psm_prof_event, PSM_U8, flags),
-    FIELD(psm_prof_event, PSM_U8, state),
+    PSM_FIELDS(struct psm_prof_event, PSM_HEX64, parent),
+    PSM_FIELDS(struct psm_prof_event, PSM_TIME, stop_ns),
+    PSM_FIELDS(struct psm_prof_event, PSM_U8, type, abi, flags, state),
     WORD(0),
     WORD(1),
     WORD(2),

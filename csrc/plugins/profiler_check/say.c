@@ -78,10 +78,10 @@ struct breach_row {
     char rule[20], call[20], what[200], event[240];
 };
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct breach_row, PSM_HEX64, comm), PSM_FIELD(struct breach_row, PSM_I32, version),
-    PSM_FIELD(struct breach_row, PSM_I32, rank),   PSM_FIELD(struct breach_row, PSM_U32, which),
-    PSM_FIELD(struct breach_row, PSM_STR, rule),   PSM_FIELD(struct breach_row, PSM_STR, call),
-    PSM_FIELD(struct breach_row, PSM_STR, what),   PSM_FIELD(struct breach_row, PSM_STR, event),
+    PSM_FIELDS(struct breach_row, PSM_HEX64, comm),
+    PSM_FIELDS(struct breach_row, PSM_I32, version, rank),
+    PSM_FIELDS(struct breach_row, PSM_U32, which),
+    PSM_FIELDS(struct breach_row, PSM_STR, rule, call, what, event),
 };
 static const struct psm_record_message messages[] = {
     PSM_MESSAGE_PSM_PROFILER_CHECK_CALLER, PSM_MESSAGE_PSM_PROFILER_CHECK_PLUGIN, PSM_MESSAGE_PSM_PROFILER_CHECK_NOTE};

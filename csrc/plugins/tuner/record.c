@@ -14,14 +14,11 @@ struct decision_row {
     char op[16], algorithm[16], protocol[8], note[TUNER_NOTE];
 };
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct decision_row, PSM_HEX64, comm_id),  PSM_FIELD(struct decision_row, PSM_U64, call),
-    PSM_FIELD(struct decision_row, PSM_U64, bytes),      PSM_FIELD(struct decision_row, PSM_U32, ranks),
-    PSM_FIELD(struct decision_row, PSM_U32, nodes),      PSM_FIELD(struct decision_row, PSM_U32, line),
-    PSM_FIELD(struct decision_row, PSM_U32, passed),     PSM_FIELD(struct decision_row, PSM_I32, pipe_ops),
-    PSM_FIELD(struct decision_row, PSM_I32, registered), PSM_FIELD(struct decision_row, PSM_I32, channels),
-    PSM_FIELD(struct decision_row, PSM_I32, version),    PSM_FIELD(struct decision_row, PSM_STR, op),
-    PSM_FIELD(struct decision_row, PSM_STR, algorithm),  PSM_FIELD(struct decision_row, PSM_STR, protocol),
-    PSM_FIELD(struct decision_row, PSM_STR, note),
+    PSM_FIELDS(struct decision_row, PSM_HEX64, comm_id),
+    PSM_FIELDS(struct decision_row, PSM_U64, call, bytes),
+    PSM_FIELDS(struct decision_row, PSM_U32, ranks, nodes, line, passed),
+    PSM_FIELDS(struct decision_row, PSM_I32, pipe_ops, registered, channels, version),
+    PSM_FIELDS(struct decision_row, PSM_STR, op, algorithm, protocol, note),
 };
 static const struct psm_record_message lines[] = {PSM_MESSAGE_PSM_TUNER_RECORD};
 static const struct psm_schema schema = PSM_SCHEMA("psm.tuner", struct decision_row, fields, lines);

@@ -20,11 +20,9 @@ struct row {
     char what[20];
 };
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct row, PSM_HEX64, comm),    PSM_FIELD(struct row, PSM_U64, order),
-    PSM_FIELD(struct row, PSM_U64, plan),      PSM_FIELD(struct row, PSM_I64, a),
-    PSM_FIELD(struct row, PSM_I64, b),         PSM_FIELD(struct row, PSM_I64, c),
-    PSM_FIELD(struct row, PSM_I32, rank),      PSM_FIELD(struct row, PSM_I32, code),
-    PSM_FIELD(struct row, PSM_I32, scheduler), PSM_FIELD(struct row, PSM_STR, what),
+    PSM_FIELDS(struct row, PSM_HEX64, comm),  PSM_FIELDS(struct row, PSM_U64, order, plan),
+    PSM_FIELDS(struct row, PSM_I64, a, b, c), PSM_FIELDS(struct row, PSM_I32, rank, code, scheduler),
+    PSM_FIELDS(struct row, PSM_STR, what),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_PLAN_EVENT};
 static const struct psm_schema schema = PSM_SCHEMA("psm.plan", struct row, fields, messages);

@@ -22,13 +22,13 @@ struct psm_op_row {
 PSM_SHAREABLE(psm_op_row, 96);
 
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct psm_op_row, PSM_HEX64, connection), PSM_FIELD(struct psm_op_row, PSM_U64, op_count),
-    PSM_FIELD(struct psm_op_row, PSM_U64, nbytes),       PSM_FIELD(struct psm_op_row, PSM_HEX64, buffer),
-    PSM_FIELD(struct psm_op_row, PSM_HEX64, handle),     PSM_FIELD(struct psm_op_row, PSM_TIME, since),
-    PSM_FIELD(struct psm_op_row, PSM_I32, rank),         PSM_FIELD(struct psm_op_row, PSM_I32, peer),
-    PSM_FIELD(struct psm_op_row, PSM_U32, channel),      PSM_FIELD(struct psm_op_row, PSM_U32, subs),
-    PSM_FIELD(struct psm_op_row, PSM_STR, role),         PSM_FIELD(struct psm_op_row, PSM_STR, state),
-    PSM_FIELD(struct psm_op_row, PSM_STR, place),
+    PSM_FIELDS(struct psm_op_row, PSM_HEX64, connection),
+    PSM_FIELDS(struct psm_op_row, PSM_U64, op_count, nbytes),
+    PSM_FIELDS(struct psm_op_row, PSM_HEX64, buffer, handle),
+    PSM_FIELDS(struct psm_op_row, PSM_TIME, since),
+    PSM_FIELDS(struct psm_op_row, PSM_I32, rank, peer),
+    PSM_FIELDS(struct psm_op_row, PSM_U32, channel, subs),
+    PSM_FIELDS(struct psm_op_row, PSM_STR, role, state, place),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_OPS_ROW};
 static const struct psm_schema schema = PSM_SCHEMA("psm.ops", struct psm_op_row, fields, messages);

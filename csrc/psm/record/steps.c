@@ -23,21 +23,13 @@ struct row {
 };
 
 static const struct psm_field fields[] = {
-    PSM_FIELD(struct row, PSM_HEX64, pair),    PSM_FIELD(struct row, PSM_HEX64, connection),
-    PSM_FIELD(struct row, PSM_HEX64, stream),  PSM_FIELD(struct row, PSM_U64, seq),
-    PSM_FIELD(struct row, PSM_U64, nbytes),    PSM_FIELD(struct row, PSM_U64, base),
-    PSM_FIELD(struct row, PSM_U64, step),      PSM_FIELD(struct row, PSM_U64, nsteps),
-    PSM_FIELD(struct row, PSM_U64, recv_tail), PSM_FIELD(struct row, PSM_U64, send_head),
-    PSM_FIELD(struct row, PSM_U64, posted),    PSM_FIELD(struct row, PSM_U64, transmitted),
-    PSM_FIELD(struct row, PSM_U64, done),      PSM_FIELD(struct row, PSM_U64, offer),
-    PSM_FIELD(struct row, PSM_U64, answer),    PSM_FIELD(struct row, PSM_TIME, moved),
-    PSM_FIELD(struct row, PSM_TIME, seen),     PSM_FIELD(struct row, PSM_TIME, event),
-    PSM_FIELD(struct row, PSM_I32, rank),      PSM_FIELD(struct row, PSM_I32, peer),
-    PSM_FIELD(struct row, PSM_U32, channel),   PSM_FIELD(struct row, PSM_U32, conn_index),
-    PSM_FIELD(struct row, PSM_U32, mode),      PSM_FIELD(struct row, PSM_U32, steps),
-    PSM_FIELD(struct row, PSM_U32, slot),      PSM_FIELD(struct row, PSM_U32, zero_copy),
-    PSM_FIELD(struct row, PSM_STR, role),      PSM_FIELD(struct row, PSM_STR, what),
-    PSM_FIELD(struct row, PSM_STR, stage),     PSM_FIELD(struct row, PSM_STR, can_send),
+    PSM_FIELDS(struct row, PSM_HEX64, pair, connection, stream),
+    PSM_FIELDS(struct row, PSM_U64, seq, nbytes, base, step, nsteps, recv_tail, send_head, posted, transmitted, done,
+               offer, answer),
+    PSM_FIELDS(struct row, PSM_TIME, moved, seen, event),
+    PSM_FIELDS(struct row, PSM_I32, rank, peer),
+    PSM_FIELDS(struct row, PSM_U32, channel, conn_index, mode, steps, slot, zero_copy),
+    PSM_FIELDS(struct row, PSM_STR, role, what, stage, can_send),
 };
 static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_STEPS_ROW};
 static const struct psm_schema schema = PSM_SCHEMA("psm.steps", struct row, fields, messages);

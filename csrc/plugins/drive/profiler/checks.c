@@ -87,13 +87,19 @@ static void group(void)
     p_finalize(&c);
 }
 
+/* Small groups of all kinds of events. */
+static void small_groups(int n)
+{
+    struct comm c = check_opened(0);
+    check_need(event_known(d.version), "anything");
+    for (int i = 0; i < n; i++) check_whole(&c, 3, 4, check_room());
+    p_finalize(&c);
+}
+
 static void descriptor(void)
 {
     d.trap = true;
-    struct comm c = check_opened(0);
-    check_need(event_known(d.version), "anything");
-    for (int i = 0; i < 3; i++) check_whole(&c, 3, 4, check_room());
-    p_finalize(&c);
+    small_groups(3);
 }
 
 /* Newer releases call tables of older versions through adapters, which omit and add events. */
@@ -101,19 +107,13 @@ static void adapter(void)
 {
     d.adapted = true;
     if (d.version == PROFILER_VERSIONS) skipped("no known release has an adapter for v%d", d.version);
-    struct comm c = check_opened(0);
-    check_need(event_known(d.version), "anything");
-    for (int i = 0; i < 4; i++) check_whole(&c, 3, 4, check_room());
-    p_finalize(&c);
+    small_groups(4);
 }
 
 static void strings(void)
 {
     d.trap_strings = true;
-    struct comm c = check_opened(0);
-    check_need(event_known(d.version), "anything");
-    for (int i = 0; i < 3; i++) check_whole(&c, 3, 4, check_room());
-    p_finalize(&c);
+    small_groups(3);
 }
 
 /* Operations of the proxy start when the events of the operations were stopped long ago, and newer ones exist. */
