@@ -188,6 +188,10 @@ def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[in
     if pid_of_tag(last.tag) is not None:
         # the tag shows that another process printed a line below
         given_up = [e for e in given_up if e.tag == last.tag or e.stream != last.stream or e.ref.seq < last.ref.seq]
+    # a command below the death starts another run
+    later = [c.ref.seq for c in job.events("shell.command") if c.stream == last.stream and c.ref.seq > last.ref.seq]
+    if later:
+        given_up = [e for e in given_up if e.stream != last.stream or e.ref.seq < later[0]]
     if not given_up or death.signal in FAULTS or death.oom:
         return False
     pids = {pid_of_tag(e.tag) for e in given_up}
