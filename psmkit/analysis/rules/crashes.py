@@ -470,6 +470,8 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
             for e in job.events(name)
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
+        if events and name == "launch.slurm.cancelled" and _died_above(deaths, events[0]):
+            step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
         if events and (hung_up := _hang_up(events[0])) is not None:
             text, step = hung_up, _KEEP_OPEN
         if events:
@@ -494,6 +496,12 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                 )
             )
     return out
+
+
+def _died_above(deaths: Sequence[Death], event: Event) -> bool:
+    """Whether a launcher reports the end of a process above a line of the same stream."""
+    heads = (d.events[0] for d in deaths if not d.sent)
+    return any(e.stream == event.stream and e.ref.seq < event.ref.seq for e in heads)
 
 
 #: Messages after which no worker runs. A time limit and Ctrl-C often end a job that hangs, which is no failure of its own.

@@ -181,7 +181,7 @@ def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8
     return list(dict.fromkeys(out))[:most]
 
 
-def _route(cascade: Cascade) -> str:
+def _route(job: Job, cascade: Cascade) -> str:
     """The path of an error through the library, as text."""
     found = [(p, f.code) for f in cascade.chain if (p := faults.place(f.event)) is not None]
     if not found:
@@ -191,11 +191,28 @@ def _route(cascade: Cascade) -> str:
     changes = len({code for _, code in found}) > 1
     steps = [f"{place} ({result})" if changes else place for place, result in found]
     way = " -> ".join(steps if len(steps) <= 4 else [*steps[:2], "...", steps[-1]])
-    end = "was returned to the application" if cascade.reached_api else "goes no further in this log"
+    end = "was returned to the application" if _left(job, cascade) else "goes no further in this log"
     if cascade.stored:
         end = "became the asynchronous error of the communicator"
     error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
     return f" {error} and {end}."
+
+
+def _left(job: Job, cascade: Cascade) -> bool:
+    """Whether the last step of an error is in a function that the user calls, by its name or in the main thread.
+
+    A library thread runs functions of the same files, and where the log is cut the error may have gone through more of them.
+    """
+    last = cascade.chain[-1]
+    source = job.scan.files[last.ref.file]
+    if not last.kind.api or (not source.complete_end and last.ref.line >= source.lines - 1):
+        return False
+    thread = last.event.thread
+    main = thread >= 0 and job.scan.threads[thread].tid == job.process(cascade.proc).pid
+    function = str(last.event.fields.get("func", ""))
+    return main or (
+        function.startswith("nccl") and not function.endswith(("Func", "Main"))
+    )  # those run in a thread of the library
 
 
 def _finding(
@@ -236,7 +253,7 @@ def _finding(
     says = _reason(job, cascade) or _one_link(job, cascade) or _self_test(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
-    explanation += _route(cascade)
+    explanation += _route(job, cascade)
     # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
     above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)} - torn
     if later := [p for p in victims if p not in above | torn]:
@@ -479,10 +496,10 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
             if local
-            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors, and rank {before[0]} failed before: {before[1].text}. The errors probably follow from that.{_route(lead)}"
+            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors, and rank {before[0]} failed before: {before[1].text}. The errors probably follow from that.{_route(job, lead)}"
             if before is not None
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
-            f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
+            f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
         next_step=_on_this_host(job, lead) or (says.next_step if says is not None else None),
         refs=_evidence([lead], after),
