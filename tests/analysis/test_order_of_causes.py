@@ -89,5 +89,6 @@ def test_command_below_an_end_starts_another_run(tmp_path: Path) -> None:
     assert any("rank 0 died (Fatal error in PMPI_Init)" in t for t in titles) and not any(
         "consequence" in t for t in titles
     )
+    assert "stack of the error" in _errors(tmp_path, end)[0].next_step
     titles = [f.title for f in _report(tmp_path, "mpirun -np 2 ./build/all_reduce_perf -g 2\n" + end + stop).findings]
     assert any("consequence" in t for t in titles)

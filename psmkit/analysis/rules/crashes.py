@@ -257,6 +257,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
             step = None  # the text says what to do
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
+    elif lines.catalogue(job).phrase("advice", death.where or "") is not None:
+        step = None
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
         step = "Give the whole output of the launcher and of all ranks: no line of this log names the process."
     else:
