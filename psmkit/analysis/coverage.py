@@ -144,7 +144,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
         notes.append(
-            f"{counted(totals.torn, 'torn line')}: a part of {plural(totals.torn, 'its', 'their')} text is lost"
+            f"{counted(totals.torn, 'torn line')}: {plural(totals.torn, 'its text ends', 'their texts end')} inside a message, or where a number may go on"
         )
     return Coverage(
         files=len(files) + len(getattr(job.scan, "foreign", ())),

@@ -73,7 +73,7 @@ _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank title".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
-_KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "sample", "set"}
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "relays", "sample", "set"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Message:
     ``latest`` or ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.
+    ``relays`` lines repeat the result of a call that failed before: another line says why.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
     ``title`` is the headline of a line that says by itself who failed (see :mod:`psmkit.catalogue.titles`). With an ``order`` and a ``confidence``
     it counts only if nothing else explains the end of a run; the lowest order leads.
@@ -126,6 +127,7 @@ class Message:
     order: int | None = None
     confidence: float = 0.9
     early: bool = False
+    relays: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
@@ -279,6 +281,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         order=_order(entry, fail),
         confidence=float(entry.get("confidence", 0.9)),
         early=entry.get("early", False),
+        relays=entry.get("relays", False),
         repairs=tuple(entry.get("repairs", ())),
         constants=_constants(entry, patterns, role, fail),
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
@@ -298,7 +301,7 @@ def _check_keys(entry: Mapping[str, Any], fail: Any) -> None:
         raise fail("expected either pattern or patterns")
     if "finding" in entry and entry["finding"] not in CODES:
         raise fail(f"no such finding {entry['finding']!r}")
-    for flag in ("early", "origin"):
+    for flag in ("early", "origin", "relays"):
         if not isinstance(entry.get(flag, False), bool):
             raise fail(f"{flag} must be true or false")
 

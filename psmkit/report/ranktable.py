@@ -156,7 +156,6 @@ _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
     ),
     (lambda row: row.state == "open", "open: the log does not show its end"),
     (lambda row: row.state == "victim", "victim: the error of another process ended it"),
-    (lambda row: row.stage == "-", "stage -: no line shows one"),
 )
 
 

@@ -347,7 +347,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     page.add(Span("Evidence", "heading"))
     read = f"read {counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}"
     ours = coverage.matched - coverage.beside
-    if total := ours + coverage.unmatched:
+    if total := ours + coverage.unmatched + coverage.torn:
         # Rounded down: 100% must mean all lines.
         read += f"; understood {ours:,} of {total:,} NCCL lines ({100 * ours // total}%)"
     else:

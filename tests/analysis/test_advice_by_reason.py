@@ -40,6 +40,27 @@ _IPC = (
     + _AT
     + "NCCL INFO transport/p2p.cc:652 -> 1\n"
 )
+_IB = (
+    "\n"
+    + _AT
+    + "transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<49189> with error {}, opcode 0, len 0, vendor err 81\n"
+    + _AT
+    + "NCCL INFO transport/net.cc:1120 -> 6\n"
+    + _AT
+    + "NCCL INFO proxy.cc:694 -> 6 [Proxy Thread]\n"
+)
+_ACCEPT = (
+    "\n"
+    + _AT
+    + "misc/socket.cc:415 NCCL WARN socketTryAccept: Accept failed: Bad file descriptor\n"
+    + _AT
+    + "NCCL INFO init.cc:1679 -> 2\n"
+)
+_LAST = (
+    "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.21.5\n"
+    "[rank1]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n[rank1]: Last error:\n"
+    "[rank1]: socketStartConnect: Connect to 10.0.0.9<52822> failed : {}\n"
+)
 _USING = _AT + "NCCL INFO Bootstrap : Using eth0:10.0.0.5<0>\n"
 _PROXY = (
     "\n"
@@ -75,7 +96,15 @@ def _first(tmp_path: Path, log: str) -> Finding:
         (_UCX.format("Local protection"), ("memlock",), ("UCX_RC_TIMEOUT",)),
         (_IPC.format("invalid argument"), ("NCCL_P2P_DISABLE",), ("free memory", "before")),
         (_IPC.format("out of memory"), ("memory",), ("NCCL_P2P_DISABLE",)),
-        ("n0 starts\n" + _PROXY, ("no other warning of this process",), ("Look at the warnings",)),
+        ("n0 starts\n" + _PROXY, ("peer of this connection",), ("warnings of the same thread",)),
+        (_IB.format(4), ("freed or changed",), ("GID index",)),
+        (_IB.format(10), ("log of the peer",), ("GID index",)),
+        (_IB.format(13), ("stack of the peer",), ("GID index",)),
+        (_IB.format(8), ("GID index",), ("freed or changed",)),
+        (_CONNECT.format("10.0.0.9", "Software caused connection abort"), ("process at that address runs", "routing"), ("how it ended",)),
+        (_ACCEPT, ("made the process close it",), ("network",)),
+        (_LAST.format("Connection refused"), ("last lines",), (*_ROUTES, "Re-run")),
+        (_LAST.format("an odd reason"), ("Re-run",), ()),
         ("n0 starts\n" + _ODD, ("no other warning of this process",), ("just before it",)),
     ],
 )  # fmt: skip

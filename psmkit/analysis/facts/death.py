@@ -106,6 +106,8 @@ def signal_name(number: int) -> str:
 
 def manner(death: Death) -> str:
     """How a process died, after its name: ``was killed by SIGKILL``."""
+    if death.oom and all(e.name.startswith("launch.slurm.") for e in death.events):
+        return "ran out of host memory: the OOM killer ended it or a child of it"
     if death.oom:
         return "was killed because memory ran out (SIGKILL by the OOM killer)"
     if death.signal == signals.SIGKILL:

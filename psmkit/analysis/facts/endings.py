@@ -40,6 +40,7 @@ _GIVES_UP = (
     "torch.barrier.",
     "torch.fingerprint.mismatch",
     "nccltests.failure",
+    "ompi.mtl_aborts",
 )
 #: Those of them that are about time.
 _WAITED = (
@@ -71,6 +72,7 @@ _OUTSIDE = (
         "ofi.",
         "ucx.",
         "nixl.",
+        "ompi.",
         "deepep.",
         "xla.",
         "jax.",

@@ -87,8 +87,12 @@ class Job:
     def rank_of_thread(self, event: Event) -> int | None:
         """The global rank of the thread that printed a line: that of its device, if its process drives several ranks."""
         rank = self.rank_of(event.proc)
-        device = self.numbering.device(event) if rank is None else None
-        return rank if device is None else self.numbering.by_device.get((event.proc, device))
+        if rank is not None or event.proc < 0:
+            return rank
+        device = self.numbering.device(event)
+        if device is None:  # the line does not show it; a progress thread has selected its device
+            return self.rank_on(event.proc, event.thread) if event.thread in self._progress else None
+        return self.numbering.by_device.get((event.proc, device))
 
     def rank_on(self, proc: int | None, thread: int | None) -> int | None:
         """The global rank of a thread of a process, for lines that are no events. ``thread`` is an index into the scan's threads."""
@@ -97,6 +101,12 @@ class Job:
             return rank
         device = self._device_of_thread.get(thread)
         return None if device is None else self.numbering.by_device.get((proc, device))
+
+    @cached_property
+    def _progress(self) -> frozenset[int]:
+        """The threads that end an error as a progress thread does."""
+        rows = self.scan.events.rows(["proxy.thread_result"])
+        return frozenset(self.scan.events.thread[rows].tolist())
 
     @cached_property
     def _device_of_thread(self) -> dict[int, int]:

@@ -57,7 +57,19 @@ def global_rank(job: Job, event: Event) -> int | None:
     if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.")):
         return rank
     alone = _only_process(job, event) if pid is None else None
-    return job.rank_of(alone) if alone is not None else None
+    if alone is not None:
+        return job.rank_of(alone)
+    return _alone_on(job).get(str(event.fields.get("host", "")))
+
+
+@once
+def _alone_on(job: Job) -> dict[str, int]:
+    """The rank on each host that a program of MPI prints with one rank only."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for event in job.events("mpi.placed"):
+        if isinstance(rank := event.fields.get("rank"), int):
+            found[str(event.fields.get("host"))].add(rank)
+    return {host: next(iter(ranks)) for host, ranks in found.items() if len(ranks) == 1}
 
 
 def rank_inside(job: Job, event: Event) -> int | None:

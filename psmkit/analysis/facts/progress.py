@@ -40,6 +40,7 @@ _STAGE_OF_NAME = (
     ("proxy.call.", "connect"),
     ("proxy.conn.", "connect"),
     ("proxy.fd.", "connect"),
+    ("proxy.op_unclear", "connect"),
     ("transport.", "connect"),
     ("net.channel.", "connect"),
     ("net.connect.", "connect"),

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from psmkit.analysis.facts.connections import owes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import furthest_stage
 
 __all__ = ["stage_of"]
+
+#: The stage in which the functions of a source file run, for a process of which no other line shows a stage. Those of init.cc run in several.
+_STAGE_OF_FILE = (
+    ("bootstrap.", "bootstrap"),
+    ("graph/", "topology"),
+    ("transport.", "connect"),
+    ("transport/generic.", "connect"),
+    ("transport/nvls.", "connect"),
+    ("transport/p2p.", "connect"),
+    ("transport/shm.", "connect"),
+)
 
 
 def stage_of(job: Job, proc: int) -> str:
@@ -21,7 +34,33 @@ def stage_of(job: Job, proc: int) -> str:
     pending = _pending(job).get(proc)
     if pending is not None:
         return f"proxy {pending}"
-    return _connecting(job).get(proc, stage)
+    stage = _connecting(job).get(proc, stage)
+    return _by_file(job).get(proc, stage) if stage == "-" else stage
+
+
+@once
+def _by_file(job: Job) -> dict[int, str]:
+    """The furthest stage of the source files in the warnings and ways of each process without another stage."""
+    events = job.scan.events
+    lacking = [p.index for p in job.scan.processes if furthest_stage(job, p.index) == "-"]
+    ours = np.isin(events.proc, lacking)
+    found: set[tuple[int, str]] = set()
+    for name in events.names:
+        rows = events.rows([name])
+        rows = rows[ours[rows]]
+        if name.startswith("debug.chain"):
+            files = events.values(name, "file", rows)
+            found.update((proc, str(file)) for proc, file in zip(events.proc[rows].tolist(), files, strict=True))
+        elif len(rows := rows[events.placed[rows] & events.of_level("WARN")[rows]]):
+            _, first = np.unique(events.proc[rows], return_index=True)  # of each process, the first line says it
+            found.update((e.proc, e.where or "") for e in events.make(rows[first]))
+    order = list(dict.fromkeys(stage for _, stage in _STAGE_OF_FILE))
+    best: dict[int, int] = {}
+    for proc, file in found:
+        for begin, stage in _STAGE_OF_FILE:
+            if file.rsplit("src/", 1)[-1].startswith(begin):
+                best[proc] = max(order.index(stage), best.get(proc, 0))
+    return {proc: order[at] for proc, at in best.items()}
 
 
 @once

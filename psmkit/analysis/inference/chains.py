@@ -61,6 +61,11 @@ class Kind:
         )
 
     @property
+    def relays(self) -> bool:
+        """Whether the line repeats the result of a call that failed before."""
+        return self.known is not None and self.known.relays
+
+    @property
     def severity(self) -> str:
         """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry; ``unknown`` if there is none.
 
@@ -220,6 +225,8 @@ def _leads(shape: Shape, kind: Kind) -> bool:
         return True  # a plugin warns in each of its functions, and returns through none of NCCL's
     if shape.kinds[-1].name in THREAD_ENDS:
         return False  # the thread stored that error and went on to its next operation
+    if shape.kinds[0].relays and not kind.relays:
+        return False  # the reason of that call stands above the log, so this is the next error
     if shape.kinds[0].chain and kind.severity == "error":
         return False  # the warning of that chain is not in the log, and the thread tried again: this one says why
     return shape.chain or shape.severity == "error"

@@ -63,6 +63,7 @@ _ALARMS = ("WARN", "ABORT")
 #: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
 _CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
 _CUDA_ERROR = 1  # ncclUnhandledCudaError
+_SYSTEM_ERROR = 2  # ncclSystemError: of a call of this process. What follows from the abort of others is an internal or a remote error.
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
@@ -95,6 +96,11 @@ class Fault:
     def tolerated(self) -> bool:
         """Whether NCCL printed this failure below the level of a warning: its caller goes on without the operation."""
         return self.kind.tolerated
+
+    @property
+    def passed_on(self) -> bool:
+        """Whether it passes on the result of a call, and another line says why that failed."""
+        return self.kind.chain or self.kind.relays
 
     @property
     def code(self) -> int | None:
@@ -139,6 +145,7 @@ class Cascade:
     torn: bool = (
         False  # the log of its process begins within its chain: the warning above it is lost rather than absent
     )
+    led: bool = False  # it is torn, and stands above each line by which another process lost a peer
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     fatal: bool = False  # this ended the job, as far as one process can show
 
@@ -242,7 +249,7 @@ class Cascade:
         if first.chain:
             if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
                 # only the end of a chain: a CUDA error is one of this process, the others may come from a peer
-                return None if first.code == _CUDA_ERROR else False
+                return None if first.code == _CUDA_ERROR or self.led else False
             return _CODES.get(first.code or 0)
         known, report = first.known, first.report
         if known is None or first.kind.name in UNKNOWN:
@@ -504,7 +511,20 @@ def cascades(job: Job) -> list[Cascade]:
     later = _later(job, other)
     for cascade in out:
         _judge(job, cascade, later)
+    _led(job, out)
     return out
+
+
+def _led(job: Job, items: Sequence[Cascade]) -> None:
+    """Mark the processes whose system error stands above the first loss of a peer, in the same stream: they follow from none."""
+    lost: dict[int, int] = {}
+    for cascade in items:
+        if not cascade.first.chain and cascade.own is False:
+            stream = job.process(cascade.proc).stream
+            lost[stream] = min(cascade.begin, lost.get(stream, cascade.begin))
+    for cascade in items:
+        if cascade.torn and cascade.first.code == _SYSTEM_ERROR:
+            cascade.led = cascade.begin < lost.get(job.process(cascade.proc).stream, -1)
 
 
 class Reported:

@@ -67,7 +67,8 @@ def new_finding(
         if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
             next_step = _NO_LINES_BEFORE
     if evidence and _leads_nowhere(job, next_step or info.next_step, next(ref for ref in refs if ref is not None)):
-        next_step = _NO_LINES_BEFORE if evidence[0].line == 1 else _NO_WARNING_BEFORE
+        only = _NO_LINES_BEFORE if evidence[0].line == 1 else _NO_WARNING_BEFORE
+        next_step = _without_above(job, next_step or info.next_step) or only
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
@@ -102,6 +103,13 @@ def _leads_nowhere(job: Job, step: str, proof: Ref) -> bool:
     at = np.flatnonzero((events.first == proof.seq) & (events.stream == job.scan.files[proof.file].stream))
     procs = [proc for proc in events.proc[at].tolist() if proc >= 0]
     return bool(procs) and all(_first_alarms(job).get(proc, proof.seq) >= proof.seq for proc in procs)
+
+
+def _without_above(job: Job, step: str) -> str:
+    """The sentences of a next step that send the reader to no lines above."""
+    parts = [part.removesuffix(".") for sentence in step.split(". ") for part in sentence.split("; ")]
+    kept = [part for part in parts if lines.catalogue(job).phrase("look above", part) is None]
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in kept)
 
 
 @once

@@ -182,6 +182,10 @@ def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[in
     if pid_of_tag(last.tag) is not None:
         # the tag shows that another process printed a line below
         given_up = [e for e in given_up if e.tag == last.tag or e.stream != last.stream or e.ref.seq < last.ref.seq]
+    # a command below the death starts another run
+    later = [c.ref.seq for c in job.events("shell.command") if c.stream == last.stream and c.ref.seq > last.ref.seq]
+    if later:
+        given_up = [e for e in given_up if e.stream != last.stream or e.ref.seq < later[0]]
     if not given_up or death.signal in FAULTS or death.oom:
         return False
     pids = {pid_of_tag(e.tag) for e in given_up}
@@ -251,6 +255,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         step = "Read the error file or the last lines of this process: they show the traceback of this exception."
     elif death.reason is not None:
         step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
+    elif lines.catalogue(job).phrase("advice", death.where or "") is not None:
+        step = None
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
         step = "Give the whole output of the launcher and of all ranks: no line of this log names the process."
     else:
@@ -424,6 +430,8 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
             for e in job.events(name)
             if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
         ]
+        if events and name == "launch.slurm.cancelled" and _died_above(deaths, events[0]):
+            step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
         if events and (hung_up := _hang_up(events[0])) is not None:
             text, step = hung_up, _KEEP_OPEN
         if events:
@@ -448,6 +456,12 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                 )
             )
     return out
+
+
+def _died_above(deaths: Sequence[Death], event: Event) -> bool:
+    """Whether a launcher reports the end of a process above a line of the same stream."""
+    heads = (d.events[0] for d in deaths if not d.sent)
+    return any(e.stream == event.stream and e.ref.seq < event.ref.seq for e in heads)
 
 
 #: Messages after which no worker runs. A time limit and Ctrl-C often end a job that hangs, which is no failure of its own.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.deaths import at_work_by_lab
@@ -51,16 +52,24 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     if not own:
         # the same if another rank failed outside NCCL
         vague = [c for c in vague if failed_before(job, run, c) is None]
+    vague = [c for c in vague if not _explained(c, fatal)]
     # who prints a reason comes before who only returns an error
     chosen = own or [c for c in vague if not c.first.chain] or vague
-    # only the first error of a process can be an origin
+    # only the first error of a process can be an origin, and its reason stands before what passes on a result
     first: dict[int, Cascade] = {}
-    for cascade in chosen:
+    for cascade in sorted(chosen, key=lambda c: c.first.passed_on):
         first.setdefault(cascade.proc, cascade)
     clocked = all(c.first.event.time for c in chosen)
     causes = sorted(first.values(), key=lambda c: _order(job, run, c, clocked))
     known = {id(c) for c in causes}
     return causes, [c for c in fatal if id(c) not in known]
+
+
+def _explained(cascade: Cascade, fatal: Iterable[Cascade]) -> bool:
+    """Whether an error only passes on a result, and its thread prints the reason of such an error elsewhere."""
+    return cascade.first.passed_on and any(
+        c.proc == cascade.proc and not c.first.passed_on and not c.threads.isdisjoint(cascade.threads) for c in fatal
+    )
 
 
 def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
@@ -166,18 +175,38 @@ def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8
     return list(dict.fromkeys(out))[:most]
 
 
-def _route(cascade: Cascade) -> str:
+def _route(job: Job, cascade: Cascade) -> str:
     """The path of an error through the library, as text."""
-    steps = [p for f in cascade.chain if (p := faults.place(f.event)) is not None]
-    if not steps:
+    found = [(p, f.code) for f in cascade.chain if (p := faults.place(f.event)) is not None]
+    if not found:
         return ""
     code = cascade.code
     name = f"{code} ({_RESULTS[code]})" if code in _RESULTS else str(code)
+    changes = len({code for _, code in found}) > 1
+    steps = [f"{place} ({result})" if changes else place for place, result in found]
     way = " -> ".join(steps if len(steps) <= 4 else [*steps[:2], "...", steps[-1]])
-    end = "was returned to the application" if cascade.reached_api else "goes no further in this log"
+    end = "was returned to the application" if _left(job, cascade) else "goes no further in this log"
     if cascade.stored:
         end = "became the asynchronous error of the communicator"
-    return f" The error {name} came back through {way} and {end}."
+    error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
+    return f" {error} and {end}."
+
+
+def _left(job: Job, cascade: Cascade) -> bool:
+    """Whether the last step of an error is in a function that the user calls, by its name or in the main thread.
+
+    A library thread runs functions of the same files, and where the log is cut the error may have gone through more of them.
+    """
+    last = cascade.chain[-1]
+    source = job.scan.files[last.ref.file]
+    if not last.kind.api or (not source.complete_end and last.ref.line >= source.lines - 1):
+        return False
+    thread = last.event.thread
+    main = thread >= 0 and job.scan.threads[thread].tid == job.process(cascade.proc).pid
+    function = str(last.event.fields.get("func", ""))
+    return main or (
+        function.startswith("nccl") and not function.endswith(("Func", "Main"))
+    )  # those run in a thread of the library
 
 
 def _finding(
@@ -208,7 +237,7 @@ def _finding(
         guilty = list(named)
     # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
     torn = {c.proc for c in after if c.unexplained}
-    explanation = f"The error of {whose} follows from no other error in the log."
+    explanation = f"The error of {whose}{_FIRST}"
     if torn.intersection(victims):
         explanation = (
             f"{whose} {plural(len(group), 'prints', 'print')} the reason of {plural(len(group), 'its', 'their')} error."
@@ -218,7 +247,7 @@ def _finding(
     says = _reason(job, cascade) or _one_link(job, cascade) or _self_test(job, cascade) or (known if sure else None)
     if says is not None and says.meaning:
         explanation += f" {says.meaning}"
-    explanation += _route(cascade)
+    explanation += _route(job, cascade)
     # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
     above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)} - torn
     if later := [p for p in victims if p not in above | torn]:
@@ -291,8 +320,7 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     if known is not None and known.finding == "PSM105":
         return settings.odd_ranks(job, run, settings.SIZES)
     where = faults.place(cascade.first.event) or ""
-    earlier = str(cascade.first.event.fields.get("err", "")).lower().startswith(_EARLIER)
-    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")) and not earlier:
+    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")) and not _of_kernel(cascade):
         # a handle cannot be opened if the peer allocates memory in another way
         return settings.odd_ranks(job, run, settings.MEMORY)
     return []
@@ -381,13 +409,41 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for info in job.runs:
         causes, after = origins(job, info.index)
+        apart = _apart(causes, after) if causes else []
+        after = [c for c in after if c not in apart]
         groups = _grouped(job, causes)
         for at, group in enumerate(groups):
             rest = after if at == 0 else []
             out.append(_finding(job, info.index, group, rest, at == 0, len(groups) - 1))
-        if not causes and after:
+        if not groups and after:
             out.append(_consequences(job, info.index, after))
+        out += [_second(_finding(job, info.index, group, (), False, 0)) for group in _grouped(job, apart)]
     return out
+
+
+def _second(finding: Finding) -> Finding:
+    """An error below the origin that has a cause of its own, or follows from it in a way that no line shows."""
+    _, _, meaning = finding.explanation.partition(_FIRST)
+    return replace(finding, confidence=min(finding.confidence, 0.5), explanation=_SECOND + meaning)
+
+
+_FIRST = " follows from no other error in the log."
+_SECOND = "The log does not show whether this error follows from the first one."
+
+
+def _apart(causes: Sequence[Cascade], after: Iterable[Cascade]) -> list[Cascade]:
+    """The first error of a kernel of each process, where no origin is one: it follows from no error of a network or a peer."""
+    if any(_of_kernel(c) for c in causes):
+        return []
+    found: dict[int, Cascade] = {}
+    for cascade in after:
+        if _of_kernel(cascade):
+            found.setdefault(cascade.proc, cascade)
+    return list(found.values())
+
+
+def _of_kernel(cascade: Cascade) -> bool:
+    return str(cascade.first.event.fields.get("err", "")).lower().startswith(_EARLIER)
 
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
@@ -434,10 +490,10 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
             if local
-            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors, and rank {before[0]} failed before: {before[1].text}. The errors probably follow from that.{_route(lead)}"
+            else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors, and rank {before[0]} failed before: {before[1].text}. The errors probably follow from that.{_route(job, lead)}"
             if before is not None
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
-            f"{_route(lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
+            f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
         next_step=_on_this_host(job, lead) or (says.next_step if says is not None else None),
         refs=_evidence([lead], after),

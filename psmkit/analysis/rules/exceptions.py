@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.death import KILLED, signal_of
@@ -65,7 +65,7 @@ def _exceptions(
             run=run,
             title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} ended by an uncaught exception: {first.text}",
             confidence=0.85,
-            explanation="An uncaught Python exception ends the rank. Its peers wait for it in their next collective.",
+            explanation="An uncaught Python exception ends the rank." + _peers_wait(job, run, by_rank),
             next_step="Read the traceback. The error is in the program, not in NCCL.",
             refs=[i.event.ref for i in [*origins[:3], *by_rank.values()][:4]],
             ranks=sorted(by_rank),
@@ -99,7 +99,8 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
                 confidence=0.85,
-                explanation="The rank stops when its worker dies, and its peers wait for it in their next collective."
+                explanation="The rank stops when its worker dies."
+                + _peers_wait(job, run, [rank] if rank is not None else [])
                 + (_NO_CORE if killed else ""),
                 next_step=_KILLED if killed else None if "signame" in event.fields else _EXITED,
                 refs=[event.ref],
@@ -111,3 +112,10 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
             )
         )
     return out
+
+
+def _peers_wait(job: Job, run: int | None, ranks: Iterable[int]) -> str:
+    """What the end of these ranks means to others, if the log shows another rank of the run."""
+    procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
+    others = len(procs) > 1 or outside.printing_ranks(job) - set(ranks)
+    return " Its peers wait for it in their next collective." if others else ""

@@ -77,6 +77,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     )
     events.sort(key=lambda e: e.time or "") if all(e.time for e in events) else None
     step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
+    says = faults.phrase(job, "a link-local address", told) or known if last else None
+    by_text = bool(last) and faults.phrase(job, "advice", told) is not None
     return [
         new_finding(
             job,
@@ -86,7 +88,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             severity=Severity.ERROR,
             confidence=0.7,
             explanation=why,
-            next_step=known.next_step if known is not None and known.next_step else step,
+            next_step=(says.next_step if says is not None else None) or (None if by_text else step),
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],

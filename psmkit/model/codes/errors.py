@@ -72,6 +72,7 @@ TABLE = (
         names_origin=True,
         loses_peer=True,
         two_ends=True,
+        by_text=True,
         meaning="The network reported a failed operation (a completion with an error, a timeout, an unreachable peer).",
         next_step="Check the links and the error counters of the named device on both hosts.",
     ),
