@@ -24,13 +24,15 @@ class Evidence:
     """One line that proves something.
 
     ``line`` counts from 1; ``text`` is the line in the file without its end, with undecodable bytes replaced. ``words`` are the parts of the text
-    that prove it, for a report that has no room for all of the text; empty if they are not known.
+    that prove it, for a report that has no room for all of the text; ``head`` are the words before them by which the line is known. Both are empty
+    if they are not known.
     """
 
     file: str
     line: int
     text: str
     words: tuple[str, ...] = field(default=(), compare=False)
+    head: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

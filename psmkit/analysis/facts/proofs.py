@@ -20,6 +20,8 @@ _SHORT = 40
 _LONG = 16_000
 #: So many words before a value say what it is: "return code = -11".
 _NAMES = 2
+#: So much of the words at the beginning of a match tells what the line says.
+_HEAD = 64
 #: A longer word, such as a path, is no name.
 _LONGEST_NAME = 24
 
@@ -27,14 +29,15 @@ _LONGEST_NAME = 24
 def marked(job: Job, findings: Iterable[Finding]) -> list[Finding]:
     """The findings, the lines that prove each with their deciding words."""
     known = catalogue(job)
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
 
     def mark(evidence: Evidence) -> Evidence:
         if len(evidence.text) <= _SHORT:
             return evidence
         if evidence.text not in found:
-            found[evidence.text] = deciding(evidence.text[:_LONG], known)
-        return replace(evidence, words=found[evidence.text])
+            found[evidence.text] = _parts(evidence.text[:_LONG], known)
+        words, head = found[evidence.text]
+        return replace(evidence, words=words, head=head)
 
     return [
         replace(f, evidence=(*map(mark, f.evidence[:_QUOTED]), *f.evidence[_QUOTED:])) if f.evidence else f
@@ -47,19 +50,25 @@ def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
 
     Empty if no entry matches the line.
     """
+    return _parts(line, known)[0]
+
+
+def _parts(line: str, known: Catalogue) -> tuple[tuple[str, ...], str]:
+    """The deciding words of a line, and the words before them by which the catalogue knows it."""
     text = message_at_start(line).strip()
     match = known.places(text)
     if match is None:
         text = line
         match = known.places(text, where="line")
     if match is None:
-        return ()
+        return (), ""
     (start, end), fields = match
     words: dict[str, None] = {}
+    head = text[start : _named(text, start, fields[0][0])].strip() if fields else ""
     for at, to in fields:
         words[text[_named(text, start, at) : to].strip()] = None
         start = max(start, to)
-    return tuple(words) or (text[start:end],)
+    return tuple(words) or (text[match[0][0] : end],), head if len(head) <= _HEAD else ""
 
 
 def _named(text: str, start: int, at: int) -> int:
