@@ -42,14 +42,14 @@ class _Unit:
     says: tuple[tuple[str, float], ...]  # what it tells of the finding, each with its weight
 
 
-def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), head: str = "") -> str:
+def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), lead: str = "") -> str:
     """``text`` cut to ``width`` characters: its beginning, and the place that says most of ``words``, else of ``about``.
 
-    ``words`` are the parts of the text that a finding rests on, ``about`` is its title, ``head`` the words by which the line is known. Words and escapes stay whole where the width allows it.
+    ``words`` are the parts of the text that a finding rests on, ``about`` is its title, ``lead`` the words by which the line is known. Words and escapes stay whole where the width allows it.
     """
     if len(text) <= width:
         return text
-    units = list(_units(text[:_MOST], width, about, words, head))
+    units = list(_units(text[:_MOST], width, about, words, lead))
     whole = sum(unit.end < width for unit in units)
     best = (_weight(units[:whole]) + (_BEGINNING if whole else 0), whole, 0)
     choice = (whole, whole, whole)
