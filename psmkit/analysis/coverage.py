@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
+from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
@@ -134,6 +135,10 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         f"the last line of {files[i].path} is not complete: it was cut, or its process still writes it"
         for i in _cut(job)
     ]
+    notes += [
+        f"{files[i].path} ends inside a Python traceback, before the line that names the exception"
+        for i in _cut_stacks(job)
+    ]
     notes += list(getattr(job.scan, "notes", ()))
     instead = _instead(job, runs, findings)
     # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
@@ -190,7 +195,20 @@ def _cut(job: Job) -> list[int]:
         for process in job.scan.processes
         if process.last.line == files[process.last.file].lines and not files[process.last.file].complete_end
     }
-    return sorted(file for file, ref in ends.items() if known.cut(lines.message_at(job, ref).strip()))
+    texts = {file: lines.message_at(job, ref).strip() for file, ref in ends.items()}
+    return sorted(file for file, text in texts.items() if known.cut(text) or _open_quote(text))
+
+
+def _cut_stacks(job: Job) -> list[int]:
+    """The files that end inside a Python traceback, whichever finding it belongs to."""
+    found = (e for run in endings.runs(job) for part in (unfinished, headless, untold) for e in part(job, run))
+    return sorted({e.ref.file for e in found if not endings.done(job, job.run_of_event(e))})
+
+
+def _open_quote(text: str) -> bool:
+    """Whether a message ends within the text that it quotes: ``Cuda failure 999 'unknown err``."""
+    before, quote, quoted = text.rpartition("'")
+    return bool(quote) and text.count("'") % 2 == 1 and before.endswith((" ", "(", "=")) and bool(quoted.strip())
 
 
 def _missing_subsystems(job: Job) -> tuple[str, ...]:

@@ -38,6 +38,11 @@ class Evidence:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def head(self) -> str:
+        """The words before ``words`` by which the line is known; empty if they are not known."""
+        return str(getattr(self.words, "head", ""))
+
 
 @dataclass(frozen=True, slots=True)
 class Named:

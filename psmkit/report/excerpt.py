@@ -10,7 +10,8 @@ from psmkit.report.escape import shorten, shorten_left
 
 __all__ = ["excerpt"]
 
-_WORD = re.compile(r"[^\W\d_]+|\d+")
+# An address counts as one word: the report names its host in other places, too. So does a hash: the numbers in it tell nothing.
+_WORD = re.compile(r"\b(?=[^\W_]*\d[^\W\d_]+\d)[^\W_]{12,}|[^\W\d_]+|\d+(?:\.\d+)+|\d+")
 #: What a cut never divides: a word between blanks; in a word that needs too much room, a run of letters or an escape of ``visible``.
 _UNIT = re.compile(r"\S+")
 _PART = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|[\w.-]+|\W")
@@ -21,6 +22,9 @@ _LONG_NUMBER = 3
 #: A value with the words before it of at most so many characters decides as a whole; of a longer one each word tells a part.
 _VALUE = 48
 _DECIDES, _PART_OF_VALUE = 2.0, 0.5
+_PART_OF_HEAD = 1.0
+#: Of an IPv4 address, which is said once and tells where.
+_DOTS = 3
 #: The weight of the beginning, which says who printed the line: of all that fits, and of a part of it before another place.
 _BEGINNING, _PART_OF_BEGINNING = 4.0, 3.0
 #: A shorter beginning tells nothing.
@@ -38,14 +42,14 @@ class _Unit:
     says: tuple[tuple[str, float], ...]  # what it tells of the finding, each with its weight
 
 
-def excerpt(text: str, width: int, about: str, words: Sequence[str] = ()) -> str:
+def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), lead: str = "") -> str:
     """``text`` cut to ``width`` characters: its beginning, and the place that says most of ``words``, else of ``about``.
 
-    ``words`` are the parts of the text that a finding rests on, ``about`` is its title. Words and escapes stay whole where the width allows it.
+    ``words`` are the parts of the text that a finding rests on, ``about`` is its title, ``lead`` the words by which the line is known. Words and escapes stay whole where the width allows it.
     """
     if len(text) <= width:
         return text
-    units = list(_units(text[:_MOST], width, about, words))
+    units = list(_units(text[:_MOST], width, about, words, lead))
     whole = sum(unit.end < width for unit in units)
     best = (_weight(units[:whole]) + (_BEGINNING if whole else 0), whole, 0)
     choice = (whole, whole, whole)
@@ -64,12 +68,14 @@ def excerpt(text: str, width: int, about: str, words: Sequence[str] = ()) -> str
     return _joined(text, width, units, *choice)
 
 
-def _units(text: str, width: int, about: str, words: Sequence[str]) -> Iterator[_Unit]:
-    wanted = {word for word in map(str.lower, _WORD.findall(about)) if word.isdecimal() or len(word) > _SHORT_WORD}
+def _units(text: str, width: int, about: str, words: Sequence[str], head: str) -> Iterator[_Unit]:
+    wanted = {word for word in map(str.lower, _WORD.findall(about)) if word[0].isdecimal() or len(word) > _SHORT_WORD}
     found = [(at, at + len(word)) for word in words if word and (at := text.find(word)) >= 0]
     # Of several values, those decide that the title repeats.
     told = [(at, end) for at, end in found if wanted.intersection(map(str.lower, _WORD.findall(text, at, end)))]
     values = {place: place in told or not told for place in found}
+    # a line may hold more than one message, and the head be that of another one
+    start = text.find(head) if wanted.intersection(map(str.lower, _WORD.findall(head))) else -1
     for match in _UNIT.finditer(text):
         parts = (
             [match]
@@ -77,7 +83,10 @@ def _units(text: str, width: int, about: str, words: Sequence[str]) -> Iterator[
             else _PART.finditer(text, match.start(), match.end())
         )
         for part in parts:
-            yield _Unit(part.start(), part.end(), tuple(_says(part, wanted, values).items()))
+            says = _says(part, wanted, values)
+            if 0 <= start <= part.start() and part.end() <= start + len(head):
+                says[f"head:{part.start()}"] = _PART_OF_HEAD
+            yield _Unit(part.start(), part.end(), tuple(says.items()))
 
 
 def _says(unit: re.Match[str], wanted: set[str], values: Mapping[tuple[int, int], bool]) -> dict[str, float]:
@@ -85,10 +94,13 @@ def _says(unit: re.Match[str], wanted: set[str], values: Mapping[tuple[int, int]
     inside = [(at, end) for at, end in values if unit.start() < end and at < unit.end()]
     for word in map(str.lower, _WORD.findall(unit.group())):
         if word in wanted:
-            says[word] = 2 if inside or (len(word) >= _LONG_NUMBER and word.isdecimal()) else 1
+            number = len(word) >= _LONG_NUMBER and word.isdecimal()
+            says[word] = 3 if word.count(".") == _DOTS else 2 if inside or number else 1
+    begins = unit.start() == 0 or unit.string[unit.start() - 1].isspace()  # the parts of a path tell little
     for at, end in inside:
         decides = values[at, end] and end <= unit.end() and end - at <= _VALUE
-        says[f"{at}:{unit.start()}"] = _DECIDES if decides else _PART_OF_VALUE
+        if decides or begins:
+            says[f"{at}:{unit.start()}"] = _DECIDES if decides else _PART_OF_VALUE
     return says
 
 

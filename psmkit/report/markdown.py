@@ -51,7 +51,8 @@ def render(report: Report, options: Options | None = None) -> str:
         out.append(f"- **culprit** {markdown_text(whole + stage + why)}")
     if (finding := behind(report)) is not None and finding.evidence:
         item = finding.evidence[0]
-        shown = excerpt(visible(item.text), _PROOF, finding.title, [visible(word).strip() for word in item.words])
+        words = [visible(word).strip() for word in item.words]
+        shown = excerpt(visible(item.text), _PROOF, finding.title, words, visible(item.head).strip())
         out.append(f"- **proof** {markdown_text(f'{item}: {shown}')}")
     if step := next_step(report):
         out.append(f"- **do this** {markdown_text(step)}")

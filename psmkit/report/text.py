@@ -304,7 +304,7 @@ def _quoted(item: Evidence, width: int, about: str) -> str:
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > width and at > 0:
         text = "…" + text[at:].removeprefix("NCCL INFO ")
-    return excerpt(text, width, about, [visible(word).strip() for word in item.words])
+    return excerpt(text, width, about, [visible(word).strip() for word in item.words], visible(item.head).strip())
 
 
 def _matching(page: Page, report: Report) -> None:

@@ -44,6 +44,9 @@ def test_a_worker_that_says_it_failed_names_what_its_cut_traceback_shows(tmp_pat
     assert found.title.endswith("process 7310 failed, in or below run_model()")
     assert "cut inside its traceback" in found.explanation
     assert "rest of the log" in found.next_step
+    assert any("ends inside a Python traceback" in note for note in report(tmp_path, text[:-20]).coverage.notes)
+    whole = text + f"{TAG}RuntimeError: bad shape\n"
+    assert not any("ends inside" in note for note in report(tmp_path, whole).coverage.notes)
 
 
 def test_the_traceback_of_an_engine_is_not_that_of_the_worker_that_it_names(tmp_path: Path) -> None:
@@ -59,3 +62,9 @@ def test_a_task_of_ray_names_the_function_that_it_shows(tmp_path: Path) -> None:
     found = report(tmp_path, text + '  File "/srv/job.py", line 21, in compute\n    groups.allr').findings[0]
     assert found.title == "process 402 on 10.1.7.14 raised NcclError in or below compute()"
     assert "NCCL_DEBUG=WARN" in found.next_step
+
+
+def test_a_last_line_that_ends_within_a_quoted_text_is_said_to_be_cut(tmp_path: Path) -> None:
+    line = "n1:61:62 [1] transport/nvls.cc:22 NCCL WARN Cuda failure 999 'unknown error"
+    assert any("is not complete" in note for note in report(tmp_path, line).coverage.notes)
+    assert not any("is not complete" in note for note in report(tmp_path, line + "'").coverage.notes)

@@ -84,3 +84,30 @@ def test_the_proof_of_a_report_shows_the_exit_code(tmp_path: Path) -> None:
     assert '"words"' not in render(report, "json", Options())
     (proof,) = [line for line in render(report, "markdown", Options()).splitlines() if "**proof**" in line]
     assert "return code = -11" in proof
+
+
+RAY = (
+    "(EngineCore pid=31) (raylet) A worker died or was killed while executing a task by an unexpected system error. To troubleshoot the problem, check "
+    "the logs for the dead worker. Lease ID: 0300aa Worker ID: 7ac04f Node ID: 15fdba63ab40 Worker IP address: 10.168.40.17 Worker port: 10002 "
+    "Worker PID: 517 Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common "
+    "causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force was called."
+)
+
+
+def test_a_proof_shows_how_a_process_ended_rather_than_its_address(tmp_path: Path) -> None:
+    log = tmp_path / "ray.log"
+    log.write_text(RAY + "\n")
+    text = render(analyze([log]), "text", Options(width=100)).splitlines()
+    assert text[0].endswith("died (Worker unexpectedly exits with a connection error code 2. End of file)")
+    assert "exits with a connection error code 2. End of file" in next(line for line in text if "proof:" in line)
+    assert "OOM killer" in " ".join(text[:7])
+
+
+def test_a_proof_keeps_the_words_by_which_the_line_is_known(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        "2024-11-22 05:11:48 [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB. GPU 3 has a total capacity of "
+        "79.10 GiB of which 98.00 MiB is free. Process 290115 has 78.89 GiB memory in use.\n"
+    )
+    proof = next(line for line in render(analyze([log]), "text", Options(width=100)).splitlines() if "proof:" in line)
+    assert "out of memory. Tried to allocate 132.00 MiB" in proof

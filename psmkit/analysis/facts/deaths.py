@@ -37,6 +37,9 @@ _BLOCK = (
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
 #: So much of the text of a C++ exception is shown.
 _LONGEST = 140
+# Ray's report of how a worker ended has few sentences, and then one that lists causes.
+_SENTENCES = 2
+_CAUSES = ("Some common causes", "There are some potential", "Possible ")
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
 _ACTOR_END = "launch.ray.actor_died"
 _ACTOR_DEAD = "launch.ray.actor_dead"
@@ -320,7 +323,10 @@ def _launchers(events: Iterable[Event]) -> list[Death]:
 
 
 def _ray_detail(event: Event) -> str:
-    return str(event.fields.get("detail", "")).split(". ")[0][:120]
+    """How a worker of Ray ended: the first sentences, up to those that list what often causes it."""
+    sentences = str(event.fields.get("detail", "")).split(". ")[:_SENTENCES]
+    told = list(itertools.takewhile(lambda s: not s.startswith(_CAUSES), sentences))
+    return short(". ".join(told or sentences[:1]).rstrip("."), _LONGEST)
 
 
 def _on_one_line(event: Event, head: list[Event]) -> Death:
@@ -446,7 +452,11 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     elif name in _ABORTS:
         death.signal = signals.SIGABRT
         told = fields.get("type", fields.get("what"))
-        death.where = short(str(told), _LONGEST) if told is not None and name in _VALUES else _matched(job, event)
+        death.where = (
+            short(str(told), _LONGEST)
+            if told is not None and name in _VALUES
+            else short(lines.matched(job, event.ref), _LONGEST) or None
+        )
         if name == "sys.terminate" and (said := _what(job, event)):
             death.where = f"{told}: {short(said, _LONGEST)}" if told is not None else short(said, _LONGEST)
             death.by_peer = lines.catalogue(job).phrase("a connection broke", said) is not None
@@ -468,13 +478,6 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.pid, death.host = process_of_tags(_line(job, event))
     death.rank = outside.global_rank(job, event)
     return death
-
-
-def _matched(job: Job, event: Event) -> str | None:
-    """The words of a line by which its entry knows it, to the end of the line."""
-    line = _line(job, event)
-    found = lines.catalogue(job).places(line, where="line")
-    return short(line[found[0][0] :].strip(), _LONGEST) if found is not None else None
 
 
 def _name_of_function(text: str) -> str:

@@ -9,7 +9,17 @@ from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["below", "catalogue", "fields_at", "message_at", "message_at_start", "of_an_error", "prefetch", "with_role"]
+__all__ = [
+    "below",
+    "catalogue",
+    "fields_at",
+    "matched",
+    "message_at",
+    "message_at_start",
+    "of_an_error",
+    "prefetch",
+    "with_role",
+]
 
 # NCCL 2.0 to 2.2 do not print their name.
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
@@ -51,6 +61,13 @@ def fields_at(job: Job, ref: Ref | None) -> Mapping[str, Value]:
     """The fields that the catalogue finds in a line; empty if no entry matches."""
     found = catalogue(job).match(message_at(job, ref).strip())
     return found[1] if found is not None else {}
+
+
+def matched(job: Job, ref: Ref) -> str:
+    """A line that is not NCCL's, from the words on by which its entry knows it; empty if no entry matches."""
+    line = "".join(e.text for e in job.quotes.of(ref))
+    found = catalogue(job).places(line, where="line")
+    return line[found[0][0] :].strip() if found is not None else ""
 
 
 def below(job: Job, ref: Ref) -> Ref | None:

@@ -22,6 +22,8 @@ _SHORT = 40
 _LONG = 16_000
 #: So many words before a value say what it is: "return code = -11".
 _NAMES = 2
+#: So much of the words at the beginning of a match tells what the line says.
+_HEAD = 64
 #: A longer word, such as a path, is no name.
 _LONGEST_NAME = 24
 
@@ -48,8 +50,17 @@ class _Words(Sequence[str]):
         self._line, self._known = line, known
 
     @cached_property
+    def _parts(self) -> tuple[tuple[str, ...], str]:
+        return _parts(self._line[:_LONG], self._known)
+
+    @property
     def _found(self) -> tuple[str, ...]:
-        return deciding(self._line[:_LONG], self._known)
+        return self._parts[0]
+
+    @property
+    def head(self) -> str:
+        """The words before them by which the catalogue knows the line."""
+        return self._parts[1]
 
     def __len__(self) -> int:
         return len(self._found)
@@ -73,19 +84,25 @@ def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
 
     Empty if no entry matches the line.
     """
+    return _parts(line, known)[0]
+
+
+def _parts(line: str, known: Catalogue) -> tuple[tuple[str, ...], str]:
+    """The deciding words of a line, and the words before them by which the catalogue knows it."""
     text = message_at_start(line).strip()
     match = known.places(text)
     if match is None:
         text = line
         match = known.places(text, where="line")
     if match is None:
-        return ()
+        return (), ""
     (start, end), fields = match
     words: dict[str, None] = {}
+    head = text[start : _named(text, start, fields[0][0])].strip() if fields else ""
     for at, to in fields:
         words[text[_named(text, start, at) : to].strip()] = None
         start = max(start, to)
-    return tuple(words) or (text[start:end],)
+    return tuple(words) or (text[match[0][0] : end],), head if len(head) <= _HEAD else ""
 
 
 def _named(text: str, start: int, at: int) -> int:

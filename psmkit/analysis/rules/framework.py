@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
@@ -16,6 +16,11 @@ from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Named, Severity
 
 __all__ = ["find"]
+
+_LONGEST = 160
+_MOST_CALLS = 100
+#: What NCCL's error strings say to the user beside the error.
+_ADVICE = (" (run with NCCL_DEBUG=", " - please report this issue to the NCCL developers")
 
 
 @rule(order=35)
@@ -68,7 +73,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         code = "PSM401"
     # no line names the other end, so the only rank that reports it is where to look
     lone = bool(last) and last[0].one_end and len(ranks) == 1
-    why = _why(job, run, framework, last[0] if last else None)
+    why = _call(job, events) + _why(job, run, framework, last[0] if last else None)
     why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += (
         " The text names no process: another one ended, or the network to it failed."
@@ -84,7 +89,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework} on {who}: {told[:160]}",
+            title=f"NCCL returned an error to {framework} on {who}: {_plain(told)}",
             severity=Severity.ERROR,
             confidence=0.7,
             explanation=why,
@@ -98,6 +103,25 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _call(job: Job, events: Sequence[Event]) -> str:
+    """The call that failed, if all lines name the same one."""
+    found = set()
+    for event in [e for e in events if e.name == "framework.nccl_error"][:_MOST_CALLS]:
+        # "RuntimeError: ncclBcast failed: ...", if it is no field
+        told = event.fields.get("call", lines.matched(job, event.ref).partition(" failed")[0].rpartition(" ")[2])
+        name = str(told).strip().partition("(")[0]
+        found.add(name if name.startswith("nccl") else f"nccl{name}")
+    call = next(iter(found)) if len(found) == 1 else ""
+    return f"{call}() failed. " if call[4:5].isupper() and call[5:6].islower() and call.isidentifier() else ""
+
+
+def _plain(told: str) -> str:
+    """The text of an error without the advice that NCCL adds to it."""
+    for advice in _ADVICE:
+        told = told.partition(advice)[0] or told
+    return short(told.rstrip(" ,;"), _LONGEST)
 
 
 def _named(at: Named) -> str:

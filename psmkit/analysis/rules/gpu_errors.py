@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from psmkit.analysis.facts import endings, gpus, lines, outside
+from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference.exceptions import thrower
@@ -51,6 +52,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else joined(_member(m) for m in members[:_SHOWN] or process) or "a rank"
+        room = room_of(first) if code == "PSM509" else None
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
         # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
@@ -65,11 +67,14 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 code,
                 run=run,
                 title=f"{text} on {who}"
-                + (f": {told}" if told else "")
+                + (f": {room.told}" if room is not None else f": {told}" if told else "")
                 + (", after the watchdog gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
-                explanation=OF_GROUP if any(m.comm is not None for m in members) else None,
+                explanation=(OF_GROUP if any(m.comm is not None for m in members) else None)
+                if room is None
+                else room.explained,
+                next_step=room.next_step if room is not None else None,
                 refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
