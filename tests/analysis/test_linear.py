@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +13,15 @@ from types import CodeType, FrameType
 import pytest
 
 import psmkit
+from psmkit.analysis.facts import proofs
 from psmkit.analysis.facts.job import make_job
 from psmkit.analysis.inference.sightings import sightings, told_by_errors, untold
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.views import ops
 from psmkit.analysis.views.diff import compare
+from psmkit.catalogue import Catalogue, load
 from psmkit.logparse import decode
+from psmkit.model import Evidence
 from psmkit.report import render
 from tests.loggen.crowd import KINDS, write_files, write_merged
 
@@ -97,6 +101,20 @@ def test_a_file_for_each_rank_is_no_different(kind: str, tmp_path: Path) -> None
     assert excess(*found) == []
 
 
+def test_an_exception_and_a_crash_of_each_rank_are_no_different(tmp_path: Path) -> None:
+    found = []
+    for ranks in (FEW, MANY):
+        path = tmp_path / f"{ranks}.log"
+        write_merged(path, "crashes", ranks)
+        with path.open("a") as log:
+            for rank in range(ranks):
+                tag = f"[rank{rank}]:"
+                log.write(f'{tag}Traceback (most recent call last):\n{tag}  File "/app/train.py", line 12, in step\n')
+                log.write(f"{tag}KeyError: 'batch {rank}'\n")
+        found.append(executed(partial(report, path)))
+    assert excess(*found) == []
+
+
 def test_a_comparison_and_the_table_of_calls_are_no_different(tmp_path: Path) -> None:
     found = []
     for ranks in (FEW, MANY):
@@ -127,6 +145,28 @@ def test_lines_of_errors_that_ended_the_job_are_left_out_without_an_object_for_e
         assert rest == [e for e, inside in zip(sightings(job, "PSM107"), told, strict=True) if not inside]
         assert procs == {e.proc for e, inside in zip(sightings(job, "PSM107"), told, strict=True) if inside}
         assert any(told)
+
+
+def test_the_deciding_words_of_a_line_are_looked_up_when_a_report_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    real = proofs.deciding
+
+    def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
+        looked.append(line)
+        return real(line, known)
+
+    monkeypatch.setattr(proofs, "deciding", deciding)
+    path = tmp_path / "job.log"
+    write_merged(path, "crashes", MANY)
+    said = psmkit.analyze([str(path)])
+    assert looked == []
+    render(said, "text")
+    assert 0 < len(looked) < MANY
+    line = next(e for f in said.findings for e in f.evidence if "Segmentation" in e.text)
+    kept: Evidence = pickle.loads(pickle.dumps(line))
+    assert kept.words == tuple(line.words) == real(line.text, load()) != ()
 
 
 def test_repeated_complaints_share_their_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -203,7 +203,7 @@ def _outside(scan: ScanData, out: Evidence, pids: Mapping[int, list[Process]]) -
 
 def _claim(out: Evidence, proc: int | None, rank: Value | None, claim: Claim) -> None:
     if proc is not None and isinstance(rank, int) and rank >= 0 and len(out.devices.get(proc, ())) < 2:
-        out.claims[proc].setdefault(rank, replace(claim, rank=rank))
+        out.claims[proc].setdefault(rank, Claim(rank, claim.basis, claim.ref))
 
 
 def _short(host: str) -> str:
