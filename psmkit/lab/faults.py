@@ -18,6 +18,7 @@ from psmkit.lab.cuda import LabError, folder, functions
 from psmkit.lab.elf import Site
 from psmkit.model.errors import PsmkitError
 from psmkit.model.results import RESULTS
+from psmkit.model.statuses import STATUSES
 
 __all__ = ["Fault", "FaultError", "check", "fired", "idle", "parse", "sites"]
 
@@ -201,11 +202,8 @@ def _check_error(fault: Fault, named: Sequence[Site], text: str, at: int) -> Non
         return
     if name.startswith(("cuda", "CUDA", "nvml", "NVML")):
         return
-    from psmkit.proxy.errors import Status
-
-    statuses = [status.c_name.removeprefix("PSM_ERR_") for status in Status if status < 0]
     plugin = {site.name.startswith("net.") and not site.name.startswith(_TRANSPORT) for site in named}
-    names = [*(statuses if False in plugin else ()), *(RESULTS[1:] if True in plugin else ())]
+    names = [*(STATUSES if False in plugin else ()), *(RESULTS[1:] if True in plugin else ())]
     system = False in plugin
     if name.removeprefix("PSM_ERR_") not in names and not (system and hasattr(errno, name)):
         more = " and those of errno, such as ENOSPC" if system else ""

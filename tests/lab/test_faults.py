@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from psmkit.cli.app import main
 from psmkit.lab import elf, faults, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
+from psmkit.model.statuses import STATUSES
+from psmkit.proxy import Status
 from psmkit.testing import Ranks
 
 
@@ -63,6 +67,18 @@ def test_wrong_fault_starts_no_rank(
 def test_names_of_errors_that_a_site_knows_are_accepted(name: str, site: str) -> None:
     (fault,) = faults.check(f"{site}:error={name}", faults.sites(), 2)
     assert fault.action == "error"
+
+
+def test_errors_of_libpsm_are_listed_as_it_names_them() -> None:
+    assert tuple(status.c_name.removeprefix("PSM_ERR_") for status in Status if status < 0) == STATUSES
+
+
+def test_names_of_errors_are_checked_without_loading_libpsm() -> None:
+    # The ranks' libpsm may be one that this process cannot load, such as a build under a sanitizer.
+    code = "from psmkit.lab import faults; faults.check('p2p.setup:error=ABORTED', faults.sites(), 2); print(open('/proc/self/maps').read())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "python" in done.stdout and "libpsm.so" not in done.stdout
 
 
 def test_fault_that_never_fired_is_in_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
