@@ -56,7 +56,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding as a dictionary with the keys of ``psmkit.report/1``."""
     plain = _plain(finding)
     for line in plain["evidence"]:
-        del line["words"], line["head"]  # they only help to cut the text, which is whole here
+        del line["words"]  # they only help to cut the text, which is whole here
     return {key: plain[key] for key in _FINDING_KEYS}
 
 
