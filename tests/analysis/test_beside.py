@@ -136,12 +136,13 @@ def test_a_wait_that_only_others_report_is_a_hang(text: str, words: str, tmp_pat
     assert report.culprits == ()
 
 
-def test_a_loopback_address_names_no_process(tmp_path: Path) -> None:
+def test_a_loopback_address_is_one_end_of_a_connection_on_that_host(tmp_path: Path) -> None:
     line = "RuntimeError: [/p/gloo/gloo/transport/tcp/pair.cc:152] SO_ERROR: Connection refused, remote=[{}]:17308$2\n"
     (refused,) = analyzed(tmp_path, JOB + line.format("10.0.0.7")).culprits
     assert refused.host == "10.0.0.7"
     report = analyzed(tmp_path, JOB + line.format("127.0.1.1"))
-    assert report.verdict == "failed" and report.culprits == () and "127.0.1.1" in report.reason
+    assert report.verdict == "failed" and "127.0.1.1" in report.reason
+    assert [(c.host, c.either, c.peer_unnamed) for c in report.culprits] == [("127.0.1.1", True, True)]
 
 
 def test_a_peer_that_is_silent_on_gloo_is_named(tmp_path: Path) -> None:

@@ -296,17 +296,29 @@ def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
             block.clear()
             callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
             if "INTENDED" not in str(event.fields.get("exit", "")):
-                pid, host = (near[key].fields[key] if key in near else None for key in ("pid", "host"))
-                death = Death(events=[event, *near.values()], where=_ray_detail(event))
-                death.pid = pid if isinstance(pid, int) and pid > 0 else None
-                death.host = str(host) if host is not None else None
+                death = Death(events=[event], where=_ray_detail(event))
+                _of_actor(death, near)
                 out.append(death)
         elif event.fields.get("type") == "ActorDiedError" or (
             event.name == _ACTOR_DEAD and "ActorDied" in _line(job, event)
         ):
             callers.append(event)
     # a caller says only that an actor died
-    return [*out, *(Death(events=[e], where="Ray reports it to a caller") for e in callers)]
+    out += [Death(events=[e], where="Ray reports it to a caller") for e in callers]
+    cut = [block for block in above.values() if "pid" in block]
+    pids = {e.fields["pid"] for e in events if e.name == "launch.ray.actor_pid"}
+    if len(out) == len(cut) == len(pids) == 1 and out[0].pid is None:
+        # the log of a driver repeats the report, and ends before the line that the report ends with
+        _of_actor(out[0], cut[0])
+    return out
+
+
+def _of_actor(death: Death, block: dict[str, Event]) -> None:
+    """Notes the process of a dead actor by the lines of Ray's report that name it."""
+    pid, host = (block[key].fields[key] if key in block else None for key in ("pid", "host"))
+    death.events += block.values()
+    death.pid = pid if isinstance(pid, int) and pid > 0 else None
+    death.host = str(host) if host is not None else None
 
 
 def _launchers(events: Iterable[Event]) -> list[Death]:

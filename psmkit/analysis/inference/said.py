@@ -56,7 +56,8 @@ def places(events: Iterable[Event]) -> list[Named]:
     addresses = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
     if addresses:
         only = next(iter(addresses))
-        return [Named(host=only)] if len(addresses) == 1 and not only.startswith(_LOOPBACK) else []
+        near = only.startswith(_LOOPBACK)  # another process of the same host, of which the line does not show which
+        return [Named(host=only, either=near, peer_unnamed=near)] if len(addresses) == 1 else []
     found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
     whole = {p.pid for p in found if p.host is not None}
     return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]

@@ -49,7 +49,7 @@ def find(job: Job) -> list[Finding]:
         stated = [] if ranks else _stated(job, events)
         devices = [] if ranks else _devices(events)
         ranks = ranks or stated
-        who = ranks_text(ranks) if ranks else "a rank that its line does not name"
+        who = ranks_text(ranks) if ranks else _many(events) or "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         if stated:
             source = "One of these lines states the rank."
@@ -124,6 +124,13 @@ def _devices(events: Sequence[Event]) -> list[int]:
     found = {e.device for e in events}
     devices = sorted(d for d in found if d is not None and d >= 0)
     return devices if len(devices) == len(found) <= _MOST_DEVICES else []
+
+
+def _many(events: Sequence[Event]) -> str | None:
+    """The devices in the prefixes of these lines where there are many; None if a line lacks one."""
+    found = {-1 if e.device is None else e.device for e in events}
+    many = len(found) > _MOST_DEVICES and min(found) >= 0
+    return f"each of the devices {joined(map(str, sorted(found)))}" if many else None
 
 
 def _device_text(devices: Sequence[int]) -> str:
