@@ -128,5 +128,7 @@ def test_an_actor_whose_report_is_cut_has_the_process_that_the_driver_repeats(tm
     head = "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n        class_name: Worker\n        actor_id: 61b3\n"
     report = analyzed(tmp_path, died + "Status message: failed\n" + head + "        pid: 743\n        name: W_0:0\n")
     assert [c.pid for c in report.culprits] == [743]
-    two = analyzed(tmp_path, died + head + "        pid: 743\n" + "step 1 of 9\n" * 20 + "[b] " + head + "[b]         pid: 744\n")
+    two = analyzed(
+        tmp_path, died + head + "        pid: 743\n" + "step 1 of 9\n" * 20 + "[b] " + head + "[b]         pid: 744\n"
+    )
     assert not any(c.pid == 744 for c in two.culprits)

@@ -129,3 +129,20 @@ def test_an_error_file_of_torchrun_says_that_the_host_lacked_memory(tmp_path: Pa
     assert found.title == "rank 2 (n9:77) died (MemoryError: std::bad_alloc)"
     assert found.culprits == (2,)
     assert "memory of the host" in found.next_step
+
+
+def test_processes_that_abort_together_are_those_that_their_handlers_name(tmp_path: Path) -> None:
+    thrown = "terminate called after throwing an instance of 'std::runtime_error'\n"
+    handler = "[n{0}:70{0}] *** Process received signal ***\n[n{0}:70{0}] Signal: Aborted (6)\n[n{0}:70{0}] *** End of error message ***\n"
+    text = (
+        thrown * 2
+        + "  what():  it broke on rank 0\n"
+        + handler.format(1)
+        + "  what():  it broke on rank 1\n"
+        + handler.format(2)
+    )
+    (tmp_path / "job.log").write_text(text)
+    report = psmkit.analyze([tmp_path / "job.log"])
+    deaths = [f for f in report.findings if f.code == "PSM402"]
+    assert [[(n.host, n.pid) for n in f.named] for f in deaths] == [[("n1", 701)], [("n2", 702)]]
+    assert all("std::runtime_error" in f.title and "on rank" not in f.title for f in deaths)

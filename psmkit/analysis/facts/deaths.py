@@ -185,6 +185,25 @@ def _same(one: Death, other: Death) -> bool:
     return False
 
 
+def _in_pairs(found: list[Death]) -> set[int]:
+    """Give as many lines without a process to as many deaths by the same signal, in the order of their lines: abort() prints before its handler."""
+    given: set[int] = set()
+    for number in {d.signal for d in found if d.signal is not None}:
+        same = sorted((d for d in found if d.signal == number), key=lambda d: (d.events[0].stream, d.events[0].ref.seq))
+        named = [d for d in same if d.pid is not None and not d.sent]
+        nobody = [d for d in same if d.rank is d.pid is d.local is d.host is None]
+        if len(named) != len(nobody) or {d.events[0].stream for d in same} != {same[0].events[0].stream}:
+            continue
+        if all(a.events[0].ref.seq < b.events[0].ref.seq for a, b in zip(nobody, named, strict=True)):
+            kinds = {(d.where or "").partition(": ")[0] for d in nobody} if len(nobody) > 1 else set()
+            for stray, death in zip(nobody, named, strict=True):
+                if kinds:  # whose text a line below several is, the log does not show
+                    stray.where = next(iter(kinds)) if len(kinds) == 1 else None
+                death.take(stray)
+                given.add(id(stray))
+    return given
+
+
 def _without_strays(found: list[Death]) -> list[Death]:
     """Assign a line without a process to the only death that it can be about."""
     placed: dict[int | None, dict[int, Death]] = defaultdict(dict)  # by signal
@@ -204,6 +223,7 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if not only.sent:
             placed[only.signal][id(only)] = only
         dropped.add(id(death))
+    dropped |= _in_pairs([d for d in found if id(d) not in dropped])
     left = [d for d in found if id(d) not in dropped]
     nobody = [d for d in left if d.rank is d.pid is d.local is None]
     hosts = [d for d in nobody if d.host is not None]
