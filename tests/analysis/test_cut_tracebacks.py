@@ -68,3 +68,14 @@ def test_a_last_line_that_ends_within_a_quoted_text_is_said_to_be_cut(tmp_path: 
     line = "n1:61:62 [1] transport/nvls.cc:22 NCCL WARN Cuda failure 999 'unknown error"
     assert any("is not complete" in note for note in report(tmp_path, line).coverage.notes)
     assert not any("is not complete" in note for note in report(tmp_path, line + "'").coverage.notes)
+
+
+def test_the_empty_exception_of_spawns_parent_is_no_reason(tmp_path: Path) -> None:
+    parent = 'Traceback (most recent call last):\n  File "train.py", line 306, in <module>\n    main()\nException: \n\n'
+    child = "-- Process 3 terminated with the following error:\nTraceback (most recent call last):\n"
+    frame = '  File "train.py", line 265, in work\n    run()\n'
+    (tmp_path / "job.log").write_text(parent + child + frame)
+    cut = psmkit.analyze([tmp_path / "job.log"])
+    assert [c.rank for c in cut.culprits] == [3] and "Exception" not in cut.reason
+    (tmp_path / "job.log").write_text(parent + child + frame + "ValueError: no such step\n")
+    assert "ValueError: no such step" in psmkit.analyze([tmp_path / "job.log"]).reason

@@ -98,6 +98,7 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
     heads = _places(job, run, "sys.python.traceback")
     blocks = _places(job, run, "launch.elastic.rank")
     tasks = _places(job, run, "launch.ray.task_error")
+    children = _places(job, run, "launch.ended.spawn.raised")
     out: dict[int | None, Raised] = {}
     names = told(job)
     for event in job.events("sys.python.exception", "sys.python.memory", *names):
@@ -113,7 +114,7 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
         if head is None:
             continue
         text = _text(job, event)
-        if faults.phrase(job, "the others are named", text):
+        if faults.phrase(job, "the others are named", text) or _of_parent(job, run, text):
             continue
         # Ray's driver repeats the traceback of a worker below its pid
         task = _before(tasks, event)
@@ -121,6 +122,11 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
             pid = task.fields.get("pid")
             owner = outside.tagged_rank(job, pid) if isinstance(pid, int) else None
             out.setdefault(owner, Raised(owner, event, text))
+            continue
+        # the parent of torch.multiprocessing.spawn repeats that of its child
+        child = _before(children, event)
+        if child is not None and child.ref.seq < head.ref.seq:
+            out.setdefault(None, Raised(None, event, text))
             continue
         # torchrun's summary repeats the traceback of a worker below its rank
         block = _before(blocks, event)
@@ -133,6 +139,11 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
             rank = outside.global_rank(job, event)
             out.setdefault(rank, Raised(rank, event, text))
     return out
+
+
+def _of_parent(job: Job, run: int | None, text: str) -> bool:
+    """Whether the parent of torch.multiprocessing.spawn raised this: its text begins below it, with the report of the child."""
+    return text.rstrip().endswith(":") and bool(job.events("launch.ended.spawn.raised", run=run))
 
 
 @once
@@ -197,6 +208,8 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
         if job.run_of_event(event) != run or id(event) in causes or endings.stopped(job, event):
             continue
         text = _text(job, event)
+        if _of_parent(job, run, text):
+            continue
         if _before(heads, event) is not None or _frame(job, event) is not None or _tagged(job, event, text):
             out.append(Raised(outside.global_rank(job, event), event, text))
     return out
