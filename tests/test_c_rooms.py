@@ -63,14 +63,6 @@ EXCEPTIONS = {
 }
 # Headers of NCCL's tree that csrc/nccl includes, and whose names are also here: there the tree's folders come first.
 OF_NCCL = {"comm.h", "device.h", "graph.h", "profiler.h", "proxy.h"}
-# Names that two headers have. Which one a file gets depends on its folders: a new header gets a name of its own.
-SAME_NAME = {
-    "collnet.h",
-    "net.h",
-    "profiler.h",
-    "variants.h",
-    "wire.h",
-}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 _OF_CMAKE = re.compile(r"^[^#\n]*PROJECT_SOURCE_DIR\}/csrc/([\w/]+)", re.M)
 
@@ -144,7 +136,7 @@ def test_headers_have_names_of_their_own() -> None:
     twice = {
         name: [str(path.relative_to(CSRC)) for path in paths]
         for name, paths in sources().items()
-        if name.endswith(".h") and len(paths) > 1 and name not in SAME_NAME
+        if name.endswith(".h") and len(paths) > 1
     }
     assert not twice
 
@@ -152,4 +144,3 @@ def test_headers_have_names_of_their_own() -> None:
 def test_exceptions_are_needed() -> None:
     used = {(own, to) for own, to, _ in arrows()}
     assert not set(EXCEPTIONS) - used, "delete these entries of EXCEPTIONS"
-    assert not [name for name in SAME_NAME if len(sources().get(name, [])) < 2], "delete these entries of SAME_NAME"

@@ -5,7 +5,7 @@
  * input. When that is at its end the peer is gone. */
 #define _GNU_SOURCE
 #include "fuzz_host.h"
-#include "net/net.h"
+#include "net/net_conn.h"
 
 enum { STEPS = 4, CHUNK = 256, BUFFER = STEPS * CHUNK, TURNS = 4096 };
 

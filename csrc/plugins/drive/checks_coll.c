@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bootstrap.h"
-#include "collnet.h"
+#include "drive_collnet.h"
 
 enum { TYPES = 10, OPS = 4, ROOM = 1 << 17, IN_FLIGHT = 8 };
 static const char *const type_names[] = {"int8",   "uint8", "int32", "uint32", "int64",

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "collnet.h"
+#include "drive_collnet.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <sys/random.h>
 
 #include "front.h"
-#include "net.h"
+#include "net_plugin.h"
 #include "net_say.h"
 
 void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs)

@@ -3,7 +3,7 @@
 #define PSM_NET_FRONT_H
 
 #include "given.h"
-#include "net.h"
+#include "net_plugin.h"
 
 /* Id and descriptor (version 1) of the net plugin's events for a profiler. */
 enum { NET_PROFILER_ID = 0x5053 << 16 | 1 };

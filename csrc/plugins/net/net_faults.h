@@ -3,7 +3,7 @@
 #define PSM_NET_FAULTS_H
 
 #include "fault.h"
-#include "net.h"
+#include "net_plugin.h"
 
 /* The number behind the name of a result (net sites) or of an error of the system. */
 bool net_fault_number(const char *site, const char *name, int64_t *value);

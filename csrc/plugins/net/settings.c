@@ -6,7 +6,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-#include "net.h"
+#include "net_plugin.h"
 #include "net_say.h"
 
 struct net_settings net_settings;

@@ -8,7 +8,7 @@
 #include <cpuid.h>
 #endif
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 
 enum { SPAN_NS = 10000000, STRIKES = 8 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 #include "profiler_say.h"
 
 /* A context: a tag, 16 bits of the process, 12 of the communicator's hash, its number, and how often the number was

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 #include "psm_abi/profiler_net.h"
 
 enum { WORD = offsetof(struct psm_prof_event, type) };

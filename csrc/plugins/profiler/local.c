@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 
 _Thread_local struct prof_thread *prof_thread_self __attribute__((tls_model("initial-exec")));
 

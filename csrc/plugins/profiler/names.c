@@ -1,7 +1,7 @@
 /* Names of NCCL as numbers; a name without one gets a number of the communicator. */
 #include <string.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 
 static const char *const funcs[PSM_PROF_FUNCS] = {
     [PSM_PROF_BROADCAST] = "Broadcast", [PSM_PROF_REDUCE] = "Reduce",

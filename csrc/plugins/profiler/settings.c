@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 #include "profiler_say.h"
 #include "psm_abi_versions.h"
 

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 
 static ncclResult_t stop(void *handle)
 {

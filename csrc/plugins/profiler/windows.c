@@ -4,7 +4,7 @@
  * row's life) with sequential consistency, and only then reads the window's cycle and state. The thread that opens a
  * window gives it a new cycle first, and leaves it alone if it finds somebody inside. So a row does not change its
  * owner while a thread reads it. */
-#include "profiler.h"
+#include "profiler_plugin.h"
 #include "profiler_say.h"
 
 enum tried { GOT, CLOSED, ENOUGH, FULL, NO_MEMORY };

@@ -74,14 +74,6 @@ struct contract *contract_new(int version, contract_report *report, void *contex
     return c;
 }
 
-void contract_free(struct contract *c)
-{
-    if (!c) return;
-    known_free(&c->known);
-    pthread_mutex_destroy(&c->lock);
-    free(c);
-}
-
 /* ---- breaches ---- */
 
 static size_t put(char *out, size_t size, size_t at, const char *text)

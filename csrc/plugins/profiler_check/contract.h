@@ -52,7 +52,6 @@ struct contract_breach {
 typedef void contract_report(void *context, const struct contract_breach *breach);
 
 struct contract *contract_new(int version, contract_report *report, void *context);
-void contract_free(struct contract *c);
 const char *contract_rule_name(enum contract_rule rule);
 bool contract_rule_of_plugin(enum contract_rule rule);
 uint64_t contract_count(struct contract *c, enum contract_rule rule);

@@ -77,29 +77,3 @@ void known_end(struct known *k, struct member *m)
         }
     }
 }
-
-static void free_members(struct member *m)
-{
-    while (m) {
-        struct member *next = m->next;
-        free(m);
-        m = next;
-    }
-}
-
-void known_free(struct known *k)
-{
-    for (size_t i = 0; i < BUCKETS; i++)
-        while (k->buckets[i]) {
-            struct entry *e = k->buckets[i];
-            k->buckets[i] = e->next;
-            known_release(k, e);
-        }
-    while (k->spare) {
-        struct entry *e = k->spare;
-        k->spare = e->next;
-        free(e);
-    }
-    free_members(k->members);
-    free_members(k->ended);
-}

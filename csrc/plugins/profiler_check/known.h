@@ -52,6 +52,5 @@ void known_keep(struct known *k, struct entry *e);
 struct member *known_member(struct member *list, const void *context);
 /* Keeps the last ones so that they are recognised, and those that have events. */
 void known_end(struct known *k, struct member *m);
-void known_free(struct known *k);
 
 #endif

@@ -1,4 +1,4 @@
-#include "conn/variants.h"
+#include "conn/conn_variants.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "conn/connector.h"
-#include "net/net.h"
+#include "net/net_conn.h"
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_send_setup, "net.send.setup", "a rank sets up its sending end of a net connection");

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/net.h"
+#include "net/net_conn.h"
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_setup, "net.proxy.setup", "the proxy opens the network and listens");

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "net/net.h"
+#include "net/net_conn.h"
 #include "psm_abi_versions.h"
 #include "psm_lib_messages.h"
 

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "net/net.h"
+#include "net/net_conn.h"
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_copy, "net.copy", "a copy and its event are enqueued on the stream");

@@ -2,7 +2,7 @@
  * application's memory; posts a slot again when its copy is done. */
 #include <inttypes.h>
 
-#include "net/net.h"
+#include "net/net_conn.h"
 
 PSM_FAULT_SITE_OF(site_step, "net.recv.step", "the receiver copies a chunk from its slot", PSM_FAULT_CAN_ALL);
 PSM_FAULT_SITE_OF(site_post, "net.recv.post", "the receiver posts a slot: the receive, and its credit",

@@ -2,7 +2,7 @@
  * network when its copy is done, and reuses it when the network has released it. */
 #include <inttypes.h>
 
-#include "net/net.h"
+#include "net/net_conn.h"
 
 PSM_FAULT_SITE_OF(site_step, "net.send.step", "the sender copies a chunk into its slot", PSM_FAULT_CAN_ALL);
 PSM_FAULT_SITE_OF(site_post, "net.send.post", "the sender posts a slot to the network", PSM_FAULT_CAN_ALL);

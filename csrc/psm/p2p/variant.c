@@ -1,5 +1,5 @@
 /* The variants of the transport by name. */
-#include "conn/variants.h"
+#include "conn/conn_variants.h"
 #include "p2p/p2p.h"
 
 PSM_VARIANTS_OF(struct psmP2pVariant, "variant", offsetof(struct psmP2pVariant, sendConnect),

@@ -11,7 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 
 enum { PAGE = 4096, PAGES = 32 };
 

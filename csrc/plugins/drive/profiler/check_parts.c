@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 
 struct comm check_comm(int number, int rank, int ranks)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 
 enum { COMMS = 4 };
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 
 static int entries(const char *folder)
 {

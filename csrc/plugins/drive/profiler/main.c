@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 
 struct drive d;
 static int out = -1;

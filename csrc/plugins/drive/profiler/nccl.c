@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 #include "psm_abi/profiler_net.h"
 
 static void *garbage(void)

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profiler.h"
+#include "profiler_drive.h"
 #include "stream.h"
 
 enum { STREAM_COMMS = 4096 };

@@ -2,7 +2,7 @@
 #ifndef PSM_NET_CHAIN_H
 #define PSM_NET_CHAIN_H
 
-#include "net.h"
+#include "net_plugin.h"
 #include "psm_abi_versions.h"
 
 /* The slots of the newest table in the other library, each with the version that introduced its current signature:

@@ -2,7 +2,7 @@
 #ifndef PSM_NET_COLL_BLOCKS_H
 #define PSM_NET_COLL_BLOCKS_H
 
-#include "net.h"
+#include "net_plugin.h"
 
 enum { PARTS = 64 };
 enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER };

@@ -3,7 +3,7 @@
 #ifndef PSM_NET_COLLNET_H
 #define PSM_NET_COLLNET_H
 
-#include "net.h"
+#include "net_plugin.h"
 
 ncclResult_t coll_init(void **context, uint64_t comm_id, ncclDebugLogger_t logger);
 ncclResult_t coll_init_process(ncclDebugLogger_t logger); /* up to v10 */

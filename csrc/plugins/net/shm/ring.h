@@ -7,7 +7,7 @@
 #ifndef PSM_NET_SHM_RING_H
 #define PSM_NET_SHM_RING_H
 
-#include "net.h"
+#include "net_plugin.h"
 #include "psm/psm_share.h"
 #include "shm/line.h"
 #include "shm/segment.h"

@@ -9,7 +9,7 @@
 
 #include <netinet/in.h>
 
-#include "net.h"
+#include "net_plugin.h"
 #include "psm/psm.h"
 
 enum {

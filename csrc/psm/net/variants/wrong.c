@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "conn/wrong.h"
-#include "net/net.h"
+#include "net/net_conn.h"
 
 /* ---- whole-struct: Setup's answer carries the local info, and the peer writes it over its own ---- */
 

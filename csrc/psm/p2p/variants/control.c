@@ -1,7 +1,7 @@
 /* Variants of the control plane: ranks that choose a mode alone, and a proxy that loses or delays answers. */
 #include <stddef.h>
 
-#include "p2p/variants/variants.h"
+#include "p2p/variants/p2p_variants.h"
 
 /* The receiver decides from its own view, not from what it has published. */
 static psm_status setup_split(const struct psm_host *host, const struct psm_peer_info *me,

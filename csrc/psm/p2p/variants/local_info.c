@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "p2p/variants/variants.h"
+#include "p2p/variants/p2p_variants.h"
 
 enum { ROOM = sizeof(((struct psm_share *)0)->blob), STREAM = offsetof(struct psmP2pLocalInfo, conn.stream) };
 enum { EVENTS = offsetof(struct psmP2pLocalInfo, conn.events) };

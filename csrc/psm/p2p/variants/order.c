@@ -1,7 +1,7 @@
 /* Variants that take a stale event for a new one, or lose a new flag. */
 #include <stddef.h>
 
-#include "p2p/variants/variants.h"
+#include "p2p/variants/p2p_variants.h"
 
 /* ---- stale-event: the event that is queried is not the one recorded behind the copy. Shows from two slots on: an
  * operation of one slot queries none ---- */

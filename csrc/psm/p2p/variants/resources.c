@@ -1,7 +1,7 @@
 /* Variants that lose what a connection needs, or do not release it. */
 #include <stddef.h>
 
-#include "p2p/variants/variants.h"
+#include "p2p/variants/p2p_variants.h"
 
 /* ---- directptr: transportResources is a buffer; no local info holds a stream ---- */
 

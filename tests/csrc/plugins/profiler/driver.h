@@ -2,7 +2,7 @@
 #ifndef PROFILER_DRIVER_H
 #define PROFILER_DRIVER_H
 
-#include "profiler.h"
+#include "profiler_plugin.h"
 
 extern void *context;
 extern int mask;

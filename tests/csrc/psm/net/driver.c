@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 
 #include "job/job.h"
-#include "net/net.h"
+#include "net/net_plugin.h"
 
 enum { GUARD = 64 };
 static int table;

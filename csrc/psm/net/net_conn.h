@@ -4,7 +4,7 @@
 #define PSM_NET_NET_H
 
 #include "conn/conn.h"
-#include "net/wire.h"
+#include "net/net_wire.h"
 #include "psm/psm_net.h"
 #include "psm_abi/net.h"
 
