@@ -227,7 +227,9 @@ def test_rank_behind_peers_that_stand_at_one_call_is_a_suspect(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("calls", "step"), [((20, 16, 20), "17 (opCount 10"), ((2, 0, 2), "1 (opCount 0")])
-def test_owed_collective_has_the_op_count_that_the_log_prints(calls: tuple[int, ...], step: str, tmp_path: Path) -> None:
+def test_owed_collective_has_the_op_count_that_the_log_prints(
+    calls: tuple[int, ...], step: str, tmp_path: Path
+) -> None:
     report = working(tmp_path, calls, counting=True)
     (suspect,) = report.suspects
     assert suspect.owes.startswith(f"collective {step} in the log) of communicator ")
