@@ -10,10 +10,15 @@ LOGS   := tests/data/logs
 NATIVE := $(shell find CMakeLists.txt csrc psmkit/cudaapi/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml psmkit/plugins/abi.json)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
+# V=1 shows all that pip and the compilers print. Otherwise only errors are shown.
+PIP_INSTALL = $(BIN)/python -m pip install $(if $(filter 1,$(V)),,--quiet --quiet) --disable-pip-version-check
+LOGGED      = $(if $(filter 1,$(V)),,> $(1) 2>&1 || { cat $(1); exit 1; })
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel sanitize fuzz losses nightly clean
 
 help:
+	@echo 'make setup     build psmkit into .venv (V=1 shows the output of pip and the compilers)'
 	@echo 'make quick     the tests to run after each change: under a minute on two free cores'
 	@echo 'make check     ruff, mypy --strict, clang-format, and whether generated pages are current'
 	@echo 'make test      set up and run all tests (PYTEST_ARGS: options for pytest)'
@@ -37,8 +42,8 @@ $(VENV)/.tools: pyproject.toml scripts/requirements.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing the packages of pyproject.toml into $(VENV)'
 	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	@$(PIP_INSTALL) -r $(VENV)/requirements.txt
+	@$(PIP_INSTALL) --no-build-isolation --no-deps \
 		--config-settings=wheel.cmake=false --config-settings=editable.mode=inplace -e .
 	@touch $@
 
@@ -47,7 +52,8 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@mkdir -p build
 	@echo 'building the scanner, the emulated CUDA and libpsm'
 	@{ cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
-		cmake --build build/dev --parallel 2; } > build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
+		cmake --build build/dev --parallel 2 $(if $(filter 1,$(V)),--verbose); } $(call LOGGED,build/setup.log)
+	@echo 'psmkit is built: call $(BIN)/psmkit, or add $(CURDIR)/$(BIN) to PATH'
 	@touch $@
 
 setup: $(VENV)/.built
@@ -87,7 +93,7 @@ $(STOCK)/.fetched: $(VENV)/.tools
 	@echo 'fetching nvidia-nccl-cu11 2.21.5 into $(STOCK)'
 	@mkdir -p $(STOCK)
 	@echo '$(STOCK_WHEEL)' > $(STOCK)/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade --target $(STOCK) \
+	@$(PIP_INSTALL) --no-deps --only-binary :all: --upgrade --target $(STOCK) \
 		-r $(STOCK)/requirements.txt
 	@touch $@
 
@@ -95,7 +101,7 @@ $(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/ncc
 	@mkdir -p $(KERNELS)
 	@echo 'building the interpreter of its kernels'
 	@{ cmake -S csrc/nccl/interpreter -B $(KERNELS) -DNCCL_BINARY=$(CURDIR)/$(STOCK)/nvidia/nccl/lib/libnccl.so.2 && \
-		cmake --build $(KERNELS) --parallel 2; } > build/stock-kernels.log 2>&1 || { cat build/stock-kernels.log; exit 1; }
+		cmake --build $(KERNELS) --parallel 2; } $(call LOGGED,build/stock-kernels.log)
 	@touch $@
 
 test-nccl: setup $(KERNELS)/.built

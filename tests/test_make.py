@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -28,6 +29,55 @@ def named() -> set[str]:
 def test_target_exists(target: str) -> None:
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """An empty tree whose cmake and python print what they are called with, and fail if STATUS is not 0."""
+    for program in ("bin/cmake", ".venv/bin/python"):
+        path = tmp_path / program
+        path.parent.mkdir(parents=True)
+        path.write_text(f'#!/bin/sh\necho "{path.name} says: $*"\nexit ${{STATUS:-0}}\n')
+        path.chmod(0o755)
+    for name in ("pyproject.toml", "scripts/requirements.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def setup(tree: Path, *words: str, status: int = 0) -> tuple[int, str]:
+    path = f"{tree / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["make", "-f", ROOT / "Makefile", "setup", *words],
+        cwd=tree,
+        env={**os.environ, "PATH": path, "STATUS": str(status), "MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_setup_says_what_it_does_and_how_to_go_on_and_no_more(tree: Path) -> None:
+    status, shown = setup(tree)
+    assert status == 0, shown
+    assert "cmake says" not in shown
+    assert shown.count("--quiet --quiet") == shown.count("pip install") == 2
+    assert ".venv/bin/psmkit" in shown.splitlines()[-1]
+
+
+def test_setup_with_v_1_shows_all_output(tree: Path) -> None:
+    status, shown = setup(tree, "V=1")
+    assert status == 0, shown
+    assert "cmake says: --build" in shown and "pip install" in shown and "--quiet" not in shown
+
+
+@pytest.mark.parametrize("words", [(), ("V=1",)])
+def test_setup_shows_the_output_of_a_build_that_fails(words: tuple[str, ...], tree: Path) -> None:
+    (tree / ".venv" / ".tools").touch()
+    status, shown = setup(tree, *words, status=3)
+    assert status != 0 and "cmake says: -S ." in shown and "psmkit is built" not in shown
 
 
 def test_quick_and_ci_name_tests_that_exist() -> None:

@@ -12,7 +12,7 @@ from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
-from psmkit.logparse.types import CommInstance
+from psmkit.logparse.types import CommInstance, Value
 from psmkit.model import (
     CODES,
     Communicator,
@@ -131,10 +131,11 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     unseen = [absent(job, run.index) for run in job.runs]
     missing = sorted({rank for ranks in unseen for rank in ranks.listed})
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
+    cut, unsure = _cut(job)
     notes = [
-        f"the last line of {files[i].path} is not complete: it was cut, or its process still writes it"
-        for i in _cut(job)
+        f"the last line of {files[i].path} is not complete: it was cut, or its process still writes it" for i in cut
     ]
+    notes += [f"the last line of {files[i].path} has no line end, and its message may be cut" for i in unsure]
     notes += [
         f"{files[i].path} ends inside a Python traceback, before the line that names the exception"
         for i in _cut_stacks(job)
@@ -187,8 +188,11 @@ def _beside(job: Job) -> int:
     return min(sum(printed.sums(*others).values()), totals.matched, totals.lines) if others else 0
 
 
-def _cut(job: Job) -> list[int]:
-    """The files whose last line stops in the middle of a message. A line that may be complete, and lacks only its end of line, is none."""
+def _cut(job: Job) -> tuple[list[int], list[int]]:
+    """The files whose last line stops in the middle of a message, and those where it may: no entry knows it, or its last field is empty.
+
+    A known line that lacks only its end of line is in neither.
+    """
     files, known = job.scan.files, lines.catalogue(job)
     ends = {
         process.last.file: process.last
@@ -196,7 +200,12 @@ def _cut(job: Job) -> list[int]:
         if process.last.line == files[process.last.file].lines and not files[process.last.file].complete_end
     }
     texts = {file: lines.message_at(job, ref).strip() for file, ref in ends.items()}
-    return sorted(file for file, text in texts.items() if known.cut(text) or _open_quote(text))
+    cut = sorted(file for file, text in texts.items() if known.cut(text) or _open_quote(text))
+    return cut, sorted(file for file, text in texts.items() if file not in cut and _lacks_its_end(known.match(text)))
+
+
+def _lacks_its_end(found: tuple[Message, Mapping[str, Value]] | None) -> bool:
+    return found is None or list(found[1].values())[-1:] == [""]
 
 
 def _cut_stacks(job: Job) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.model import CODES, Cause, Finding, Run, Severity, Verdict
+from psmkit.model.wording import CONSEQUENCE
 
 __all__ = ["group"]
 
@@ -66,6 +67,8 @@ def _follows(finding: Finding, verdict: Verdict, *, blames_it: bool) -> bool:
     """Whether a finding follows from the one behind the verdict; ``blames_it``: it blames nobody else."""
     code = CODES[finding.code]
     if verdict is Verdict.HUNG and code.caused_by_watchdog and finding.severity is Severity.ERROR:
+        return True
+    if verdict in (Verdict.FAILED, Verdict.HUNG) and finding.stage == CONSEQUENCE:
         return True
     return verdict in (Verdict.FAILED, Verdict.HUNG) and code.symptom and blames_it
 

@@ -14,7 +14,7 @@ from psmkit.cli.output import progress_line, show, show_page, width
 from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from psmkit.plugins.drive import Drive, Result
     from psmkit.plugins.drive_checks import Check
@@ -138,7 +138,17 @@ def command(
         from psmkit.lab.cuda import folder
 
         cuda = str(folder() / "libcudart.so.12")
-    done = driver.drive(lib, ranks=ranks, versions=chosen, only=only, timeout=timeout, environment=settings, cuda=cuda)
+    with progress_line() as tell:
+        done = driver.drive(
+            lib,
+            ranks=ranks,
+            versions=chosen,
+            only=only,
+            timeout=timeout,
+            environment=settings,
+            cuda=cuda,
+            watch=_watch(tell),
+        )
     return _present(done, f"net {_names(done)}; {done.ranks} ranks", CHECKS, form)
 
 
@@ -160,11 +170,15 @@ def _profiler(
     _known(only, PROFILER_CHECKS)
     chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
     with progress_line() as tell:
-        watch = None if tell is None else lambda version, check: tell(f"v{version}: {check}")
         done = drive_profiler(
-            lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream, watch=watch
+            lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream, watch=_watch(tell)
         )
     return _present(done, f"profiler {_names(done)}", PROFILER_CHECKS, form)
+
+
+def _watch(tell: Callable[[str], None] | None) -> Callable[[int, str], None] | None:
+    """What shows the version and the check that runs."""
+    return None if tell is None else lambda version, check: tell(f"v{version}: {check}")
 
 
 def _present(done: Drive, what: str, checks: Sequence[Check], form: str) -> int:
@@ -216,12 +230,14 @@ def _list(form: str, kind: str | None) -> int:
 def _head(page: Page, done: Drive, what: str) -> None:
     from psmkit.report.layout import Span
 
-    failed = sum(result.outcome == "failed" for result in done.results)
+    weak = sum(result.weak for result in done.results)
+    failed = sum(result.outcome == "failed" for result in done.results) - weak
     passed = sum(result.outcome == "passed" for result in done.results)
     skipped = sum(result.outcome == "skipped" for result in done.results)
-    head = Span(f"{failed} failed", "error") if failed else Span("green", "healthy")
+    bad = Span(f"{failed} failed", "error") if failed else Span(f"{weak} weak", "warning")
+    head = bad if failed or weak else Span("green", "healthy")
     page.add(head, Span(f": {done.path.name}", "heading"))
-    page.wrap(f"{what}; {passed} passed, {failed} failed, {skipped} skipped")
+    page.wrap(f"{what}; {passed} passed, {failed} failed, {f'{weak} weak, ' if weak else ''}{skipped} skipped")
     page.blank()
 
 
@@ -241,9 +257,9 @@ def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
         mine = [of.get((check.name, version)) for version in done.versions]
         if not any(mine) or all(r is None or r.follows for r in mine):
             continue
-        row = [check.name, *("" if r is None else _WORDS[r.outcome] for r in mine)]
+        row = [check.name, *("" if r is None else "weak" if r.weak else _WORDS[r.outcome] for r in mine)]
         if one and mine[0] is not None:
-            row.append(mine[0].text if mine[0].outcome != "failed" else _failure(mine[0]))
+            row.append(mine[0].text if mine[0].outcome != "failed" or mine[0].weak else _failure(mine[0]))
         rows.append(row)
     lines = fit(["check", *(f"v{version}" for version in done.versions), *([""] if one else [])], rows, page.width - 2)
     page.add("  ", Span(lines[0], "dim"))
@@ -252,7 +268,7 @@ def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
 
 
 def _failure(result: Result) -> str:
-    if result.kind in ("leak", "weak"):
+    if result.kind == "leak":
         return result.kind
     return f"{result.kind} in {result.call}" if result.call else result.kind
 

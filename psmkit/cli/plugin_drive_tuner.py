@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from psmkit.cli.output import show, show_page, width
+from psmkit.cli.output import progress_line, show, show_page, width
 from psmkit.plugins.drive_tuner import CHECKS, TunerDrive, drive_tuner, tuner_versions
 
 __all__ = ["run"]
@@ -28,7 +28,9 @@ def run(
 ) -> int:
     """Call the tuner, show the findings, and return the exit status."""
     chosen = tuner_versions(lib) if isinstance(versions, str) else versions
-    done = drive_tuner(lib, ranks=ranks, versions=chosen, timeout=timeout, environment=settings)
+    with progress_line() as tell:
+        watch = None if tell is None else lambda version, check: tell(f"v{version}: {check}")
+        done = drive_tuner(lib, ranks=ranks, versions=chosen, timeout=timeout, environment=settings, watch=watch)
     if form == "json":
         show(json.dumps(_plain(done), indent=2) + "\n")
     else:

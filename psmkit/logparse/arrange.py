@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import table
 from psmkit.logparse.inputs import Input, Reader, natural
 
-__all__ = ["Arrangement", "arrange", "names_process"]
+__all__ = ["Arrangement", "arrange", "processes"]
 
 _HEAD = 1 << 18
 _SIGHTINGS = 4096
@@ -50,9 +50,9 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
     return Arrangement(streams, stream_of, _homes(streams, heads))
 
 
-def names_process(item: Input, catalogue: Catalogue) -> bool:
-    """Whether the first lines of an input name the processes that printed them."""
-    return bool(_head(item, catalogue, ffi.new("ls_sighting[]", _SIGHTINGS)).threads)
+def processes(item: Input, catalogue: Catalogue) -> Set[tuple[str, str, int]]:
+    """The processes that the first lines of an input name, each by the tag of a launcher, its host and its pid."""
+    return {name for name, _ in _head(item, catalogue, ffi.new("ls_sighting[]", _SIGHTINGS)).threads}
 
 
 def _head(item: Input, catalogue: Catalogue, found: Any) -> _Head:

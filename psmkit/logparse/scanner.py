@@ -13,9 +13,10 @@ from typing import Any
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue, load
-from psmkit.logparse.arrange import Arrangement, arrange, names_process
+from psmkit.logparse.arrange import Arrangement, arrange, processes
 from psmkit.logparse.copies import without_copies
 from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
+from psmkit.logparse.merged import without_merged
 from psmkit.logparse.result import ScanResult, collect
 from psmkit.model.errors import CatalogueError
 
@@ -79,7 +80,8 @@ class Feed:
         beside: list[str] = []
         found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes, beside)
         catalogue = _catalogue(given, beside, notes)
-        found = without_copies(found, lambda item: item.kind == "record" or names_process(item, catalogue), notes)
+        found = without_copies(found, lambda item: item.kind == "record" or bool(processes(item, catalogue)), notes)
+        found = without_merged(found, lambda item: processes(item, catalogue), notes)
         logs = [i for i in found if i.foreign is None]
         foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)

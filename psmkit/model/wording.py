@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDED", "ENDED_BY_LAUNCHER", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
+__all__ = ["CONSEQUENCE", "ENDED", "ENDED_BY_LAUNCHER", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
 
 #: What begins the note about what an undecided input lacks.
 LACKS = "missing for a verdict: "
@@ -16,12 +16,16 @@ ENDED = frozenset({"crashed", "died", "error", "killed", "lost"})
 #: The stage of a job whose launcher ended its workers before they were done.
 ENDED_BY_LAUNCHER = "ended by launcher"
 
+#: The stage of ranks that were ended because of a failure or a wait that the log shows.
+CONSEQUENCE = "consequence"
+
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
     (
         *(
             *ENDED,
             "abort",
+            CONSEQUENCE,
             "evidence",
             "handles",
             "injected",

@@ -70,6 +70,11 @@ class Result:
     warning: str = ""
 
     @property
+    def weak(self) -> bool:
+        """Whether the check found a weakness: the plugin works, and its finding is a warning. ``outcome`` is ``failed``."""
+        return self.outcome == "failed" and self.kind == "weak"
+
+    @property
     def follows(self) -> bool:
         """Whether the check was skipped only because another one failed."""
         return self.outcome == "skipped" and self.text.endswith(AFTER_FAILURE)

@@ -14,8 +14,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +40,7 @@ __all__ = [
 
 VERSIONS = spoken("tuner")
 _MOST = 1 << 20  # bytes of a report
+_LOOK = 0.2  # seconds between two looks at the progress of a process
 _CODES = {
     "contract": "PSM941",
     "died": "PSM942",
@@ -185,6 +187,7 @@ def drive_tuner(
     timeout: float = 60.0,
     limit_ns: float = 20_000.0,
     environment: Mapping[str, str] | None = None,
+    watch: Callable[[int, str], None] | None = None,
 ) -> TunerDrive:
     """Run all checks.
 
@@ -195,6 +198,7 @@ def drive_tuner(
         timeout: seconds for all checks of one version.
         limit_ns: the maximum time of a call.
         environment: variables to set in the processes.
+        watch: called with each version and check when it begins on rank 0.
 
     Raises:
         InputError: the library has no such table.
@@ -208,7 +212,8 @@ def drive_tuner(
     results: list[TunerResult] = []
     times: dict[int, float] = {}
     for version in chosen:
-        found, nanoseconds = _version(path, version, ranks, timeout, limit_ns, environment or {})
+        tell = partial(watch, version) if watch is not None else None
+        found, nanoseconds = _version(path, version, ranks, timeout, limit_ns, environment or {}, tell)
         results += found
         if nanoseconds is not None:
             times[version] = nanoseconds
@@ -216,7 +221,13 @@ def drive_tuner(
 
 
 def _version(
-    path: Path, version: int, ranks: int, timeout: float, limit_ns: float, environment: Mapping[str, str]
+    path: Path,
+    version: int,
+    ranks: int,
+    timeout: float,
+    limit_ns: float,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None] | None,
 ) -> tuple[list[TunerResult], float | None]:
     with contextlib.ExitStack() as stack:
         if "PSM_RECORD_DIR" not in environment and (os.environ | dict(environment)).get("PSM_RECORD_KEEP") != "1":
@@ -224,6 +235,8 @@ def _version(
             environment = {**environment, "PSM_RECORD_DIR": stack.enter_context(tempfile.TemporaryDirectory())}
         runs = [_start(stack, path, version, rank, ranks, environment) for rank in range(ranks)]
         end = time.monotonic() + timeout
+        if tell is not None and runs:
+            _follow(*runs[0], end, tell)
         reports = [_finish(process, out, end) for process, out in runs]
     found: dict[str, TunerResult] = {}
     digests = set()
@@ -285,6 +298,20 @@ def _start(
     return stack.enter_context(child(command, out, env=env)), out
 
 
+def _follow(process: subprocess.Popen[bytes], out: IO[bytes], end: float, tell: Callable[[str], None]) -> None:
+    """Tell each check when it begins, until the process ends or the time is over."""
+    last = "load"
+    tell(last)
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK)
+        # the process writes at the offset of this descriptor, so reading must not move it
+        begun = [check for line in _lines(os.pread(out.fileno(), _MOST, 0)) if (check := line.get("begin"))]
+        if begun and begun[-1] != last:
+            last = str(begun[-1])
+            tell(last)
+
+
 def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tuple[list[dict[str, Any]], str]:
     death = ""
     try:
@@ -297,14 +324,19 @@ def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tup
         death = "did not end in time: a call waits"
         kill(process)
     out.seek(0)
+    lines = _lines(out.read(_MOST))
+    if any("error" in line for line in lines):
+        death = ""
+    return lines, death
+
+
+def _lines(data: bytes) -> list[dict[str, Any]]:
     lines = []
-    for text in out.read(_MOST).decode("utf-8", "replace").splitlines():
+    for text in data.decode("utf-8", "replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:
             continue  # the library may print to standard output as well
         if isinstance(line, dict):
             lines.append(line)
-    if any("error" in line for line in lines):
-        death = ""
-    return lines, death
+    return lines

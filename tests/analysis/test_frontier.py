@@ -212,9 +212,9 @@ def test_two_ranks_that_owe_a_step_are_no_suspects(tmp_path: Path) -> None:
     assert "clean" not in report.reason
 
 
-def working(tmp_path: Path, calls: tuple[int, ...]) -> Report:
+def working(tmp_path: Path, calls: tuple[int, ...], counting: bool = False) -> Report:
     """The report on ranks that called so many collectives, one file each."""
-    logs = [rank.work(number) for rank, number in zip(ranks(len(calls)), calls, strict=True)]
+    logs = [rank.work(number, counting) for rank, number in zip(ranks(len(calls)), calls, strict=True)]
     return folder(tmp_path, {f"{log.rank}.log": "".join(f"{x}\n" for x in log.lines).encode() for log in logs})
 
 
@@ -224,6 +224,17 @@ def test_rank_behind_peers_that_stand_at_one_call_is_a_suspect(tmp_path: Path) -
     assert suspect.rank == 1
     assert suspect.owes.startswith("collective 4 of ")
     assert suspect.setting == "NCCL_DEBUG_TIMESTAMP_LEVELS=INFO,WARN,TRACE"
+
+
+@pytest.mark.parametrize(("calls", "step"), [((20, 16, 20), "17 (opCount 10"), ((2, 0, 2), "1 (opCount 0")])
+def test_owed_collective_has_the_op_count_that_the_log_prints(
+    calls: tuple[int, ...], step: str, tmp_path: Path
+) -> None:
+    report = working(tmp_path, calls, counting=True)
+    (suspect,) = report.suspects
+    assert suspect.owes.startswith(f"collective {step} in the log) of communicator ")
+    (finding,) = found(report, "PSM707")
+    assert finding.explanation is not None and "opCount in hexadecimal" in finding.explanation
 
 
 @pytest.mark.parametrize("calls", [(3, 3, 3, 3), (5, 3, 6, 9), (5, 3, 3, 5)])

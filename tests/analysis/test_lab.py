@@ -173,6 +173,16 @@ def test_failure_is_followed_to_the_rank_that_the_last_one_names(tmp_path: Path)
     assert of(found, "PSM401").title.startswith("rank 0 failed in stage move because of rank 3: ")
 
 
+@pytest.mark.parametrize("injected", [True, False])
+def test_advice_on_an_injected_error_is_about_the_fault(injected: bool, tmp_path: Path) -> None:
+    reason = "p2p.setup: injected fault: " if injected else "shm_open: "
+    line = failing(0, "other", -1, "PSM_ERR_NO_RESOURCE", f"{reason}No space left on device (ENOSPC)")
+    found = of(report(tmp_path, ranks(2), line), "PSM401")
+    assert ("df -h" in str(found.next_step)) is not injected
+    assert ("without PSM_FAULTS" in str(found.next_step)) is injected
+    assert ("file system is full" in str(found.explanation)) is not injected
+
+
 def test_rank_that_failed_by_itself_has_no_other_rank_in_its_title(tmp_path: Path) -> None:
     found = report(tmp_path, ranks(2), failing(0, "other", -1, "PSM_ERR_CUDA"), failing(1, "peer-failed", 0))
     assert of(found, "PSM401").title.startswith("rank 0 failed in stage move: ")

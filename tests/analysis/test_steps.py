@@ -102,6 +102,32 @@ def test_copies_on_the_legacy_stream_that_do_not_end_are_the_seeds_bug(tmp_path:
     assert "8 copies on its stream 0x0 are not done after 10.0 s: this is the legacy stream" in found.title
 
 
+def test_ranks_that_all_copy_on_the_legacy_stream_are_all_named(tmp_path: Path) -> None:
+    """Each of them makes the mistake itself; the oldest connection is not the cause of the others."""
+    ends = {"stream": 0, "recv_tail": 328, "transmitted": 328, "event": 100 * S}
+    found = one(
+        tmp_path,
+        row("send", **ends),
+        row("recv"),
+        row("send", rank=1, peer=0, pair="77aa", **ends),
+        row("recv", rank=0, peer=1, pair="77aa"),
+    )
+    assert (found.severity, found.culprits, found.ranks) == (Severity.ERROR, (0, 1), (0, 1))
+    assert found.title.startswith("ranks 0, 1 stopped on 2 connections, still for 10.0 s: copies on stream 0x0")
+    assert len(found.evidence) == 2
+
+
+def test_a_rank_that_only_waits_beside_one_on_the_legacy_stream_is_not_named(tmp_path: Path) -> None:
+    found = told(
+        tmp_path,
+        row("send", stream=0, recv_tail=328, transmitted=328, event=100 * S),
+        row("recv"),
+        row("send", rank=1, peer=0, pair="77aa", recv_tail=320),
+        row("recv", rank=0, peer=1, pair="77aa", recv_tail=320, send_head=320),
+    )
+    assert {f.culprits for f in found if f.severity is Severity.ERROR} == {(0,)}
+
+
 def test_copies_on_a_stream_of_its_own_may_be_slow(tmp_path: Path) -> None:
     found = one(tmp_path, row("send", transmitted=328, event=100 * S), row("recv"))
     assert (found.severity, found.culprits) == (Severity.WARNING, ())

@@ -315,3 +315,36 @@ def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Pa
     assert words in step and ("still run" in step) is not over
     # what to do, and no statements about the run
     assert all(part.split()[0] in ("Run", "Read", "Set", "If", "Check") for part in step.removesuffix(".").split(". "))
+
+
+def test_the_end_of_a_rank_after_a_timeout_follows_from_the_timeout(tmp_path: Path) -> None:
+    over = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 41)\n"
+    died = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\n" + over
+    log = tmp_path / "job.log"
+    log.write_text("".join(timeout(rank) for rank in (0, 1, 3)) + died)
+    report = psmkit.analyze([log])
+    (end,) = [n for n, f in enumerate(report.findings) if f.code == "PSM408"]
+    (cause,) = [c for c in report.causes if report.findings[c.finding].code == "PSM305"]
+    assert end in cause.follows
+    assert report.findings[end].next_step == (
+        "Find the rank that did not join ALLREDUCE 808: it reports no timeout of it, or its last enqueued work has a smaller number."
+    )
+
+
+@pytest.mark.parametrize("threw", [True, False])
+def test_the_advice_on_a_timeout_names_what_stopped_the_rank_that_is_missing(threw: bool, tmp_path: Path) -> None:
+    error = "[rank2]: Traceback (most recent call last):\n[rank2]: KeyError: 'x'\n" if threw else ""
+    log = tmp_path / "job.log"
+    log.write_text(error + "".join(timeout(rank) for rank in (0, 1, 3)))
+    (found,) = [f for f in psmkit.analyze([log]).findings if f.code == "PSM305"]
+    fix = "Fix what stopped rank 2: it raised KeyError: 'x' (job.log:2). A longer NCCL timeout does not help."
+    assert (found.next_step == fix) is threw, found.next_step
+
+
+def test_the_advice_on_a_timeout_names_the_last_line_of_the_suspect(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    works = {rank: 807 if rank == 2 else 808 for rank in range(5)}
+    log.write_text("".join(timeout(rank, work) + status(rank, work) for rank, work in works.items()))
+    (found,) = [f for f in psmkit.analyze([log]).findings if f.code == "PSM305"]
+    assert found.suspects == (2,) and found.next_step is not None
+    assert found.next_step.startswith("Look first at the output of rank 2, whose last known line is job.log:6. Read")

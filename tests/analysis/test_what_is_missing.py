@@ -107,6 +107,16 @@ def test_a_last_line_that_stops_in_a_message_is_called_incomplete(tmp_path: Path
     assert "is not complete" in note
 
 
+@pytest.mark.parametrize("last", ["Channel 02/04 :", "Cha"], ids=["no ranks", "a word"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_last_line_that_may_stop_in_a_message_is_named_if_it_has_no_line_end(
+    tmp_path: Path, last: str, end: str
+) -> None:
+    report = report_of(tmp_path, f"{INIT}{HEAD}{last}{end}")
+    notes = [note for note in report.coverage.notes if "last line" in note]
+    assert ["may be cut" in note for note in notes] == ([] if end else [True])
+
+
 @pytest.mark.parametrize("log", [SIGNAL, TABLE], ids=["a signal from outside", "a benchmark without NCCL's lines"])
 def test_a_log_without_nccl_lacks_no_subsystem(log: str, tmp_path: Path) -> None:
     assert report_of(tmp_path, log).coverage.missing_subsystems == ()

@@ -83,10 +83,11 @@ class Rank:
     def ready(self) -> Rank:
         return self.start().complete()
 
-    def work(self, times: int = 1) -> Rank:
-        for _ in range(times):
+    def work(self, times: int = 1, counting: bool = False) -> Rank:
+        """Collectives; with ``counting`` opCount rises, as up to 2.26."""
+        for n in range(times):
             self.line(
-                f"AllReduce: opCount 0 sendbuff 0x7f1000000000 recvbuff 0x7f1000400000 count 1024 datatype 7 op 0 root 0 comm {self.comm} [nranks={self.nranks}] stream 0x55d0d0000000"
+                f"AllReduce: opCount {n if counting else 0:x} sendbuff 0x7f1000000000 recvbuff 0x7f1000400000 count 1024 datatype 7 op 0 root 0 comm {self.comm} [nranks={self.nranks}] stream 0x55d0d0000000"
             )
         return self
 

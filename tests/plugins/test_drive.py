@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from psmkit.cli import plugin_drive
@@ -67,6 +69,13 @@ def test_every_kind_of_failure_has_a_code() -> None:
 def test_the_newest_version_is_driven_unless_another_is_asked_for() -> None:
     assert driver.versions_of(PSM) == driver.VERSIONS
     assert driver.drive(PSM, only=("load",)).versions == driver.VERSIONS[:1]
+
+
+def test_a_terminal_sees_which_check_runs() -> None:
+    command = [sys.executable, "-m", "psmkit", "plugin", "drive", str(PSM), "--version", "8", "--only", "devices"]
+    text, status = pexpect.run(" ".join(command), timeout=120, withexitstatus=True, encoding="utf-8")
+    assert status == 0, text
+    assert text.startswith("\rv8: "), text
 
 
 def test_the_table_and_the_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,6 +126,17 @@ def test_every_way_of_being_broken_is_tried() -> None:
     assert set(re.findall(r'broken\("([a-z0-9-]+)"\)', source)) == {"needs-name", *(row[0] for row in BROKEN)}
 
 
+def test_a_weakness_is_counted_and_shown_apart_from_failures(
+    library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKEN", "mask-bits")
+    assert main(["plugin", "drive", str(library), "--only", "mask"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"1 weak: {library.name}\nprofiler v{NEWEST}; 3 passed, 0 failed, 1 weak, 0 skipped\n")
+    assert re.search(r"^  mask +weak +the mask is 0x", shown, re.MULTILINE) and "FAILED" not in shown
+    assert "warning PSM926" in shown
+
+
 def test_what_adapters_leave_out_is_tried(library: Path) -> None:
     done = drive_profiler(library, versions=(3,), environment={"BROKEN": "needs-name"}, only=("collective", "adapter"))
     (failure,) = _failures(done)

@@ -101,9 +101,17 @@ def test_a_tuner_that_does_nothing_is_right(tmp_path: Path) -> None:
 def test_a_broken_tuner_is_found(tmp_path: Path, name: str) -> None:
     place, code, check, kind, words = BROKEN[name]
     timeout = 5.0 if kind == "blocked" else 60.0
+    begun: list[str] = []
     done = drive_tuner(
-        build(tmp_path, place, code), ranks=2, timeout=timeout, limit_ns=1000.0 if kind == "late" else float("inf")
+        build(tmp_path, place, code),
+        ranks=2,
+        timeout=timeout,
+        limit_ns=1000.0 if kind == "late" else float("inf"),
+        watch=lambda _, check: begun.append(check),
     )
+    assert begun[0] == "load" and begun == [check for check in CHECKS if check in begun]
+    if kind == "blocked":
+        assert begun[-1] == check
     found = [r for r in done.failed if r.check == check]
     assert found, done.results
     assert found[0].kind == kind and words in found[0].text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from psmkit.analysis.facts import clock, deaths, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.logparse.types import Event
+from psmkit.analysis.facts.once import once
+from psmkit.logparse.types import Event, Ref
 
-__all__ = ["ended", "since", "step"]
+__all__ = ["ended", "last_line", "since", "step"]
 
 #: Lines of torch in which it ends its process after a timeout.
 _ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
@@ -26,6 +27,26 @@ def since(timeout: Event | None) -> str | None:
         return None
     hours, rest = divmod(int(at[0] - limit / 1000) % 86400, 3600)
     return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+def last_line(job: Job, run: int | None, rank: int) -> Ref | None:
+    """The last line that is known to be of a rank: of its process in NCCL's lines, else of torch or Python. None: no line names it."""
+    proc = job.proc_of(run, rank) if run is not None else None
+    return job.process(proc).last if proc is not None else _last_told(job).get((run, rank))
+
+
+@once
+def _last_told(job: Job) -> dict[tuple[int | None, int], Ref]:
+    """The last line of torch or Python of each rank."""
+    out: dict[tuple[int | None, int], Ref] = {}
+    for event in job.events(*(name for name in job.names if name.startswith(("torch.", "sys.python.")))):
+        rank = outside.global_rank(job, event)
+        if rank is None:
+            continue
+        key, ref = (job.run_of_event(event), rank), event.last or event.ref
+        if key not in out or out[key].seq < ref.seq:
+            out[key] = ref
+    return out
 
 
 def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every: bool = False) -> str:

@@ -27,6 +27,8 @@ STREAM_0 = (
     "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
 )
 
+_ON_STREAM_0 = "copies on stream 0x0 are not done: this is the legacy stream, which waits for the application's work"
+
 _NETWORK = "Look at the network between the two: the lines of its plugin on both ranks, its record (psm.net), the state of its device."
 
 
@@ -99,12 +101,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The facts about a stalled connection. ``side`` is None if neither end can be blamed."""
+    """The facts about a stalled connection. ``side`` is None if neither end can be blamed.
+
+    ``shared`` describes a mistake of a rank that shows on several connections and ranks alike, without their numbers.
+    """
 
     side: End | None
     what: str
     proven: bool
     next_step: str | None = None
+    shared: str | None = None
 
 
 def suspects(job: Job, run: int) -> dict[int, str]:
@@ -163,7 +169,7 @@ def _copies(send: End, recv: End) -> Stop | None:
         if end["stream"] == 0:
             # Its own streams are never 0: this is the legacy stream, behind the application's host function.
             what += ": this is the legacy stream, which waits for the application's"
-            return Stop(end, what, True, STREAM_0)
+            return Stop(end, what, True, STREAM_0, _ON_STREAM_0)
         return Stop(end, what, False)
     return None
 

@@ -24,7 +24,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Named, Severity
-from psmkit.model.wording import ENDED_BY_LAUNCHER
+from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
 
@@ -364,13 +364,23 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         else "The lines before this one show a failure or a wait. A launcher, a scheduler or a person ended the job after it.",
         next_step="Find out what the ranks waited for before this."
         if not given_up
-        else "Read the watchdog's lines: which rank never joined the collective?"
+        else _unjoined(given_up)
         if timeout
         else "Read the error: what caused it is the reason of this end, too.",
         refs=[followers[0].events[0].ref, *(e.ref for e in given_up[:1])],
         ranks=ranks,
         procs=[d.proc for d in followers if d.proc is not None],
+        stage=CONSEQUENCE,
     )
+
+
+def _unjoined(given_up: Sequence[Event]) -> str:
+    """What to look for after a timeout: the first that names a work tells which."""
+    named = next((e for e in given_up if endings.by_time(e) and isinstance(e.fields.get("seq"), int)), None)
+    if named is None:
+        return "Find the process that the others waited for when the time was over."
+    work = f"{named.fields.get('op') or 'work'} {named.fields['seq']}"
+    return f"Find the rank that did not join {work}: it reports no timeout of it, or its last enqueued work has a smaller number."
 
 
 def _hang_up(event: Event) -> str | None:

@@ -56,7 +56,7 @@ def _suspect(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}, or its log was cut after {_place(job, owes.last)}",
         confidence=0.6,
-        explanation=f"{names_of(job, owes.waiting)} stopped at a later step and {_waits(owes)} for it. {_lacking(owes)}",
+        explanation=f"{names_of(job, owes.waiting)} stopped at a later step and {_waits(owes)} for it. {_lacking(owes)}{_counting(owes)}",
         next_step=f"Take the stack of {who} (gdb, py-spy dump), or find the rest of its log.",
         refs=[*owes.refs[:3], owes.last, *(job.process(p).last for p in owes.waiting[:2])],
         procs=[owes.proc, *owes.waiting],
@@ -67,6 +67,10 @@ def _suspect(job: Job, owes: Owes) -> Finding:
 
 def _waits(owes: Owes) -> str:
     return plural(len(owes.waiting), "waits", "wait")
+
+
+def _counting(owes: Owes) -> str:
+    return " The log prints opCount in hexadecimal." if "opCount" in owes.step else ""
 
 
 def _lacking(owes: Owes) -> str:

@@ -7,12 +7,16 @@ stop if one end saw no effect long after the other had acted. Both processes sha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.prints import Connection, connections
 from psmkit.analysis.inference.steps import End, Stop, pairs, stop_of
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -23,18 +27,66 @@ _MOST = 8
 @rule(order=200)
 def find(job: Job) -> list[Finding]:
     """PSM307 for each connection with an end that reported a stall and has not moved since."""
-    out: list[Finding] = []
+    alike: dict[object, list[_Stopped]] = {}
     for send, recv in pairs(job):
         stop = stop_of(send, recv)
         if stop is not None:
-            out.append(_finding(job, send, recv, stop))
+            one = _Stopped([end for end in (send, recv) if end is not None], stop)
+            alike.setdefault((one.run(job), stop.shared) if stop.shared else id(stop), []).append(one)
+    out: list[Finding] = []
+    for group in alike.values():
+        # Each of these ranks makes the mistake itself: no one of them is the cause for the others.
+        if len(_stopped_ranks(group)) > 1:
+            out.append(_several(job, group))
+        else:
+            out += [_finding(job, one.ends, one.stop) for one in group]
     out += [_printed(job, one) for one in connections(job)[:_MOST]]
     out.sort(key=lambda f: -f.severity.weight)
     return out[:_MOST]
 
 
-def _finding(job: Job, send: End | None, recv: End | None, stop: Stop) -> Finding:
-    ends = [end for end in (send, recv) if end is not None]
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """A connection that stalls: its ends with a row, the sender first, and what they prove."""
+
+    ends: list[End]
+    stop: Stop
+
+    def run(self, job: Job) -> int | None:
+        return job.run_of_event(self.ends[0].event)
+
+    @property
+    def seconds(self) -> float:
+        return max(end.seconds for end in self.ends if end.stalled)
+
+
+def _stopped_ranks(group: list[_Stopped]) -> list[int]:
+    return sorted({one.stop.side["rank"] for one in group if one.stop.side is not None})
+
+
+def _several(job: Job, group: list[_Stopped]) -> Finding:
+    """One finding for connections on which several ranks make the same mistake."""
+    stopped = _stopped_ranks(group)
+    longest = max(group, key=lambda one: one.seconds)
+    rows = {one.stop.side["rank"]: one.stop.side for one in group if one.stop.side is not None}
+    return new_finding(
+        job,
+        "PSM307",
+        run=longest.run(job),
+        title=f"{spans_text(spans_of(stopped))} stopped on {counted(len(group), 'connection')}, still for {longest.seconds:.1f} s: {longest.stop.shared}",
+        severity=Severity.ERROR,
+        confidence=0.95,
+        explanation=f"Each of these ranks stopped for this reason itself. On one of the connections: {'. '.join(end.told() for end in longest.ends)}.",
+        next_step=longest.stop.next_step,
+        refs=[rows[rank].event.ref for rank in stopped],
+        ranks=sorted({end[name] for one in group for end in one.ends for name in ("rank", "peer")}),
+        procs=sorted({end.event.proc for one in group for end in one.ends}),
+        culprits=stopped,
+        stage="data",
+    )
+
+
+def _finding(job: Job, ends: list[End], stop: Stop) -> Finding:
     first = ends[0]
     source, target = (first["rank"], first["peer"]) if first.sends else (first["peer"], first["rank"])
     longest = max(end.seconds for end in ends if end.stalled)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 
 from psmkit.analysis.facts import calls, clock, damage, outside
 from psmkit.analysis.facts.job import Job
@@ -140,11 +141,17 @@ def _next_step(
     suspects: Collection[int],
     silent: MissingRanks,
 ) -> str:
+    if len(blamed) == 1 and group.default and (cause := causes(job, run).get(next(iter(blamed)))) is not None:
+        at = f" ({_at(job, cause.refs[0])})" if cause.refs else ""
+        return f"Fix what stopped {ranks_text(blamed)}: {cause.text}{at}. A longer NCCL timeout does not help."
     if blamed:
         return afterwards.step(job, run, f"Find out what {group.ranks(ranks_text(blamed))} did instead.", first.timeout)
     if suspects:
         return afterwards.step(
-            job, run, f"Look first at the output of {group.ranks(ranks_text(suspects))}.", first.timeout
+            job,
+            run,
+            f"Look first at the output of {group.ranks(ranks_text(suspects))}{_ends_at(job, run, group, suspects)}.",
+            first.timeout,
         )
     streams = {m.timeout.stream for m in waiting if m.timeout is not None}
     if len(silent) == 1 < len(waiting) and len(streams) == 1 and not group.default and not cut_short(job, run):
@@ -152,6 +159,16 @@ def _next_step(
         return afterwards.step(job, run, f"Look first at the output of {who}.", first.timeout)
     more = "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT
     return afterwards.step(job, run, more, first.timeout, every=True) + f" {_CHECK_LINKS}"
+
+
+def _at(job: Job, ref: Ref) -> str:
+    return f"{Path(job.scan.files[ref.file].path).name}:{ref.line}"
+
+
+def _ends_at(job: Job, run: int | None, group: Group, ranks: Collection[int]) -> str:
+    """Where the lines of the only suspect end, if any line is known to be its."""
+    ref = afterwards.last_line(job, run, next(iter(ranks))) if len(ranks) == 1 and group.default else None
+    return f", whose last known line is {_at(job, ref)}" if ref is not None else ""
 
 
 def _short(members: Sequence[Member]) -> str:
