@@ -148,7 +148,8 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
 
 def _counts(report: Report) -> str:
     """How many ranks, processes and hosts the table shows: a process with several devices has a row for each of its ranks."""
-    hosts = counted(len({row.host for row in report.ranks if row.host is not None}), "host")
+    named = len({row.host for row in report.ranks if row.host is not None})
+    hosts = counted(named, "host") if named else "unknown hosts"
     seen = [row for row in report.ranks if row.pid is not None]
     procs = len({(row.run, row.host, row.pid) for row in seen})
     if len(report.runs) == 1 and report.runs[0].nranks is not None:
@@ -158,7 +159,9 @@ def _counts(report: Report) -> str:
         return f"{len(run.ranks_seen)} of {run.nranks} seen, {more}{hosts}"
     if procs < len(seen) and all(row.rank is not None for row in seen):
         return f"{counted(len(seen), 'rank')} in {counted(procs, 'process', 'processes')} on {hosts}"
-    return f"{counted(procs + len(report.ranks) - len(seen), 'process', 'processes')} on {hosts}"
+    # lines of other programs may name more ranks and hosts
+    kind = " with NCCL lines" if report.coverage.other + report.coverage.beside else ""
+    return f"{counted(procs + len(report.ranks) - len(seen), 'process', 'processes')}{kind} on {hosts}"
 
 
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
