@@ -98,7 +98,8 @@ def _who(page: Page, report: Report) -> None:
         if culprit.peer_unnamed:
             text = f"one end: {text}" if not number else f"and {text}"
         elif culprit.either:
-            text = f"one of {text}" if not number else f"and {text}"
+            both = len(report.culprits) == 2 and all(c.pid is not None for c in report.culprits)  # both print the error
+            text = f"{'both ends: ' if both else 'one of '}{text}" if not number else f"and {text}"
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
             if culprit.peer_unnamed:
