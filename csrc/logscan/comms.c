@@ -288,6 +288,7 @@ void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const st
         at = new_instance(scan, rec->proc, LS_NONE, comm, -1, rank_of(m, F_SEQ_NRANKS), -1, false, 0);
         if (at == LS_NONE) return;
         c->states.at[at].by_op = true;
+        if (rec->device >= 0) c->instances.at[at].dev = rec->device;
         c->groups.at[c->instances.at[at].group].unaligned |= ls_role_int(m, F_OPCOUNT, 0) != 0;
     }
     ls_seq_call(scan, rec, m, at);

@@ -143,6 +143,14 @@ static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t l
     return k < colon ? k : h;
 }
 
+/* [1,12]<std at i: mpirun's tag with the word before it, such as the year of its time stamp, glued to it. */
+static bool begins_mpi_tag(const char *s, uint32_t i, uint32_t high)
+{
+    uint32_t k = i + 1, commas = 0;
+    while (k < high && k - i < 24 && (digit(s[k]) || s[k] == ',')) commas += s[k++] == ',';
+    return commas == 1 && high - k > 5 && memcmp(s + k, "]<std", 5) == 0;
+}
+
 /* A launcher's tag in brackets at i: [1,12]<stdout>:   [rank2]:   [2]:   [pod/name/container]. Returns the place behind
  * it, or i if there is none. */
 static uint32_t bracket_tag(const char *s, uint32_t i, uint32_t high, struct ls_prefix *out)
@@ -233,7 +241,8 @@ void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix
         }
         if (s[i] == '[' && !out->tag_len && (i = bracket_tag(s, i, high, out)) > b) continue;
         if (s[i] == '(' && !out->tag_len && (i = worker_tag(s, i, high, out)) > b) continue;
-        while (i < high && s[i] != ' ' && s[i] != '\t') i++;
+        while (i < high && s[i] != ' ' && s[i] != '\t' && (s[i] != '[' || out->tag_len || !begins_mpi_tag(s, i, high)))
+            i++;
         if (is_time(s + b, s + i)) {
             add_time(out, b, i);
             continue;

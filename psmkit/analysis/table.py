@@ -20,6 +20,8 @@ from psmkit.model import CODES, Culprit, Finding, RankRow, Run, Severity, Verdic
 
 __all__ = ["rank_rows"]
 
+_IN_PROGRESS = 7  # ncclInProgress
+
 
 @dataclass(slots=True)
 class _Ends:
@@ -224,6 +226,11 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
     if failed and (proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected)):
         caused = ends.run.culprits and not _unexplained(ends, errors)
         return "victim" if caused or proc in ends.ended else "failed"
-    if proc in ends.failed:
+    if proc in ends.failed or (not ended and any(_trail(c) for c in errors)):
         return "failed"
     return "aborted" if ended else "open"
+
+
+def _trail(error: faults.Cascade) -> bool:
+    """Whether the last lines of a thread return an error of its process: that process is not open."""
+    return error.returned and error.last_words and error.code not in (0, _IN_PROGRESS) and not error.settled

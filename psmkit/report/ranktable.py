@@ -152,7 +152,7 @@ def rank_table(
 _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
     (
         lambda row: None in (row.rank, row.host, row.pid) or (row.device is None and not row.devices),
-        "?: not in the log",
+        "?: no line shows it for sure",
     ),
     (lambda row: row.state == "open", "open: the log does not show its end"),
     (lambda row: row.state == "victim", "victim: the error of another process ended it"),

@@ -98,7 +98,8 @@ def _who(page: Page, report: Report) -> None:
         if culprit.peer_unnamed:
             text = f"one end: {text}" if not number else f"and {text}"
         elif culprit.either:
-            text = f"one of {text}" if not number else f"and {text}"
+            both = len(report.culprits) == 2 and all(c.pid is not None for c in report.culprits)  # both print the error
+            text = f"{'both ends: ' if both else 'one of '}{text}" if not number else f"and {text}"
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
             if culprit.peer_unnamed:
@@ -148,7 +149,8 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
 
 def _counts(report: Report) -> str:
     """How many ranks, processes and hosts the table shows: a process with several devices has a row for each of its ranks."""
-    hosts = counted(len({row.host for row in report.ranks if row.host is not None}), "host")
+    named = len({row.host for row in report.ranks if row.host is not None})
+    hosts = counted(named, "host") if named else "unknown hosts"
     seen = [row for row in report.ranks if row.pid is not None]
     procs = len({(row.run, row.host, row.pid) for row in seen})
     if len(report.runs) == 1 and report.runs[0].nranks is not None:
@@ -158,7 +160,9 @@ def _counts(report: Report) -> str:
         return f"{len(run.ranks_seen)} of {run.nranks} seen, {more}{hosts}"
     if procs < len(seen) and all(row.rank is not None for row in seen):
         return f"{counted(len(seen), 'rank')} in {counted(procs, 'process', 'processes')} on {hosts}"
-    return f"{counted(procs + len(report.ranks) - len(seen), 'process', 'processes')} on {hosts}"
+    # lines of other programs may name more ranks and hosts
+    kind = " with NCCL lines" if report.coverage.other + report.coverage.beside else ""
+    return f"{counted(procs + len(report.ranks) - len(seen), 'process', 'processes')}{kind} on {hosts}"
 
 
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:

@@ -162,5 +162,11 @@ def test_a_rank_whose_last_line_is_cut_may_report_too(tmp_path: Path) -> None:
     # ranks that report nothing above the cut may do so below it
     cut = analyzed(tmp_path, timeout(1) + timeout(2) + timeout(4) + "[rank0]:[E617 0")
     assert not cut.suspects and "ends within these reports, and shows none of rank 3" in cut.reason
+    # a copy ends with a line break that the log does not have
+    cut = analyzed(tmp_path, timeout(1) + timeout(2) + "[rank6]:[E617 09:00:00.1 ProcessGroupNCCL\n")
+    assert "only the watchdog reports of ranks 1 and 2 and a line of rank 6 that is cut" in cut.reason
+    assert "rank 6" not in first(cut).explanation
+    whole = analyzed(tmp_path, timeout(1) + timeout(2) + "[rank6]:[E617 09:00:00.1 store.cpp:7] done\n")
+    assert "cut" not in whole.reason
     # a line of the program says nothing about its watchdog
     assert silent in analyzed(tmp_path, log + "[rank0]: saving a checkpoint").reason

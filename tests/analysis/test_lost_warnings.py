@@ -101,3 +101,21 @@ def test_ray_names_the_host_of_a_worker_since_others_have_its_process_id(
     assert f"{ip}:611" in report.reason
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert ("5 reports of deaths" in error.explanation) is bool(folded)
+
+
+def test_of_chains_that_the_log_cuts_at_different_places_none_comes_first(tmp_path: Path) -> None:
+    low = f"n1:3150:3190 [6] NCCL INFO {STEPS[0]} -> 2\n"  # its chain goes on below the excerpt
+    report = analyze(tmp_path, steps(3151, 3), steps(3154, 1), low, steps(3152))
+    assert report.reason.startswith("4 of 4 processes returned system error") and not report.culprits
+    assert states(report) == dict.fromkeys((3150, 3151, 3152, 3154), "failed")
+    cause = "n1:3152:3192 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 'initialization error'\n"
+    told = analyze(tmp_path, steps(3151, 3), steps(3154, 1), cause, steps(3152))
+    assert "n1:3152 failed at" in told.reason
+
+
+def test_a_clock_singles_out_a_chain_without_its_warning(tmp_path: Path) -> None:
+    def at(second: int, text: str) -> str:
+        return "".join(f"[2026-01-01 10:00:{second:02}] {line}\n" for line in text.splitlines())
+
+    report = analyze(tmp_path, at(9, steps(3154, 1)), at(3, steps(3152)))
+    assert "n1:3152" in report.reason and "processes returned" not in report.reason

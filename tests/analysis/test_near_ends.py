@@ -71,3 +71,11 @@ def test_a_peer_that_the_line_names_is_the_other_end(tmp_path: Path) -> None:
 def test_a_failure_that_follows_blames_no_reporter(before: str, tmp_path: Path) -> None:
     report = _report(tmp_path, before, _line(3, OFI))
     assert 3 not in [c.rank for c in report.culprits]
+
+
+def test_the_two_reporters_of_a_job_of_two_ranks_are_both_ends(tmp_path: Path) -> None:
+    work = "NCCL INFO AllReduce: opCount 4 sendbuff 0x7f00 recvbuff 0x7f10 count 4 datatype 7 op 0 root 0 comm 0x7f2b [nranks={}] stream 0x19"
+    pair, more = (_report(tmp_path, _line(0, work.format(n)), _line(0, IB), _line(1, IB)) for n in (2, 8))
+    assert "who:     both ends: rank 1 (n1:501" in text.render(pair)
+    assert "the lines do not name the others" not in text.render(pair)
+    assert "one end: rank" in text.render(more) and "the lines do not name the others" in text.render(more)

@@ -160,3 +160,10 @@ def test_stage_needs_a_line_of_that_stage(tmp_path: Path) -> None:
     assert _stages(report) == {
         20: "-", 21: "-", 22: "-", 23: "connect", 24: "connect", 25: "started", 26: "ready",
     }  # fmt: skip
+
+
+def test_process_whose_last_line_returns_an_error_is_not_open(tmp_path: Path) -> None:
+    cut = "n0:22:23 [5] NCCL INFO misc/socket.cc:567 -> 2\nn0:22:23 [5] NCCL INFO misc/socket.cc:618 -> 2\n"
+    assert _states(_report(tmp_path, _FAILS + cut)) == {22: "failed", 31: "failed"}
+    on = "n0:22:23 [5] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"  # its thread went on
+    assert _states(_report(tmp_path, _FAILS + cut + on)) == {22: "open", 31: "failed"}

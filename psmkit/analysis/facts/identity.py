@@ -22,8 +22,10 @@ from psmkit.logparse.types import CommInstance, Process, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
 
-#: A process with at most this many lines, none of them its first, looks like a damaged prefix.
+#: A process with at most this many lines, none of them its first, looks like a damaged prefix where another prints many times as many lines:
+#: in a short excerpt each process has few.
 _DAMAGED = 3
+_TIMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def _phantoms(scan: ScanData) -> frozenset[int]:
             hosts[p.host] = max(p.lines, hosts.get(p.host, 0))
         lengths = {pid: {len(host) for host in hosts} for pid, hosts in printed.items()}
         for p in ours:
-            few = p.lines <= _DAMAGED < most and not p.births
+            few = p.lines <= _DAMAGED and p.lines * _TIMES <= most and not p.births
             ends = [p.host[-n:] for n in lengths[p.pid] if 0 < n < len(p.host)]
             inside = [*ends, ""] if p.host.endswith(" ") else ends
             hosts = printed[p.pid]

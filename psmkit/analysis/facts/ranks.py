@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
@@ -230,13 +231,30 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     for event in events.make(np.flatnonzero(known & ~plain & ~helping)):  # its place decides
         if _selected(event, helpers) is not None:
             seen[event.proc].add(0)
+    working: dict[int, set[int]] = defaultdict(
+        set
+    )  # by the prefixes of operations, whose caller may have selected another
     for instance in scan.instances:
         if instance.dev is not None:
-            out[instance.proc].add(instance.dev)
-    for proc, devices in seen.items():
+            made = instance.rank >= 0 or instance.start is not None
+            (out if made else working)[instance.proc].add(instance.dev)
+    for proc, devices in [*seen.items(), *working.items()]:
         out.setdefault(proc, devices)
+    for proc in _on_first(scan, out, known):
+        out[proc] = {0}
     same: dict[frozenset[int], frozenset[int]] = {}  # thousands of processes have one of a few devices
     return {proc: same.setdefault(found := frozenset(devices), found) for proc, devices in out.items()}
+
+
+def _on_first(scan: ScanData, out: Collection[int], known: NDArray[np.bool_]) -> list[int]:
+    """The processes that print device 0 in lines that other processes of their host print on other devices: these threads selected theirs."""
+    events = scan.events
+    rows = np.flatnonzero(known)
+    hosts: dict[str, int] = {}
+    places = np.array([hosts.setdefault(p.host, len(hosts)) for p in scan.processes], dtype=np.int64)
+    key = places[events.proc[rows]] << 32 | events.message[rows]
+    chosen = (events.device[rows] == 0) & np.isin(key, np.unique(key[events.device[rows] > 0]))
+    return [proc for proc in np.unique(events.proc[rows][chosen]).tolist() if proc not in out]
 
 
 def _tags(scan: ScanData, out: Evidence) -> None:

@@ -71,7 +71,9 @@ def _near_ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
         if not times[0][0] or times[0][0] == times[1][0]:
             return []
         group = [group[times[0][1]]]
-    return _either(*(_end(job, c.proc, c.first.event) for c in group), peer_unnamed=True)
+    ends = [_end(job, c.proc, c.first.event) for c in group]
+    both = len(ours) == 2 == job.runs[run].nranks  # a connection of two ranks has no other end
+    return _either(*ends, peer_unnamed=not both)
 
 
 def _end(job: Job, proc: int, event: Event | None = None) -> Named:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -21,6 +21,7 @@ __all__ = [
     "OF_GROUP",
     "Group",
     "Member",
+    "cut_ranks",
     "cut_short",
     "group_rank",
     "groups_of",
@@ -320,16 +321,21 @@ def _cut_runs(job: Job) -> dict[int | None, set[int]]:
 
 def cut_short(job: Job, run: int | None) -> bool:
     """Whether a file ends within a report of a run's ranks: others may report below the cut."""
-    return bool(_cut_runs(job).get(run))
+    return bool(cut_ranks(job, run))
+
+
+def cut_ranks(job: Job, run: int | None) -> Set[int]:
+    """The ranks of the error lines within which files end."""
+    return _cut_runs(job).get(run, frozenset())
 
 
 def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
     """The ranks of which a file ends within an error line of torch, below reports: they may report the same."""
-    lasts = {
-        e.ref.file: e.ref for e in sorted(events, key=lambda e: e.ref) if not job.scan.files[e.ref.file].complete_end
-    }
+    lasts = {e.ref.file: e.ref for e in sorted(events, key=lambda e: e.ref)}
     out: set[int] = set()
-    for ref in lasts.values():
+    for file, ref in lasts.items():
+        if job.scan.files[file].lines - ref.line > _BELOW:
+            continue
         for _ in range(_BELOW):
             after = lines.below(job, ref)
             if after is None:
@@ -337,8 +343,10 @@ def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
             ref = after
         else:
             continue
-        tag, error, _ = "".join(quote.text for quote in job.quotes.of(ref)).partition("]:[E")
-        rank = rank_of_tag(tag) if error else None
+        tag, error, text = "".join(quote.text for quote in job.quotes.of(ref)).partition("]:[E")
+        # a copy of a log may end with a line break that the log does not have; the place in torch's sources ends with a bracket
+        cut = error and ("]" not in text or not job.scan.files[file].complete_end)
+        rank = rank_of_tag(tag) if cut else None
         out |= {rank} if rank is not None else set()
     return out
 

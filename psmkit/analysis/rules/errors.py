@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import settings
-from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
@@ -22,6 +21,7 @@ from psmkit.analysis.inference.connection_ends import ends_of, links_down
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.reported_peers import named_by_libpsm, silent_in_turn
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
@@ -409,6 +409,9 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for info in job.runs:
         causes, after = origins(job, info.index)
+        if cut := _cut_above(job, info.index, causes):
+            out.append(_nobody_first(job, info.index, causes[0], cut))
+            continue
         apart = _apart(causes, after) if causes else []
         after = [c for c in after if c not in apart]
         groups = _grouped(job, causes)
@@ -419,6 +422,38 @@ def find(job: Job) -> list[Finding]:
             out.append(_consequences(job, info.index, after))
         out += [_second(_finding(job, info.index, group, (), False, 0)) for group in _grouped(job, apart)]
     return out
+
+
+def _cut_above(job: Job, run: int, causes: Sequence[Cascade]) -> list[Cascade]:
+    """The chains of the processes that came back with one code, if the log begins within the chains of all candidates, at different places.
+
+    Neither the order of such lines nor where each chain is cut says which process failed first; only a clock does.
+    """
+    if len(_grouped(job, causes)) < 2 or not all(c.torn for c in causes):
+        return []
+    code = causes[0].first.code
+    found = {c.proc: c for c in reversed(faults.of_run(job, run)) if c.torn and c.first.code == code and not c.settled}
+    equal = [c for c in found.values() if c.own is not False]
+    clocked = len({c.first.event.time or "" for c in equal}) > 1
+    return sorted(found.values(), key=lambda c: c.first.ref) if len(equal) > 1 and not clocked else []
+
+
+def _nobody_first(job: Job, run: int, lead: Cascade, alike: Sequence[Cascade]) -> Finding:
+    """The errors of processes whose warnings all stand above the beginning of the log."""
+    word = _RESULTS.get(lead.first.code or 0, "an error")
+    return new_finding(
+        job,
+        "PSM401",
+        run=run,
+        title=f"{len(alike)} of {len(job.runs[run].procs)} processes returned {word}; their warnings are not in this log",
+        severity=Severity.ERROR,
+        confidence=0.6,
+        explanation=f"The log begins below the warnings of these processes, so it does not show which of them failed first, or why.{_route(job, lead)}",
+        next_step="Give the lines above this excerpt: the first NCCL WARN line of any of these processes says what failed.",
+        refs=_evidence([lead], [c for c in alike if c.proc != lead.proc]),
+        ranks=sorted({r for c in alike for r in _ranks(job, c.proc)}),
+        stage="error",
+    )
 
 
 def _second(finding: Finding) -> Finding:
@@ -449,11 +484,11 @@ def _of_kernel(cascade: Cascade) -> bool:
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims have logs: the error is real, but no log shows its cause."""
     at = suspect(job, run)
-    told, behind, cut_off = _named_by_libpsm(job, after, at)
+    told, behind, cut_off = named_by_libpsm(job, after, at)
     lead = behind or max(after, key=lambda c: (not c.first.chain, len(c.kinds), -c.proc))
     procs = sorted({c.proc for c in after})
     known = lead.first.known
-    named = [at.rank] if at is not None and at.rank is not None else _silent_in_turn(after)
+    named = [at.rank] if at is not None and at.rank is not None else silent_in_turn(after)
     whom = f"; it points at {ranks_text(named)}" if named else ""
     code = "PSM401"
     if (
@@ -539,48 +574,3 @@ def _within(job: Job, run: int, after: Sequence[Cascade]) -> bool:
     if len(devices) < 2 or (nranks is not None and nranks > len(devices)):
         return False
     return not blame.addressed(c.first.event for c in after) and all(c.first.report is None for c in after)
-
-
-#: What a rank did to the others, by the cause that libpsm reports.
-_DID = {
-    reports.DEADLINE: "did not answer {} in time",
-    "peer-closed": "stopped while {} still needed it",
-    "peer-failed": "failed first, according to {}",
-    "peer-sent": "broke the protocol, according to {}",
-    reports.DIED: "lost its connection to {}",
-}
-
-
-def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
-    """Ranks that wait in a circle for answers of each other's proxies. A proxy answers whatever its rank waits for, so each of them failed to."""
-    ours = [r for c in after if (r := c.first.report) is not None and r.points and not r.heard]
-    named = {r.named for r in ours if r.named is not None}
-    return (
-        sorted(named)
-        if ours and named <= {r.by for r in ours} and {r.cause for r in ours} == {reports.DEADLINE}
-        else []
-    )
-
-
-def _named_by_libpsm(
-    job: Job, after: Sequence[Cascade], at: blame.Target | None
-) -> tuple[str | None, Cascade | None, bool]:
-    """The title, if libpsm's reports lead to this rank: they say what it did to the others. The failure behind it, if that says it
-    best, and whether only the connection is lost."""
-    ours = [
-        (r, c)
-        for c in after
-        if (r := c.first.report) is not None and at is not None and r.points and r.named == at.rank
-    ]
-    cause = next((cause for cause in _DID if any(r.cause == cause for r, _ in ours)), None)
-    if at is None or cause is None:
-        return None, None, False
-    victims = ranks_text(r.by for r, _ in ours if r.by is not None and r.cause == cause)
-    name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
-    first, behind = next((r, c) for r, c in ours if r.cause == cause)
-    if cause == reports.DIED and at.proc in at_work_by_lab(job):
-        return f"{victims} lost the connection to {name}, which is still at work", None, True
-    title = f"{name} {_DID[cause].format(victims)}: "
-    if cause == reports.DEADLINE:
-        return title + reports.statement(first.reason), behind, False
-    return title + first.reason, None, False

@@ -25,6 +25,7 @@ from psmkit.analysis.inference.process_groups import (
     OF_GROUP,
     Group,
     Member,
+    cut_ranks,
     cut_short,
     groups_of,
     job_ranks,
@@ -305,7 +306,9 @@ def _reason(
     if len(silent) < len(seen) and len(silent) <= LISTED_SILENT:
         return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
-    return f"the log holds only the {reports} of {group.ranks(_short(waiting))}, of {of} ranks"
+    cut = cut_ranks(job, run) - seen if group.default else ()
+    torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
+    return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{torn}, of {of} ranks"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
