@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
@@ -44,6 +44,10 @@ _WHO = 4
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 #: What stands between the prefix of a line of NCCL and its message.
 _LEVELS = tuple(f"NCCL {level} " for level in ("WARN", "INFO", "TRACE", "CALL", "ABORT", "ERROR"))
+#: So much of three rows is lost where they break between words.
+_RAGGED = 30
+#: A shorter text is no message.
+_LEAST = 12
 #: A place of at most this length and its line share a row.
 _SHORT_PLACE = 44
 
@@ -83,7 +87,7 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
     _who(page, report)
     finding = behind(report)
     if finding is not None and finding.evidence:
-        _proof(page, finding.evidence[0], folder, finding.title)
+        _proof(page, _telling(finding.evidence), folder, finding.title)
     if step := next_step(report):
         page.wrap(step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
 
@@ -113,14 +117,39 @@ def _who(page: Page, report: Report) -> None:
         page.add(Span(f"  {sure}", "dim"))
 
 
+def _telling(evidence: Sequence[Evidence]) -> Evidence:
+    """The first line that says more than one word: ``Exception:`` alone proves nothing."""
+    return next((item for item in evidence if len(item.text.split()) > 1), evidence[0])
+
+
 def _proof(page: Page, item: Evidence, folder: str, about: str) -> None:
+    """The line that proves the headline: its message whole where three rows hold it."""
     place = _place(item, folder)
-    room = page.width - 13 - len(place)
+    room, rest = page.width - 13 - len(place), page.width - 11
     if room >= 40:
-        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(item, room, about), "quote"))
+        widths = [room, rest, rest]
+        lead: tuple[Span | str, ...] = ("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ")
     else:
+        widths = [rest, rest, rest]
+        lead = (" " * 11,)
         page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
-        page.add(" " * 11, Span(_quoted(item, page.width - 11, about), "quote"))
+    text = visible(item.text).strip()
+    if len(text) > widths[0]:
+        text = _quoted(item, sum(widths) - _RAGGED, about, widths[0])
+    for row in _rows(text, widths[0], rest):
+        page.add(*lead, Span(row, "quote"))
+        lead = (" " * 11,)
+
+
+def _rows(text: str, first: int, rest: int) -> Iterator[str]:
+    """``text`` in rows of these widths, broken between words where that is possible."""
+    width = first
+    while len(text) > width:
+        at = text.rfind(" ", 0, width + 1)
+        end = at if at > width // 2 else width
+        yield text[:end].rstrip()
+        text, width = text[end:].lstrip(), rest
+    yield text
 
 
 def _place(item: Evidence, folder: str) -> str:
@@ -299,14 +328,14 @@ def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: boo
     )
 
 
-def _quoted(item: Evidence, width: int, about: str) -> str:
-    """A log line in ``width`` characters; its message matters more than its time stamp and process.
+def _quoted(item: Evidence, width: int, about: str, row: int | None = None) -> str:
+    """A log line in ``width`` characters; its message matters more than its time stamp and process, which need a ``row`` for the whole line.
 
     A message that is still too long is cut around its deciding words and those that it shares with ``about``, the title of its finding.
     """
     text = visible(item.text).strip()
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
-    if len(text) > width and at > 0:
+    if len(text) > (width if row is None else row) and 0 < at < len(text) - _LEAST:
         text = "…" + text[at:].removeprefix("NCCL INFO ")
     return excerpt(text, width, about, [visible(word).strip() for word in item.words], visible(item.head).strip())
 

@@ -74,11 +74,19 @@ def test_a_line_without_a_deciding_word_keeps_its_beginning() -> None:
     assert excerpt("who says it " + "and more " * 30, 40, "", ()).startswith("who says it and more")
 
 
+def proof_of(text: str) -> str:
+    """The rows of the proof of a text report, joined."""
+    rows = text.splitlines()
+    at = next(n for n, row in enumerate(rows) if "proof:" in row)
+    end = next((n for n in range(at + 1, len(rows)) if not rows[n].startswith(" " * 11)), len(rows))
+    return " ".join(row.strip() for row in rows[at:end])
+
+
 def test_the_proof_of_a_report_shows_the_exit_code(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(f"step 1\n{DEEPSPEED}\n", "utf-8")
     report = analyze([log])
-    (proof,) = [line for line in render(report, "text", Options(width=100)).splitlines() if "proof:" in line]
+    proof = proof_of(render(report, "text", Options(width=100)))
     assert "return code = -11" in proof
     assert "[ERROR]" in proof
     assert '"words"' not in render(report, "json", Options())
@@ -97,9 +105,10 @@ RAY = (
 def test_a_proof_shows_how_a_process_ended_rather_than_its_address(tmp_path: Path) -> None:
     log = tmp_path / "ray.log"
     log.write_text(RAY + "\n")
-    text = render(analyze([log]), "text", Options(width=100)).splitlines()
+    page = render(analyze([log]), "text", Options(width=100))
+    text = page.splitlines()
     assert text[0].endswith("died (Worker unexpectedly exits with a connection error code 2. End of file)")
-    assert "exits with a connection error code 2. End of file" in next(line for line in text if "proof:" in line)
+    assert "exits with a connection error code 2. End of file" in proof_of(page)
     assert "OOM killer" in " ".join(text[:7])
 
 
@@ -109,5 +118,5 @@ def test_a_proof_keeps_the_words_by_which_the_line_is_known(tmp_path: Path) -> N
         "2024-11-22 05:11:48 [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB. GPU 3 has a total capacity of "
         "79.10 GiB of which 98.00 MiB is free. Process 290115 has 78.89 GiB memory in use.\n"
     )
-    proof = next(line for line in render(analyze([log]), "text", Options(width=100)).splitlines() if "proof:" in line)
+    proof = proof_of(render(analyze([log]), "text", Options(width=100)))
     assert "out of memory. Tried to allocate 132.00 MiB" in proof

@@ -21,8 +21,10 @@ __all__ = [
     "with_role",
 ]
 
-# NCCL 2.0 to 2.2 do not print their name.
-_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
+# NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
+_HEAD = re.compile(
+    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
+)
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
 #: The start of the next record, on a line that holds two.

@@ -157,11 +157,11 @@ def _only_process(job: Job, event: Event) -> int | None:
     found = _alone(job).get(event.stream)
     if found is None:
         return None
-    host = _pdsh_host(job, job.process(found).last)
-    return found if host is None or host == _pdsh_host(job, event.ref) else None
+    host = pdsh_host(job, job.process(found).last)
+    return found if host is None or host == pdsh_host(job, event.ref) else None
 
 
-def _pdsh_host(job: Job, ref: Ref) -> str | None:
+def pdsh_host(job: Job, ref: Ref) -> str | None:
     """What stands before a line as pdsh puts a host there: ``node2: the line``."""
     host, colon, _ = "".join(e.text for e in job.quotes.of(ref)).partition(": ")
     return host if colon and host and not set(host) - _OF_HOSTS else None

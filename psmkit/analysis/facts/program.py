@@ -22,6 +22,11 @@ def told(job: Job, run: int) -> str | None:
     """How far the program came by its own words, as the end of a sentence; None if it prints nothing that psmkit knows."""
     done = job.events(_DONE, run=run)
     if done:
+        open_phases = _open_phases(job, run)
+        ended = [e for e in done if e.stream not in open_phases]
+        if not ended:
+            phase = open_phases[done[0].stream][0]
+            return f"the program says that its training is finished, and it then begins another phase ({phase}) that does not end in this log"
         return "the program says that its work is finished"
     events = job.events(*_PROGRESS, run=run)
     if not events:
@@ -79,8 +84,22 @@ def ends(job: Job, run: int) -> list[tuple[int, str, int]]:
         for seq in (event.ref.seq, _last(event)):
             if seq > last_step.get(event.stream, -1):
                 done[event.stream] = min(seq, done.get(event.stream, seq))
+    for stream in _open_phases(job, run):
+        done.pop(stream, None)
     out.update({stream: ("its work is finished", seq) for stream, seq in done.items()})
     return [(stream, said, seq) for stream, (said, seq) in sorted(out.items())]
+
+
+def _open_phases(job: Job, run: int) -> dict[int, tuple[str, int]]:
+    """In each stream, the phase that begins after the program says that it is done, and that does not end: its name and place."""
+    places: dict[int, int] = {}
+    for event in job.events(_DONE, "program.phase_end", run=run):
+        places[event.stream] = max(_last(event), places.get(event.stream, -1))
+    out: dict[int, tuple[str, int]] = {}
+    for event in job.events("program.phase", run=run):
+        if _last(event) > max(places.get(event.stream, 1 << 62), out.get(event.stream, ("", -1))[1]):
+            out[event.stream] = (str(event.fields.get("phase", "evaluation or prediction")), _last(event))
+    return out
 
 
 def _last(event: Event) -> int:

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import counts, printed
 from psmkit.logparse.types import CommInstance
 
-__all__ = ["STAGES", "collectives", "furthest_stage", "progress_of", "torn_down"]
+__all__ = ["STAGES", "chose_network", "collectives", "furthest_stage", "progress_of", "torn_down"]
 
 # The stages of a process, in order; the first if no line proves one.
 STAGES = ("-", "started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
@@ -88,6 +88,15 @@ def _stage_of(name: str) -> int:
     """The place in :data:`STAGES` of the stage that a message proves; 0 if it proves none."""
     found = max(((len(begin), stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=(0, "-"))
     return STAGES.index(found[1])
+
+
+@once
+def chose_network(job: Job) -> dict[int, int]:
+    """Where each process first says which devices or which network it uses: what it could not open before that, it does without."""
+    out: dict[int, int] = {}
+    for event in job.events("ib.using", "net.using"):
+        out[event.proc] = min(event.ref.seq, out.get(event.proc, event.ref.seq))
+    return out
 
 
 def progress_of(job: Job, proc: int) -> tuple[int, ...]:

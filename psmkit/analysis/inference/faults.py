@@ -22,7 +22,7 @@ from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.progress import chose_network, torn_down
 from psmkit.analysis.inference import reports
 from psmkit.analysis.inference.chains import LINE_BITS, THREAD_ENDS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
 from psmkit.catalogue import Message, Phrase
@@ -58,6 +58,8 @@ Column = npt.NDArray[Any]
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: A network plugin fails to create its end of a connection. While it starts, NCCL takes another network.
 _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
+#: The parts of the catalogue about networks, whose devices NCCL tries one by one while it starts.
+_NETWORKS = frozenset({"ib", "plugins"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
 #: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
@@ -485,6 +487,10 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
     A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
     """
     first, last = cascade.begin, cascade.end
+    known = cascade.first.known
+    starts = known is not None and known.subsystem in _NETWORKS and not cascade.returned
+    if starts and chose_network(job).get(cascade.proc, -1) > last:
+        return True
     for instance in job.instances_of.get(cascade.proc, ()):
         if instance.complete is not None and instance.complete.seq > last:
             begun = instance.start.seq < first if instance.start is not None else not cascade.reached_api

@@ -56,7 +56,10 @@ def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
         text = str(head.fields["last"])
         for end in _APPENDED:
             text = text.partition(end)[0]
-        return (head.ref, text.strip()) if text.strip() else None
+        text = text.strip()
+        if text.endswith(("'", '"')) and text.count(text[-1]) % 2:  # the end of the quote
+            text = text[:-1]
+        return (head.ref, text) if text else None
     before, _, rest = _line(job, head.ref).partition(_HEAD)
     ref = head.ref
     if rest.strip():

@@ -17,7 +17,7 @@ from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
-from psmkit.model.wording import counted
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -25,6 +25,8 @@ __all__ = ["find"]
 _CODES = ("PSM203", "PSM406", "PSM504")
 #: This many connect attempts take longer than any healthy start.
 _ATTEMPTS = 10
+#: Fewer are normal while ranks start, but where a log ends with them they are what its process does last.
+_FEW = 3
 
 
 @rule(order=70)
@@ -44,12 +46,17 @@ def _retries(job: Job, run: int) -> list[Finding]:
         tries[(event.proc, str(event.fields.get("addr", "")))].append(event)
     by_addr: dict[str, list[Event]] = defaultdict(list)
     for (proc, addr), events in tries.items():
-        most = _tries(events)
         last = max(events, key=lambda e: e.ref.seq)
-        if most >= _ATTEMPTS and not _moved(job, proc, last) and not _failed(job, proc):
+        if _tries(events) >= _FEW and not _moved(job, proc, last) and not _failed(job, proc):
             by_addr[addr].append(last)
     out = []
     for addr, events in sorted(by_addr.items()):
+        long = [e for e in events if _tries([e]) >= _ATTEMPTS]
+        if not long:
+            lasting = [e for e in events if job.process(e.proc).last.seq <= (e.last or e.ref).seq]
+            out += [_few(job, run, addr, lasting)] if lasting else []
+            continue
+        events = long
         procs = sorted({e.proc for e in events})
         at = blame.target(job, events[0])
         whom = f"the process at {addr}" if addr else "a peer"
@@ -72,6 +79,32 @@ def _retries(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _few(job: Job, run: int, addr: str, events: list[Event]) -> Finding:
+    """Attempts that may still be those of a start; they are all that the log shows of these threads at its end."""
+    procs = sorted({e.proc for e in events})
+    why = ", ".join(sorted({str(e.fields.get("err", "an error")) for e in events}))
+    numbered = any(number(e.fields, "retries") is not None for e in events)
+    times = _attempt(events) if numbered else counted(sum(e.count for e in events), "attempt")
+    where = addr if addr else "an address that the lines do not print"
+    listens = (
+        f"the process that listens at {addr}"
+        if addr
+        else "the process to which they connect (with the bootstrap, rank 0)"
+    )
+    return new_finding(
+        job,
+        "PSM203",
+        run=run,
+        title=f"{names_of(job, procs)} {plural(len(procs), 'retries', 'retry')} to connect to {where}: {why} ({times})",
+        severity=Severity.WARNING,
+        confidence=0.5,
+        explanation="A few such attempts are normal while ranks start. No later line of the threads that try is in this log.",
+        next_step=f"Give the end of this log and the log of {listens}: it has not started, it has ended, or the address is a wrong one.",
+        refs=[e.ref for e in events[:4]],
+        procs=procs,
+    )
 
 
 def _attempt(events: list[Event]) -> str:

@@ -87,7 +87,7 @@ def _after_it(cascade: Cascade) -> str:
     if cascade.repaired:
         return " NCCL reports later that the operation completed in another way."
     if cascade.survived:
-        return " A communicator of the process made progress after it."
+        return " The process made progress after it: it chose its network, or a communicator went on."
     if cascade.destroyed:
         return " The process completed its teardown after it."
     if cascade.aftermath:

@@ -5,9 +5,10 @@ Such a line belongs to no process, so no chain can be followed, but it still sho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.ranks import ASSUMED
@@ -37,9 +38,15 @@ def find(job: Job) -> list[Finding]:
     ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
     told = any(c.fatal for c in faults.cascades(job))
     out: list[Finding] = []
-    for name, events in _merged(kinds, entries).items():
+    merged = _merged(kinds, entries)
+    reasons = _reasons(merged, entries)
+    for name, events in merged.items():
+        if name in reasons.values():
+            continue  # the line that it repeats says more
         known, first = entries[name], events[0]
-        fails = known.severity == "error" and not told and first.ref.seq > ends
+        repeated = merged.get(reasons.get(name, ""), [])
+        error = known.severity == "error" or bool(repeated)
+        fails = error and not told and (*repeated, first)[0].ref.seq > ends
         # a consequence of another line is not a second cause
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
         said, where = faults.body(job, first), faults.place(first)
@@ -53,7 +60,9 @@ def find(job: Job) -> list[Finding]:
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         if stated:
             source = "One of these lines states the rank."
-        host = _host(job, events) if devices else None
+        host = _host(job, events) if devices else _launched(job, events)
+        if host and not (devices or ranks):
+            who = f"a process on {host}"
         if devices and not ranks:
             who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
         bare = bool(devices) and all(_bare(job, e) for e in events)
@@ -62,6 +71,7 @@ def find(job: Job) -> list[Finding]:
             source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
         # a connection can break at both ends; an address without a route says nothing about its process
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
+        then = f", and then: {faults.brief(job, repeated[0])}" if repeated and cause else ""
         # an entry can be an error although its finding is none that breaks a run
         code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
         out.append(
@@ -69,12 +79,12 @@ def find(job: Job) -> list[Finding]:
                 job,
                 str(code) if cause else "PSM401",
                 run=job.run_of_event(first),
-                title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {faults.brief(job, first)}",
+                title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {faults.brief(job, first)}{then}",
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
                 explanation=f"{known.meaning} The line carries no {'' if host else 'host and '}process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
                 next_step=known.next_step,
-                refs=[e.ref for e in events[:4]],
+                refs=[e.ref for e in (*events[:3], *repeated[:1], *events[3:4])],
                 ranks=ranks,
                 culprits=ranks if cause and known.blames != "peer" and not stated else [],
                 named=_named(events, stated, devices, host, bare, known, broke) if cause else [],
@@ -83,6 +93,34 @@ def find(job: Job) -> list[Finding]:
             )
         )
     return out
+
+
+def _reasons(merged: Mapping[str, list[Event]], entries: Mapping[str, Message]) -> dict[str, str]:
+    """For the last warning of a library before a line that only repeats its result: the name of that line."""
+    out: dict[str, str] = {}
+    for name, events in merged.items():
+        if not entries[name].relays:
+            continue
+        before = [
+            other
+            for other, warned in merged.items()
+            if not entries[other].relays
+            and entries[other].subsystem == entries[name].subsystem
+            and warned[0].stream == events[0].stream
+            and warned[0].ref.seq < events[0].ref.seq
+        ]
+        if before:
+            out[max(before, key=lambda other: merged[other][0].ref.seq)] = name
+    return out
+
+
+def _launched(job: Job, events: Sequence[Event]) -> str | None:
+    """The host that pdsh puts before all these lines: ``10.0.0.7: the line``."""
+    found = {outside.pdsh_host(job, e.ref) for e in events}
+    host = found.pop() if len(found) == 1 else None
+    # "rank1: ", "WARN: " and "test.cc: " stand before lines, too
+    named = host is not None and ("." in host or "-" in host or host.startswith(("node", "host")))
+    return host if named and any(map(str.isdigit, host or "")) else None
 
 
 def _kinds(job: Job) -> tuple[dict[str, list[Event]], dict[str, Message]]:
