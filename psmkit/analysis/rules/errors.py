@@ -271,7 +271,7 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
-        next_step=_on_this_host(job, cascade) or (says.next_step if says is not None else None),
+        next_step=_on_this_host(job, cascade) or _advice(says, cascade),
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
@@ -495,7 +495,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=_on_this_host(job, lead) or (says.next_step if says is not None else None),
+        next_step=_on_this_host(job, lead) or _advice(says, lead),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
@@ -523,6 +523,13 @@ _HERE = "The peer has an address of the same host: find the process there that f
 def _on_this_host(job: Job, cascade: Cascade) -> str | None:
     known = cascade.first.known
     return _HERE if known is not None and _elsewhere(known) and blame.same_host(job, cascade.first.event) else None
+
+
+def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
+    """What to do about the first line of an error, with the fields that the line has."""
+    if isinstance(says, Message):
+        return says.advice(cascade.first.event.fields)
+    return says.next_step if says is not None else None
 
 
 #: Where the peer is that the threads of one process blame.
