@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import settings
+from psmkit.analysis.facts import damage, settings
 from psmkit.analysis.facts.deaths import at_work_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
@@ -188,6 +188,8 @@ def _route(job: Job, cascade: Cascade) -> str:
     end = "was returned to the application" if _left(job, cascade) else "goes no further in this log"
     if cascade.stored:
         end = "became the asynchronous error of the communicator"
+    elif end.startswith("goes") and damage.steps_lost(job):
+        end = "may have gone further: the log has steps that psmkit cannot read"
     error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
     return f" {error} and {end}."
 
