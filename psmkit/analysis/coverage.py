@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, lines
@@ -10,6 +11,7 @@ from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
+from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance, Value
@@ -144,8 +146,8 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     instead = _instead(job, runs, findings)
     # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
     outside = _no_nccl(job) or (instead is not None and any(CODES[f.code].from_outside for f in findings))
-    if instead is not None:
-        notes.append(f"{LACKS}{instead}")
+    if (lacks := instead or (_rest(job, runs) if not _told(runs, findings) else None)) is not None:
+        notes.append(f"{LACKS}{lacks}")
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
@@ -257,9 +259,42 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
         return None
     if any(f.severity is Severity.ERROR for f in findings):
         return None
+    return _rest(job, runs, ", which stops before init is complete")
+
+
+def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
+    """What every undecided input lacks: what follows its last line, and the logs of ranks that have none. ``where`` says how far it came."""
+    worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence), default=None)
+    if worst is None or worst.verdict is not Verdict.INCONCLUSIVE:
+        return None
+    files = job.scan.files
+    ends = f"the rest of the logs{where}"
+    if len(files) == 1:
+        last = f"line {files[0].lines} of {os.path.basename(files[0].path)}{', which is cut' if _torn_end(job) else ''}"
+        ends = f"the end of the log{where}: what follows {last}"
+        ends += ", and what an excerpt leaves out before it" if _begins_late(job, worst) else ""
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
-    return f"the end of the log, which stops before init is complete{others}"
+    return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (py-spy dump)"
+
+
+def _told(runs: Sequence[Run], findings: Sequence[Finding]) -> bool:
+    """Whether a verdict rests on a finding, which has a next step of its own."""
+    told = [f.title.strip() for f in findings if f.severity is not Severity.INFO]
+    return any(title in run.reason for title in told for run in runs)
+
+
+def _begins_late(job: Job, run: Run) -> bool:
+    """Whether the ranks of a run met, and no line shows the start of a communicator."""
+    info = job.runs[run.index]
+    return past_bootstrap(job, info) and not any(proc in job.instances_of for proc in info.procs)
+
+
+def _torn_end(job: Job) -> bool:
+    """Whether the last line of the only file stops inside a message, also where an end of line was added."""
+    (source,), known = job.scan.files, lines.catalogue(job)
+    last = next((p.last for p in job.scan.processes if p.last.line == source.lines), None)
+    return last is not None and known.cut(lines.message_at(job, last).strip())
 
 
 def _unshown(job: Job) -> bool:

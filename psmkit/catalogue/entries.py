@@ -76,6 +76,9 @@ _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
 _KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "relays", "sample", "set"}
 
 
+_MAPPED = "::ffff:"
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A line and the fields parsed from it. ``kind`` is ``real`` (then ``source`` names its origin) or ``constructed``."""
@@ -96,6 +99,7 @@ class Message:
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.
     ``relays`` lines repeat the result of a call that failed before: another line says why.
+    ``next_step`` can name fields of each pattern in braces; :meth:`advice` fills them in.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
     ``title`` is the headline of a line that says by itself who failed (see :mod:`psmkit.catalogue.titles`). With an ``order`` and a ``confidence``
     it counts only if nothing else explains the end of a run; the lowest order leads.
@@ -138,6 +142,12 @@ class Message:
         """Whether the line reports an error, or is a step of the chain of returns that follows one."""
         reports = self.level in ("WARN", "ABORT") or self.severity in ("error", "warning")
         return reports or self.name.startswith("debug.chain")
+
+    def advice(self, fields: Mapping[str, Value]) -> str | None:
+        """What to do about a line with these fields. An IPv4 address in a GID is printed as address."""
+        if self.next_step is None or "{" not in self.next_step:
+            return self.next_step
+        return titles.fill(self.next_step, lambda blank: str(fields.get(blank.name, "?")).removeprefix(_MAPPED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +284,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         blames=_choice(entry, "blames", ("self", "peer", "unknown"), None, fail),
         origin=entry.get("origin"),
         meaning=entry.get("meaning", ""),
-        next_step=entry.get("next_step"),
+        next_step=_next_step(entry, patterns, fail),
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=_own_rank(entry, patterns, keep, fail),
         title=_title(entry, patterns, fail),
@@ -313,6 +323,19 @@ def _own_rank(entry: Mapping[str, Any], patterns: tuple[str, ...], keep: str, fa
     if own_rank is not None and keep == "count":
         raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
     return own_rank
+
+
+def _next_step(entry: Mapping[str, Any], patterns: tuple[str, ...], fail: Any) -> str | None:
+    step = entry.get("next_step")
+    if step is not None and "{" in step:
+        try:
+            names = [blank.name for part in titles.read(step) for blank in part if isinstance(blank, titles.Blank)]
+        except ValueError as e:
+            raise fail(f"bad next_step: {e}") from None
+        for name in names:
+            if not all(f"{{{name}:" in pattern for pattern in patterns):
+                raise fail(f"next_step names {name!r}, which is not a field of each pattern")
+    return step
 
 
 def _title(entry: Mapping[str, Any], patterns: tuple[str, ...], fail: Any) -> str | None:

@@ -170,6 +170,9 @@ def behind(report: Report) -> Finding | None:
     told = [f for f in by_weight(report) if f.severity is not Severity.INFO]
     if (found := next((f for f in told if f.title.strip() in reasons), None)) is not None:
         return found
+    if report.verdict is Verdict.INCONCLUSIVE:
+        # beside what the input lacks, the reason names the finding to look at first
+        return next((f for f in told if any(f.title.strip() in reason for reason in reasons)), None)
     broken = report.verdict in (Verdict.FAILED, Verdict.HUNG)
     return next((f for f in told if f.severity is Severity.ERROR), None) if broken else None
 

@@ -70,7 +70,34 @@ def test_a_rerun_is_asked_for_where_more_lines_may_decide(tmp_path: Path, text: 
     report = report_of(tmp_path, text)
     if report.verdict is Verdict.INCONCLUSIVE:
         assert report.coverage.rerun_with or report.suspects
-    assert not missing(report)
+    assert not [note for note in missing(report) if "what follows line" not in note]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        (INIT.replace("Trees", "Init COMPLETE\nTrees"), "what follows line 5 of job.log"),
+        (
+            f"{HEAD}comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\n",
+            "Give the logs of all ranks",
+        ),
+        (INIT + HEAD + TIMINGS[:70], "what follows line 5 of job.log, which is cut"),
+        (
+            "{'loss': 10.2, 'grad_norm': 2.7}\n" * 3 + HEAD + "Bootstrap : Using eth0:10.0.0.1<0>\n",
+            "what follows line 4",
+        ),
+    ],
+)
+def test_an_undecided_report_asks_for_what_follows_its_last_line(tmp_path: Path, text: str, asked: str) -> None:
+    report = report_of(tmp_path, text)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert asked in " ".join(render(report, "text").partition("do this: ")[2].split())
+
+
+def test_a_finding_that_decides_asks_for_itself(tmp_path: Path) -> None:
+    report = report_of(tmp_path, f"{INIT}\n{HEAD.replace('INFO', 'WARN')}NET/IB : Unable to open device mlx5_0\n")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "do this: Check permissions of /dev/infiniband" in " ".join(render(report, "text").split())
 
 
 def test_a_log_that_ends_while_ranks_connect_asks_for_its_end_and_for_the_lines_of_the_proxy(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from psmkit.analysis.facts.lines import catalogue
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import SeqGroup
 
-__all__ = ["explains", "lossy", "lost_lines"]
+__all__ = ["explains", "lossy", "lost_lines", "steps_lost"]
 
 
 def lost_lines(job: Job, procs: Iterable[int | None]) -> int:
@@ -53,3 +53,9 @@ def lossy(job: Job) -> bool:
         (fd.received is None and fd.answered is not None) or (fd.asked is None and fd.client is not None)
         for fd in job.scan.fds
     )
+
+
+@once
+def steps_lost(job: Job) -> bool:
+    """Whether lines of the form ``file:line -> code`` were not understood, or torn."""
+    return bool(job.scan.totals.torn) or any(" -> N" in shape.shape for shape in job.scan.shapes)

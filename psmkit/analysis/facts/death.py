@@ -31,7 +31,7 @@ _WORDS = {
 class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
-    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
+    ``oom`` means that memory ran out, ``raised`` that torch.multiprocessing.spawn reports its exception, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
     failed after the first one. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
@@ -47,6 +47,7 @@ class Death:
     signal: int | None = None
     code: int | None = None
     oom: bool = False
+    raised: bool = False
     root: bool = False
     by_peer: bool = False
     listed: bool = False
@@ -89,6 +90,7 @@ class Death:
         if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
             self.signal = other.signal
         self.oom |= other.oom
+        self.raised |= other.raised
         self.root |= other.root
         self.by_peer |= other.by_peer
         self.listed &= other.listed
@@ -114,6 +116,8 @@ def manner(death: Death) -> str:
         return "was killed by SIGKILL"
     if death.signal is not None:
         return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
+    if death.raised:
+        return "was ended by an exception" + (f": {death.where}" if death.where else "")
     if death.code is not None:
         return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
     return "died" + (f" ({death.where})" if death.where else "")

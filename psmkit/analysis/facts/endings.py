@@ -45,7 +45,6 @@ _GIVES_UP = (
 #: Those of them that are about time.
 _WAITED = (
     "torch.watchdog.timeout",
-    "torch.failed_or_timed_out",
     "torch.heartbeat.",
     "torch.store.timeout",
     "torch.barrier.",

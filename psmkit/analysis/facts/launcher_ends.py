@@ -2,7 +2,8 @@
 
 Fields, read from the text or ``set`` by the entry: ``rank``, ``local_rank``, ``ranks`` or ``tasks`` (a list), ``pid``, ``host``; ``exitcode``,
 ``signal`` (a number), ``signame`` (a name, or a text of strsignal()), ``status`` (as wait() gives it); ``oom`` (memory ran out), ``where`` (how
-it ended, in words), ``first`` (the launcher calls it the first), ``several`` (it reports all processes, also those that it ended itself),
+it ended, in words), ``first`` (the launcher calls it the first), ``raised`` (by an exception, in a child of torch.multiprocessing.spawn,
+which numbers its children), ``several`` (it reports all processes, also those that it ended itself),
 ``more`` (the line adds to one of the same entry group just before it).
 """
 
@@ -84,6 +85,7 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
         pid=pid if isinstance(pid, int) and pid > 0 else None,
         host=host_of(fields.get("host")),
         oom="oom" in fields,
+        raised="raised" in fields,
         root="first" in fields,
         listed="several" in fields,
         where=str(fields["where"]) if "where" in fields else None,
@@ -146,6 +148,8 @@ def local_rank(job: Job, run: int | None, death: Death, local: object) -> None:
     death.local = local if isinstance(local, int) and local >= 0 else None
     if death.local is None or run is None or run >= len(job.runs) or not job.runs[run].procs:
         return
+    if death.raised and job.proc_of(run, death.local) is None:
+        return  # the number of a child of spawn() is no rank by itself
     if single_node(job, run):
         death.rank = death.local
 

@@ -56,5 +56,8 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     # a process that has ended has no stack
     over = ended(job, run)
     stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
-    parts = [first, f"Read the lines {when}.", _RECORD if over else f"If the processes still run, take {stacks}."]
+    parts = [first, f"Read the lines {when}.", "" if over else f"If the processes still run, take {stacks}."]
+    # torch itself asks for the recorder where it lacks the stack of the collective
+    if over or run in outside.runs_of(job, "torch.dump.disabled"):
+        parts.append(_RECORD)
     return " ".join(part for part in parts if part)

@@ -24,7 +24,20 @@ from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
 from psmkit.model.rows import row
 
-__all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "same_host", "target"]
+__all__ = [
+    "Blame",
+    "Graph",
+    "Target",
+    "addressed",
+    "death",
+    "died",
+    "graph",
+    "leaving",
+    "loopback",
+    "lost",
+    "same_host",
+    "target",
+]
 
 #: The peer in these lines is a local rank, on the host of the printing process.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -221,6 +234,11 @@ def same_host(job: Job, event: Event) -> bool:
     return any(
         at.startswith(_SELF) or at.partition(".")[0] == host or at in _of_host(job).get(host, ()) for at in found if at
     )
+
+
+def loopback(addr: str) -> bool:
+    """Whether an address is one that every host has for itself."""
+    return addr.startswith(_SELF)
 
 
 @once

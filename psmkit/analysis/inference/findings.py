@@ -11,6 +11,7 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Evidence, Finding, Named, Severity
@@ -19,6 +20,8 @@ __all__ = ["new_finding", "with_evidence"]
 
 _NO_LINES_BEFORE = "The log begins with the proof line. Fix the error that it names; if it does not say why, look for the lines before it in the full output of this process."
 _NO_WARNING_BEFORE = "The log has no other warning of this process before the proof line. Fix the error that the line names; if it does not say why, look for an earlier warning in the full output of this process."
+
+_NO_REASON = "The proof line carries a code and no reason: give the lines above it from the full output of this process, with the first NCCL WARN line."
 
 
 def new_finding(
@@ -65,9 +68,10 @@ def new_finding(
             next_step = said.next_step
             explanation = f"{explanation or ''} {said.meaning}".strip()
         if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
-            next_step = _NO_LINES_BEFORE
+            next_step = _NO_REASON if _only_code(job, refs[0]) else _NO_LINES_BEFORE
     if evidence and _leads_nowhere(job, next_step or info.next_step, next(ref for ref in refs if ref is not None)):
         only = _NO_LINES_BEFORE if evidence[0].line == 1 else _NO_WARNING_BEFORE
+        only = _NO_REASON if _only_code(job, refs[0]) else only
         next_step = _without_above(job, next_step or info.next_step) or only
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
@@ -103,6 +107,15 @@ def _leads_nowhere(job: Job, step: str, proof: Ref) -> bool:
     at = np.flatnonzero((events.first == proof.seq) & (events.stream == job.scan.files[proof.file].stream))
     procs = [proc for proc in events.proc[at].tolist() if proc >= 0]
     return bool(procs) and all(_first_alarms(job).get(proc, proof.seq) >= proof.seq for proc in procs)
+
+
+def _only_code(job: Job, proof: Ref | None) -> bool:
+    """Whether a line of NCCL is a step of a chain, ``file:line -> code``, which names no error."""
+    if proof is None:
+        return False
+    events = job.scan.events
+    at = np.flatnonzero((events.first == proof.seq) & (events.stream == job.scan.files[proof.file].stream))
+    return len(at) > 0 and all(is_step(event.name) for event in events.make(at))
 
 
 def _without_above(job: Job, step: str) -> str:

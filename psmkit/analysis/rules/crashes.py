@@ -211,7 +211,7 @@ def _name(job: Job, death: Death) -> str:
         return name_of(job, death.proc)
     who = f"rank {death.rank}" if death.rank is not None else "a process"
     if death.rank is None and death.local is not None:
-        who = f"local rank {death.local}"
+        who = f"{'spawned process' if death.raised else 'local rank'} {death.local}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
@@ -254,7 +254,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     elif death.reason is not None and death.reason.name == RECORDED:
         step = "Read the error file or the last lines of this process: they show the traceback of this exception."
     elif death.reason is not None:
-        step = "Read the traceback above this line, and fix this exception. What NCCL reports after it follows from it."
+        step = _of_exception(job, death.reason)
+    elif death.raised:
+        step = f"Give the lines below line {death.events[0].ref.line}: they end with the exception of this process, which this log does not show."
     elif lines.catalogue(job).phrase("advice", death.where or "") is not None:
         step = None
     elif death.rank is None and death.pid is None and death.local is None and death.host is None:
@@ -272,6 +274,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         severity=Severity.WARNING if again or (late and not crashed) else Severity.ERROR,
         confidence=(0.75 if crashed else 0.6)
         if late or again
+        else 0.65
+        if death.raised and death.reason is None and run in endings.warned(job)
         else 0.95
         if death.rank is not None or death.proc is not None
         else 0.8,
@@ -285,6 +289,18 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         stage="killed",
         named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
     )
+
+
+def _of_exception(job: Job, reason: Event) -> str:
+    """What to do about an exception, as far as its log shows a traceback above it and warnings of NCCL below it."""
+    above = any(
+        e.stream == reason.stream and e.tag == reason.tag and e.ref.seq < reason.ref.seq
+        for e in job.events("sys.python.traceback")
+    )
+    events = job.scan.events
+    after = (events.first > reason.ref.seq) & (events.stream == reason.stream) & events.of_level("WARN", "ABORT")
+    step = "Read the traceback above this line, and fix this exception." if above else "Fix the exception of this line."
+    return step + (" What NCCL reports after it follows from it." if after.any() else "")
 
 
 def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Ref]:

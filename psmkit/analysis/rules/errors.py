@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import settings
+from psmkit.analysis.facts import damage, settings
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
@@ -188,6 +188,8 @@ def _route(job: Job, cascade: Cascade) -> str:
     end = "was returned to the application" if _left(job, cascade) else "goes no further in this log"
     if cascade.stored:
         end = "became the asynchronous error of the communicator"
+    elif end.startswith("goes") and damage.steps_lost(job):
+        end = "may have gone further: the log has steps that psmkit cannot read"
     error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
     return f" {error} and {end}."
 
@@ -271,7 +273,7 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
-        next_step=_on_this_host(job, cascade) or (says.next_step if says is not None else None),
+        next_step=_on_this_host(job, cascade) or _advice(says, cascade),
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
@@ -530,7 +532,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=_on_this_host(job, lead) or (says.next_step if says is not None else None),
+        next_step=_on_this_host(job, lead) or _advice(says, lead),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
@@ -558,6 +560,13 @@ _HERE = "The peer has an address of the same host: find the process there that f
 def _on_this_host(job: Job, cascade: Cascade) -> str | None:
     known = cascade.first.known
     return _HERE if known is not None and _elsewhere(known) and blame.same_host(job, cascade.first.event) else None
+
+
+def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
+    """What to do about the first line of an error, with the fields that the line has."""
+    if isinstance(says, Message):
+        return says.advice(cascade.first.event.fields)
+    return says.next_step if says is not None else None
 
 
 #: Where the peer is that the threads of one process blame.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
@@ -19,6 +20,8 @@ __all__ = ["find"]
 
 _LONGEST = 160
 _MOST_CALLS = 100
+_RERUN = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
+_READ = "Read the NCCL WARN lines of this log: the first one that is an error says why."
 #: What NCCL's error strings say to the user beside the error.
 _ADVICE = (" (run with NCCL_DEBUG=", " - please report this issue to the NCCL developers")
 
@@ -81,7 +84,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         else ""
     )
     events.sort(key=lambda e: e.time or "") if all(e.time for e in events) else None
-    step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
+    step = _READ if _warns(job) else _RERUN
     says = faults.phrase(job, "a link-local address", told) or known if last else None
     by_text = bool(last) and faults.phrase(job, "advice", told) is not None
     return [
@@ -103,6 +106,15 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+@once
+def _warns(job: Job) -> bool:
+    """Whether the log has a warning of NCCL, also one that names no process and none of a library that NCCL only tries."""
+    table = job.scan.events
+    events = table.make(table.of_level("WARN").nonzero()[0])
+    known = ((faults.message(job, e.name), e) for e in events)
+    return any(entry is None or faults.unknown(e) or entry.severity == "error" for entry, e in known)
 
 
 def _call(job: Job, events: Sequence[Event]) -> str:

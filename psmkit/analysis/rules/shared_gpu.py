@@ -72,7 +72,7 @@ def _finding(job: Job, run: RunInfo, group: int, host: str, bus: str, sharing: S
             f"NCCL refuses two ranks of a communicator on one GPU with an error (invalid usage), unless {_ALLOWS}=1 allows it (since 2.30). "
             "The log does not show that error. Two hosts of the same name can have the same bus id, too."
         ),
-        next_step="Give every rank its own device (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES), and check that two containers do not have one host name.",
+        next_step="Let every rank select its own device by its local rank (cudaSetDevice; in PyTorch torch.cuda.set_device), or set CUDA_VISIBLE_DEVICES, and check that two containers do not have one host name.",
         refs=[i.start for i in sharing[:4]],
         comm=comm_name(job, group),
         ranks=ranks,

@@ -74,7 +74,7 @@ def _of_run(job: Job, run: int) -> list[Finding]:
                     else "psmkit's catalogue does not describe this warning."
                 )
                 + _after_it(first),
-                next_step=known.next_step if known is not None and known.next_step else None,
+                next_step=(known.advice(first.first.event.fields) if known is not None else None) or None,
                 refs=[c.first.ref for c in group[:4]],
                 procs=procs,
                 known_issue=issue_of(job, first.first.event, faults.body(job, first.first.event)),

@@ -13,7 +13,7 @@ from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference import faults, said
+from psmkit.analysis.inference import blame, faults, said
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
     named_by_engine,
@@ -119,7 +119,7 @@ def _finding(
         severity=severity,
         confidence=confidence,
         explanation=entry.meaning,
-        next_step=entry.next_step or CODES[entry.finding].next_step,
+        next_step=_within_host(job, entry, events) or entry.next_step or CODES[entry.finding].next_step,
         refs=[e.ref for e in events[:_SHOWN]],
         ranks=ranks,
         procs=procs,
@@ -127,6 +127,19 @@ def _finding(
         named=blamed,
         stage="error",
     )
+
+
+def _within_host(job: Job, entry: Message, events: Sequence[Event]) -> str | None:
+    """What to do about a broken connection to a loopback address, which every host has."""
+    addrs = [str(e.fields["addr"]) for e in events if "addr" in e.fields]
+    if entry.blames != "peer" or not addrs or not all(map(blame.loopback, addrs)):
+        return None
+    broke = faults.phrase(job, "a connection broke", lines.matched(job, events[0].ref)) is not None
+    return _WITHIN_HOST if broke else None
+
+
+#: Where the peer at a loopback address is.
+_WITHIN_HOST = "A loopback address: the peer is a process on the same host as the process that lost the connection. Look there for one that ended (its last lines, the launcher's output, dmesg)."
 
 
 def _everyone(job: Job, run: int | None, ranks: Sequence[int], came: tuple[int, int] | None) -> bool:

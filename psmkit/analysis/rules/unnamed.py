@@ -83,7 +83,7 @@ def find(job: Job) -> list[Finding]:
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
                 explanation=f"{known.meaning} The line carries no {'' if host else 'host and '}process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
-                next_step=known.next_step,
+                next_step=known.advice(first.fields),
                 refs=[e.ref for e in (*events[:3], *repeated[:1], *events[3:4])],
                 ranks=ranks,
                 culprits=ranks if cause and known.blames != "peer" and not stated else [],
