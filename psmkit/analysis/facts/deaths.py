@@ -191,7 +191,7 @@ def _in_pairs(found: list[Death]) -> set[int]:
     for number in {d.signal for d in found if d.signal is not None}:
         same = sorted((d for d in found if d.signal == number), key=lambda d: (d.events[0].stream, d.events[0].ref.seq))
         named = [d for d in same if d.pid is not None and not d.sent]
-        nobody = [d for d in same if d.rank is d.pid is d.local is d.host is None]
+        nobody = [d for d in same if (d.rank, d.pid, d.local, d.host) == (None,) * 4]
         if len(named) != len(nobody) or {d.events[0].stream for d in same} != {same[0].events[0].stream}:
             continue
         if all(a.events[0].ref.seq < b.events[0].ref.seq for a, b in zip(nobody, named, strict=True)):
