@@ -322,7 +322,10 @@ static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     if (tag < 0) {
         if (completes(scan, ref, s, n)) return;
         n = repetition(s, 0, ls_trim(s, 0, n), &rec.repeated);
-        if (n) outside(scan, &rec, s, n, true);
+        if (n)
+            outside(scan, &rec, s, n, true);
+        else
+            scan->totals.blank++;
         return;
     }
     rec.level = level;
@@ -356,7 +359,7 @@ static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
 static void on_folded(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut,
                       int32_t tag)
 {
-    uint64_t other = scan->totals.other;
+    uint64_t other = scan->totals.other, blank = scan->totals.blank, matched = scan->totals.matched;
     ls_ref at = *ref;
     for (const char *e = s + n; s < e;) {
         const char *nl = memchr(s, '\n', (size_t)(e - s)), *end = nl ? nl : e;
@@ -365,7 +368,10 @@ static void on_folded(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, 
         s = nl + 1;
         at.seq = ++scan->streams.at[stream].seq;
     }
-    if (scan->totals.other > other) scan->totals.other = other + 1;
+    /* One line: it counts as understood if a part of it is. */
+    bool found = scan->totals.matched > matched;
+    if (scan->totals.other > other) scan->totals.other = other + !found;
+    scan->totals.blank = blank;
 }
 
 static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)

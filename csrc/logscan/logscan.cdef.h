@@ -81,7 +81,7 @@ typedef struct {
 } ls_shape;
 
 typedef struct {
-    uint64_t lines, bytes, matched, unmatched, other, torn, glued, cut;
+    uint64_t lines, bytes, matched, unmatched, other, torn, glued, cut, blank;
     uint64_t calls_matched, fds_matched, seq_matched, pairs_matched;
     uint64_t max_call_age, max_fd_age;
     uint64_t dropped_events, dropped_items;

@@ -34,6 +34,8 @@ __all__ = ["communicators", "coverage", "matching", "versions"]
 # The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
 _WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
+#: The name of an exception begins within so much of its line.
+_EXCEPTION = 160
 #: The lines of benchmarks, which need no line of NCCL to show their end.
 _BENCHMARKS = ("nccltests.", "program.result")
 #: The lines that NCCL prints while it makes a communicator.
@@ -140,7 +142,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     notes += [f"the last line of {files[i].path} has no line end, and its message may be cut" for i in unsure]
     notes += [
         f"{files[i].path} ends inside a Python traceback, before the line that names the exception"
-        for i in _cut_stacks(job)
+        for i in _cut_stacks(job, findings)
     ]
     notes += list(getattr(job.scan, "notes", ()))
     instead = _instead(job, runs, findings)
@@ -154,11 +156,14 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         notes.append(
             f"{counted(totals.torn, 'torn line')}: {plural(totals.torn, 'its text ends', 'their texts end')} inside a message, or where a number may go on"
         )
+    beside = _beside(job)
+    ours = totals.matched - beside
+    beside = _as_lines(job, beside, ours)
     return Coverage(
         files=len(files) + len(getattr(job.scan, "foreign", ())),
         bytes=totals.bytes,
         lines=totals.lines,
-        matched=totals.matched,
+        matched=ours + beside,
         unmatched=totals.unmatched,
         torn=totals.torn,
         other=totals.other,
@@ -169,7 +174,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         missing_subsystems=() if outside else _missing_subsystems(job),
         rerun_with={} if healthy or (instead is not None and not _unshown(job)) else _rerun(),
         notes=tuple(notes),
-        beside=_beside(job),
+        beside=beside,
     )
 
 
@@ -188,6 +193,15 @@ def _beside(job: Job) -> int:
     # one line can count for several where a launcher folds equal lines, or where it holds two records
     totals = job.scan.totals
     return min(sum(printed.sums(*others).values()), totals.matched, totals.lines) if others else 0
+
+
+def _as_lines(job: Job, beside: int, ours: int) -> int:
+    """How many lines hold the matched records of other programs: a line can hold several."""
+    totals = job.scan.totals
+    room = totals.lines - totals.blank - totals.other - totals.unmatched - totals.torn - ours
+    if not beside or room <= 0:  # a launcher folds equal lines, so that the records of NCCL are more than the lines
+        return beside
+    return room if not ours else min(beside, room)
 
 
 def _cut(job: Job) -> tuple[list[int], list[int]]:
@@ -210,10 +224,25 @@ def _lacks_its_end(found: tuple[Message, Mapping[str, Value]] | None) -> bool:
     return found is None or list(found[1].values())[-1:] == [""]
 
 
-def _cut_stacks(job: Job) -> list[int]:
+def _cut_stacks(job: Job, findings: Sequence[Finding]) -> list[int]:
     """The files that end inside a Python traceback, whichever finding it belongs to."""
+    named: dict[str, int] = {}
+    for item in (item for finding in findings for item in finding.evidence if _names_exception(item.text)):
+        named[item.file] = max(item.line, named.get(item.file, 0))
     found = (e for run in endings.runs(job) for part in (unfinished, headless, untold) for e in part(job, run))
-    return sorted({e.ref.file for e in found if not endings.done(job, job.run_of_event(e))})
+    return sorted(
+        {
+            e.ref.file
+            for e in found
+            if not endings.done(job, job.run_of_event(e))
+            and e.ref.line >= named.get(job.scan.files[e.ref.file].path, 0)
+        }
+    )
+
+
+def _names_exception(text: str) -> bool:
+    """Whether a line is the last one of a traceback: it begins, behind the tag of a launcher, with the name of an exception."""
+    return any(word.endswith(("Error:", "Exception:")) for word in text[:_EXCEPTION].split())
 
 
 def _open_quote(text: str) -> bool:

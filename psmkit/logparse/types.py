@@ -339,7 +339,7 @@ class ShapeCount:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over the whole scan. ``other`` lines are not NCCL's; ``torn`` lines end in the middle of a known message."""
+    """Counts over the whole scan. ``other`` lines are not NCCL's; ``torn`` lines end in the middle of a known message; ``blank`` lines hold nothing."""
 
     lines: int = 0
     bytes: int = 0
@@ -348,6 +348,7 @@ class Totals:
     other: int = 0
     torn: int = 0
     glued: int = 0
+    blank: int = 0
     calls_matched: int = 0
     fds_matched: int = 0
     seq_matched: int = 0

@@ -8,6 +8,7 @@ import pytest
 
 from psmkit.model import Severity
 from tests.analysis.outside import nccl
+from tests.analysis.test_network import retries
 from tests.analysis.texts import Rank, analyzed, report_of
 
 REFUSED = "Call to connect returned Connection refused, retrying"
@@ -31,21 +32,14 @@ def test_attempts_to_connect_at_the_end_of_a_log_are_told_with_their_number(tmp_
 
 
 def test_attempts_that_name_the_address_tell_it(tmp_path: Path) -> None:
-    log = Rank(0)
-    for n in range(1, 5):
-        log.line(
-            f"socketPollConnect: connect to 10.0.0.7<4711> returned Connection refused, retrying ({n}/34) after sleep for 100 msec"
-        )
-    title = next(f.title for f in report_of(tmp_path, [log]).findings if f.code == "PSM203")
-    assert "10.0.0.7<4711>: Connection refused (attempt 4 of 34)" in title
+    logs = [retries(Rank(r).start(), 4) for r in range(3)]
+    title = next(f.title for f in report_of(tmp_path, logs).findings if f.code == "PSM203")
+    assert "10.0.0.7<45001>: Connection refused (attempt 4 of 34)" in title
 
 
 def test_attempts_that_another_line_of_the_process_follows_are_normal(tmp_path: Path) -> None:
-    log = Rank(0).start()
-    for _ in range(5):
-        log.line(REFUSED)
-    log.line("Using network Socket")
-    assert not [f for f in report_of(tmp_path, [log]).findings if f.code == "PSM203"]
+    logs = [retries(Rank(r).start(), 4).line("Using network Socket") for r in range(3)]
+    assert not [f for f in report_of(tmp_path, logs).findings if f.code == "PSM203"]
 
 
 @pytest.mark.parametrize(

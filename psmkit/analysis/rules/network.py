@@ -25,7 +25,7 @@ __all__ = ["find"]
 _CODES = ("PSM203", "PSM406", "PSM504")
 #: This many connect attempts take longer than any healthy start.
 _ATTEMPTS = 10
-#: Fewer are normal while ranks start, but where a log ends with them they are what its process does last.
+#: So few are normal while ranks start. Those of several processes that print nothing after them are told.
 _FEW = 3
 
 
@@ -54,7 +54,7 @@ def _retries(job: Job, run: int) -> list[Finding]:
         long = [e for e in events if _tries([e]) >= _ATTEMPTS]
         if not long:
             lasting = [e for e in events if job.process(e.proc).last.seq <= (e.last or e.ref).seq]
-            out += [_few(job, run, addr, lasting)] if lasting else []
+            out += [_few(job, run, addr, lasting)] if sum(map(_each, lasting)) >= _ATTEMPTS else []
             continue
         events = long
         procs = sorted({e.proc for e in events})
@@ -114,6 +114,10 @@ def _attempt(events: list[Event]) -> str:
     if tried is None:
         return counted(_tries(events), "attempt")
     return f"attempt {tried}" + (f" of {most}" if most is not None else "")
+
+
+def _each(event: Event) -> int:
+    return _tries([event])
 
 
 def _tries(events: list[Event]) -> int:
