@@ -57,10 +57,14 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     threads: list[tuple[int | None, int | None]] = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
     if job.rank_of(proc) is not None or not threads:
         threads = [(job.rank_of(proc), job.device_of(proc))]
+    else:  # a rank of each device, as far as the lines show it
+        threads += [(None, device) for device in _devices(job, proc) if device not in devices.values()]
     claim = job.numbering.known.get(proc)
     printed = _printed(job) if len(threads) > 1 else {}
     for rank, device in threads:
-        lines, last = printed.get((proc, rank), (process.lines, process.last))
+        lines, last = printed.get(
+            (proc, device), (process.lines if rank is not None or len(threads) == 1 else 0, process.last)
+        )
         ours = [i for i in job.instances_of.get(proc, ()) if len(threads) == 1 or i.dev == device]
         yield RankRow(
             run=ends.run.index,
@@ -85,12 +89,12 @@ def _devices(job: Job, proc: int) -> tuple[int, ...]:
 
 @once
 def _printed(job: Job) -> dict[tuple[int, int | None], tuple[int, Ref]]:
-    """The number of lines and the last line of each rank of a process with several ranks, by the threads that print only for that rank."""
+    """The number of lines and the last line of each device of a process with several ranks, by the threads that print only for that device."""
     out: dict[tuple[int, int | None], tuple[int, Ref]] = {}
     for at, thread in enumerate(job.scan.threads):
-        if len(job.ranks_of(thread.proc)) > 1 and (rank := job.rank_on(thread.proc, at)) is not None:
-            lines, last = out.get((thread.proc, rank), (0, thread.last))
-            out[thread.proc, rank] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
+        if (device := job.device_on(at)) is not None:
+            lines, last = out.get((thread.proc, device), (0, thread.last))
+            out[thread.proc, device] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
     return out
 
 
