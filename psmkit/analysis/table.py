@@ -16,7 +16,7 @@ from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.waiting import Place, waiting
 from psmkit.logparse.types import CommInstance, Ref
-from psmkit.model import CODES, Culprit, Finding, RankRow, Run, Severity, Verdict
+from psmkit.model import CODES, Culprit, Evidence, Finding, RankRow, Run, Severity, Verdict
 
 __all__ = ["rank_rows"]
 
@@ -36,6 +36,7 @@ class _Ends:
     aborted: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     waits: set[Place] = field(default_factory=set)
+    lead: Evidence | None = None  # the first line about the culprits
 
 
 def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
@@ -57,10 +58,14 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     threads: list[tuple[int | None, int | None]] = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
     if job.rank_of(proc) is not None or not threads:
         threads = [(job.rank_of(proc), job.device_of(proc))]
+    else:  # a rank of each device, as far as the lines show it
+        threads += [(None, device) for device in _devices(job, proc) if device not in devices.values()]
     claim = job.numbering.known.get(proc)
     printed = _printed(job) if len(threads) > 1 else {}
     for rank, device in threads:
-        lines, last = printed.get((proc, rank), (process.lines, process.last))
+        lines, last = printed.get(
+            (proc, device), (process.lines if rank is not None or len(threads) == 1 else 0, process.last)
+        )
         ours = [i for i in job.instances_of.get(proc, ()) if len(threads) == 1 or i.dev == device]
         yield RankRow(
             run=ends.run.index,
@@ -85,12 +90,12 @@ def _devices(job: Job, proc: int) -> tuple[int, ...]:
 
 @once
 def _printed(job: Job) -> dict[tuple[int, int | None], tuple[int, Ref]]:
-    """The number of lines and the last line of each rank of a process with several ranks, by the threads that print only for that rank."""
+    """The number of lines and the last line of each device of a process with several ranks, by the threads that print only for that device."""
     out: dict[tuple[int, int | None], tuple[int, Ref]] = {}
     for at, thread in enumerate(job.scan.threads):
-        if len(job.ranks_of(thread.proc)) > 1 and (rank := job.rank_on(thread.proc, at)) is not None:
-            lines, last = out.get((thread.proc, rank), (0, thread.last))
-            out[thread.proc, rank] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
+        if (device := job.device_on(at)) is not None:
+            lines, last = out.get((thread.proc, device), (0, thread.last))
+            out[thread.proc, device] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
     return out
 
 
@@ -137,6 +142,8 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
         if job.process(proc).name in ended:
             out.ended.add(proc)
     out.blamed.update(_equals(job, run, findings))
+    reasons = {c.why for c in run.culprits}
+    out.lead = next((f.evidence[0] for f in findings if f.title in reasons and f.evidence), None)
     out.aborted.update(e.proc for e in job.events("comm.end.abort", run=run.index) if e.proc >= 0)
     out.failed.update(_reported_failed(job, run.index))
     stuck = {_place(job, run, c.rank, c.comm) for c in run.culprits if c.rank is not None}
@@ -193,14 +200,18 @@ def _procs(job: Job, run: Run, finding: Finding) -> set[int]:
     return {proc for proc in found if proc is not None}
 
 
-def _unexplained(ends: _Ends, errors: Sequence[faults.Cascade]) -> bool:
+def _unexplained(job: Job, ends: _Ends, errors: Sequence[faults.Cascade]) -> bool:
     """Whether nothing shows that the error of a process follows from another one.
 
-    Its warning is lost, or it prints the reason itself and the culprit is an address that no process of the logs has.
+    Its warning is lost, or stands above the line about the culprit, or it prints the reason itself and the culprit is an address that no process of
+    the logs has.
     """
     first = next((c for c in errors if c.fatal), None)
     if first is None or first.own is False:
         return False
+    at, lead = first.first.ref, ends.lead
+    if lead is not None and job.scan.files[at.file].path == lead.file and at.line < lead.line:
+        return True
     return first.unexplained or all(c.rank is None and c.pid is None for c in ends.run.culprits)
 
 
@@ -224,7 +235,7 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
         return "waiting"
     errors = faults.of_proc(job, proc)
     if failed and (proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected)):
-        caused = ends.run.culprits and not _unexplained(ends, errors)
+        caused = ends.run.culprits and not _unexplained(job, ends, errors)
         return "victim" if caused or proc in ends.ended else "failed"
     if proc in ends.failed or (not ended and any(_trail(c) for c in errors)):
         return "failed"

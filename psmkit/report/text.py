@@ -184,7 +184,7 @@ def _counts(report: Report) -> str:
     procs = len({(row.run, row.host, row.pid) for row in seen})
     if len(report.runs) == 1 and report.runs[0].nranks is not None:
         run = report.runs[0]
-        nameless = sum(row.rank is None for row in seen)
+        nameless = len({(row.host, row.pid) for row in seen if row.rank is None})
         more = f"{counted(nameless, 'process', 'processes')} of unknown rank, " if nameless else ""
         return f"{len(run.ranks_seen)} of {run.nranks} seen, {more}{hosts}"
     if procs < len(seen) and all(row.rank is not None for row in seen):

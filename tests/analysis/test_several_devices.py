@@ -167,3 +167,12 @@ def test_a_process_of_unknown_ranks_shows_all_its_devices(tmp_path: Path) -> Non
     assert "n0    500  1,3  " in render(report, "text")
     assert "| 1,3 |" in render(report, "markdown")
     assert json.loads(render(report, "json"))["ranks"][0]["devices"] == [1, 3]
+
+
+def test_a_device_without_a_rank_has_a_row_of_its_own(tmp_path: Path) -> None:
+    bare = "hw7:{}:{} [{}] NCCL INFO [Proxy Service] Device {} CPU core 7\n"
+    report = analyze(tmp_path, channels({3: 798}) + bare.format(798, 1, 1, 1) + bare.format(798, 2, 2, 2))
+    assert [(r.rank, r.device, r.lines) for r in report.ranks] == [(3, 3, 4), (None, 1, 1), (None, 2, 1)]
+    assert "Ranks: 1 process on 1 host" in render(report)
+    apart = analyze(tmp_path, channels({3: 798}) + bare.format(799, 1, 1, 1))
+    assert [(r.pid, r.rank, r.device) for r in apart.ranks] == [(798, 3, 3), (799, None, 1)]

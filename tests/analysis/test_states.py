@@ -167,3 +167,10 @@ def test_process_whose_last_line_returns_an_error_is_not_open(tmp_path: Path) ->
     assert _states(_report(tmp_path, _FAILS + cut)) == {22: "failed", 31: "failed"}
     on = "n0:22:23 [5] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"  # its thread went on
     assert _states(_report(tmp_path, _FAILS + cut + on)) == {22: "open", 31: "failed"}
+
+
+def test_process_whose_error_stands_above_the_death_of_another_is_no_victim(tmp_path: Path) -> None:
+    refused = "n0:22:23 [5] include/socket.h:387 NCCL WARN Connect to 10.0.0.9<4711> failed : Connection refused\n"
+    died = "Process 3 exited\n-- Process 3 terminated with the following error:\nRuntimeError: bad\n"
+    assert _states(_report(tmp_path, refused + died))[22] == "failed"
+    assert _states(_report(tmp_path, died + refused))[22] == "victim"

@@ -99,8 +99,12 @@ class Job:
         rank = self.rank_of(proc) if proc is not None else None
         if proc is None or rank is not None or thread is None:
             return rank
-        device = self._device_of_thread.get(thread)
+        device = self.device_on(thread)
         return None if device is None else self.numbering.by_device.get((proc, device))
+
+    def device_on(self, thread: int) -> int | None:
+        """The device of a thread that selected only one, in a process that drives several ranks."""
+        return self._device_of_thread.get(thread)
 
     @cached_property
     def _progress(self) -> frozenset[int]:
