@@ -103,3 +103,10 @@ def test_an_error_goes_no_further_only_where_each_step_is_understood(tmp_path: P
     lead = _first(tmp_path, _WARN.format("Call to ibv_reg_mr failed") + more + "done\n")
     assert ("goes no further in this log" in lead.explanation) is not lost
     assert ("may have gone further" in lead.explanation) is lost
+
+
+@pytest.mark.parametrize("nodes", [("gpu-a",), ("gpu-a", "gpu-b"), ()])
+def test_services_are_those_of_the_only_node_that_a_pod_names(tmp_path: Path, nodes: tuple[str, ...]) -> None:
+    named = "".join(f'  "node_name": "{node}"\n' for node in nodes)
+    step = _first(tmp_path, named + "web-0: Test CUDA failure common.cu:941 'system not yet initialized'\n").next_step
+    assert ("on the node gpu-a" in step) is (len(nodes) == 1) and ("on that host" in step) is (len(nodes) != 1)

@@ -65,7 +65,7 @@ def new_finding(
     if next_step in (None, info.next_step):
         said = _advice(job, title, evidence) if info.by_text and severity is not Severity.INFO else None
         if said is not None:
-            next_step = said.next_step
+            next_step = _at_node(job, said.next_step)
             explanation = f"{explanation or ''} {said.meaning}".strip()
         if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
             next_step = _NO_REASON if _only_code(job, refs[0]) else _NO_LINES_BEFORE
@@ -97,6 +97,12 @@ def new_finding(
 def _advice(job: Job, title: str | None, evidence: Sequence[Evidence]) -> Phrase | None:
     """What the words of a finding and of its first line of evidence say about the next step."""
     return lines.catalogue(job).phrase("advice", " ".join([title or "", *(e.text for e in evidence[:1])]))
+
+
+def _at_node(job: Job, step: str | None) -> str | None:
+    """A next step with the node that the log names: the host name of a pod is not that of its node."""
+    nodes = {str(e.fields["node"]) for e in job.events("launch.node")}
+    return step.replace("on that host", f"on the node {nodes.pop()}") if step and len(nodes) == 1 else step
 
 
 def _leads_nowhere(job: Job, step: str, proof: Ref) -> bool:
