@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
-from psmkit.report.escape import shorten, visible
+from psmkit.report.escape import shorten, uncoloured, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
@@ -291,7 +291,7 @@ def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: boo
     page.add(
         "      ",
         Span("| ", "dim"),
-        Span(visible(item.text) if whole else _quoted(item, page.width - 8, about), "quote"),
+        Span(visible(uncoloured(item.text)) if whole else _quoted(item, page.width - 8, about), "quote"),
     )
 
 
@@ -300,11 +300,13 @@ def _quoted(item: Evidence, width: int, about: str) -> str:
 
     A message that is still too long is cut around its deciding words and those that it shares with ``about``, the title of its finding.
     """
-    text = visible(item.text).strip()
+    text = visible(uncoloured(item.text)).strip()
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > width and at > 0:
         text = "…" + text[at:].removeprefix("NCCL INFO ")
-    return excerpt(text, width, about, [visible(word).strip() for word in item.words], visible(item.head).strip())
+    return excerpt(
+        text, width, about, [visible(word).strip() for word in item.words], visible(uncoloured(item.head)).strip()
+    )
 
 
 def _matching(page: Page, report: Report) -> None:
