@@ -6,7 +6,7 @@ import re
 
 from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
 from psmkit.model.wording import counted, protocol_stage
-from psmkit.report.escape import markdown_text, visible
+from psmkit.report.escape import markdown_text, uncoloured, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
@@ -52,7 +52,9 @@ def render(report: Report, options: Options | None = None) -> str:
     if (finding := behind(report)) is not None and finding.evidence:
         item = finding.evidence[0]
         words = [visible(word).strip() for word in item.words]
-        shown = excerpt(visible(item.text), _PROOF, finding.title, words, visible(item.head).strip())
+        shown = excerpt(
+            visible(uncoloured(item.text)), _PROOF, finding.title, words, visible(uncoloured(item.head)).strip()
+        )
         out.append(f"- **proof** {markdown_text(f'{item}: {shown}')}")
     if step := next_step(report):
         out.append(f"- **do this** {markdown_text(step)}")
@@ -136,7 +138,7 @@ def _finding(finding: Finding, runs: int, options: Options) -> list[str]:
 
 
 def _fence(evidence: tuple[Evidence, ...]) -> list[str]:
-    lines = [f"{visible(str(item))}: {visible(item.text)}" for item in evidence]
+    lines = [f"{visible(str(item))}: {visible(uncoloured(item.text))}" for item in evidence]
     longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}text", *lines, fence]

@@ -184,6 +184,8 @@ def next_step(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE:
         return ""
     lacks = next((note.removeprefix(LACKS) for note in report.coverage.notes if note.startswith(LACKS)), "")
+    if not lacks and (missing := report.coverage.missing_ranks):
+        return f"Give the {plural(len(missing), 'log of rank', 'logs of ranks')} {ranges(missing)}, too."
     return f"Find {lacks}." if lacks else ""
 
 

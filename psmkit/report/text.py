@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage
-from psmkit.report.escape import shorten, visible
+from psmkit.report.escape import shorten, uncoloured, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
@@ -324,7 +324,7 @@ def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: boo
     page.add(
         "      ",
         Span("| ", "dim"),
-        Span(visible(item.text) if whole else _quoted(item, page.width - 8, about), "quote"),
+        Span(visible(uncoloured(item.text)) if whole else _quoted(item, page.width - 8, about), "quote"),
     )
 
 
@@ -333,11 +333,13 @@ def _quoted(item: Evidence, width: int, about: str, row: int | None = None) -> s
 
     A message that is still too long is cut around its deciding words and those that it shares with ``about``, the title of its finding.
     """
-    text = visible(item.text).strip()
+    text = visible(uncoloured(item.text)).strip()
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > (width if row is None else row) and 0 < at < len(text) - _LEAST:
         text = "…" + text[at:].removeprefix("NCCL INFO ")
-    return excerpt(text, width, about, [visible(word).strip() for word in item.words], visible(item.head).strip())
+    return excerpt(
+        text, width, about, [visible(word).strip() for word in item.words], visible(uncoloured(item.head)).strip()
+    )
 
 
 def _matching(page: Page, report: Report) -> None:

@@ -10,7 +10,7 @@ import psmkit
 from tests.analysis.test_watchdog import status, timeout
 from tests.analysis.texts import analyzed
 
-_FIRST = "Look first at the output of rank 5. "
+_FIRST = "Look first at the output of rank 5"
 
 
 def gives_up(rank: int, work: int = 808) -> str:

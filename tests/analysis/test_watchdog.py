@@ -9,6 +9,7 @@ import pytest
 import psmkit
 from psmkit.analysis.rules.watchdog import find
 from tests.analysis.outside import coded, nccl, run_rule
+from tests.analysis.texts import ranks as members
 
 
 def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64, out: int | None = None) -> str:
@@ -348,3 +349,12 @@ def test_the_advice_on_a_timeout_names_the_last_line_of_the_suspect(tmp_path: Pa
     (found,) = [f for f in psmkit.analyze([log]).findings if f.code == "PSM305"]
     assert found.suspects == (2,) and found.next_step is not None
     assert found.next_step.startswith("Look first at the output of rank 2, whose last known line is job.log:6. Read")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_logs_that_are_there_are_not_asked_for(missing: bool, tmp_path: Path) -> None:
+    for log in members(8)[: 7 if missing else 8]:
+        (tmp_path / f"nccl.rank{log.rank}.log").write_text("".join(f"{line}\n" for line in log.work(2).lines))
+    (tmp_path / "job.log").write_text(timeout(0))
+    (found,) = [f for f in psmkit.analyze([tmp_path]).findings if f.code == "PSM305"]
+    assert ("with the logs of all ranks" in str(found.next_step)) is missing

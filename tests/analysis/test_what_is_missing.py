@@ -9,6 +9,7 @@ import pytest
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
 from psmkit.report import render
+from tests.analysis.texts import ranks
 
 HEAD = "node-a:700:700 [0] NCCL INFO "
 INIT = "".join(
@@ -152,3 +153,23 @@ def test_a_log_without_nccl_lacks_no_subsystem(log: str, tmp_path: Path) -> None
 def test_a_log_of_nccl_names_the_subsystems_that_it_lacks(tmp_path: Path) -> None:
     assert "PROXY" in report_of(tmp_path, INIT).coverage.missing_subsystems
     assert "PROXY" in report_of(tmp_path, f"{INIT}{TABLE}").coverage.missing_subsystems
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_a_line_is_quoted_without_its_colours(tmp_path: Path, form: str) -> None:
+    log = "\x1b[31m[rank2]: Traceback (most recent call last):\x1b[0m\r\n\x1b[31m[rank2]: ValueError: bad batch\x1b[0m\r\n"
+    page = render(report_of(tmp_path, log), form)
+    assert "ValueError: bad batch" in page and "x1b" not in page and "\x1b" not in page
+
+
+def test_steps_of_a_training_are_work(tmp_path: Path) -> None:
+    steps = "".join(f"step {n} | loss 2.{n:03} | lr 1e-4 | tok/s 51234.2\n" for n in range(30))
+    assert "step 29 of its training" in report_of(tmp_path, INIT + steps).reason
+
+
+def test_an_inconclusive_report_asks_for_the_logs_that_are_missing(tmp_path: Path) -> None:
+    for log in ranks(8)[:4]:
+        (tmp_path / f"nccl.rank{log.rank}.log").write_text("".join(f"{line}\n" for line in log.work(2).lines))
+    report = analyze([tmp_path])
+    assert report.verdict == "inconclusive"
+    assert "do this: Give the logs of ranks 4-7, too.\n" in render(report, "text")

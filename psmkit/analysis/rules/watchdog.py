@@ -159,7 +159,15 @@ def _next_step(
         who = _who(job, run, group, silent)
         return afterwards.step(job, run, f"Look first at the output of {who}.", first.timeout)
     more = "" if _in_view(job, run, group, waiting) else _MORE_OUTPUT
+    if more and group.default and _have_logs(job, run, group, silent):
+        more = f"Add what {ranks_text(silent)} printed, if these files lack it."
     return afterwards.step(job, run, more, first.timeout, every=True) + f" {_CHECK_LINKS}"
+
+
+def _have_logs(job: Job, run: int | None, group: Group, silent: MissingRanks) -> bool:
+    """Whether the logs of all ranks of the job are in view, also of the few that do not report."""
+    procs = [job.proc_of(run, rank) for rank in silent] if run is not None and len(silent) <= LISTED_SILENT else []
+    return bool(procs) and None not in procs
 
 
 def _at(job: Job, ref: Ref) -> str:
