@@ -151,13 +151,13 @@ def test_the_deciding_words_of_a_line_are_looked_up_when_a_report_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    real = proofs.deciding
+    real = proofs._parts
 
-    def deciding(line: str, known: Catalogue) -> tuple[str, ...]:
+    def parts(line: str, known: Catalogue) -> tuple[tuple[str, ...], str]:
         looked.append(line)
         return real(line, known)
 
-    monkeypatch.setattr(proofs, "deciding", deciding)
+    monkeypatch.setattr(proofs, "_parts", parts)
     path = tmp_path / "job.log"
     write_merged(path, "crashes", MANY)
     said = psmkit.analyze([str(path)])
@@ -166,7 +166,7 @@ def test_the_deciding_words_of_a_line_are_looked_up_when_a_report_shows_it(
     assert 0 < len(looked) < MANY
     line = next(e for f in said.findings for e in f.evidence if "Segmentation" in e.text)
     kept: Evidence = pickle.loads(pickle.dumps(line))
-    assert kept.words == tuple(line.words) == real(line.text, load()) != ()
+    assert kept.words == tuple(line.words) == proofs.deciding(line.text, load()) != ()
 
 
 def test_repeated_complaints_share_their_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
