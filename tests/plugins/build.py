@@ -58,3 +58,8 @@ def build(
     include = f"-I{ROOT / 'psmkit' / 'psm' / 'include'}"
     run_compiler(compiler, standard, "-w", "-O0", "-shared", "-fPIC", include, str(path), "-o", str(library), *more)
     return library
+
+
+def unknown(name: str) -> str:
+    """The symbol of the version after the newest one that the facts know: ``ncclProfiler_v8`` for ``ncclProfiler``."""
+    return f"{name}_v{1 + max(t.version for t in tables() if t.symbol.rpartition('_v')[0] == name)}"
