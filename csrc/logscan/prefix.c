@@ -260,6 +260,10 @@ void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix
     }
 }
 
+/* No host has more devices. NCCL prints what happens to be in memory where a process fails before it knows its device.
+ */
+enum { MOST_DEVICES = 1024 };
+
 /* [3] or [-1] at k. Returns the place behind it, or k if there is none. */
 static uint32_t read_device(const char *s, uint32_t k, uint32_t e, int32_t *device)
 {
@@ -270,7 +274,7 @@ static uint32_t read_device(const char *s, uint32_t k, uint32_t e, int32_t *devi
     uint32_t first = q += minus;
     while (q < e && digit(s[q]) && q - first < 9) v = v * 10 + (s[q++] - '0');
     if (q == first || q == e || s[q] != ']') return k;
-    *device = minus ? -v : v;
+    *device = v >= MOST_DEVICES ? INT32_MIN : minus ? -v : v;
     return q + 1;
 }
 

@@ -133,7 +133,7 @@ def _proof(page: Page, item: Evidence, folder: str, about: str) -> None:
         widths = [rest, rest, rest]
         lead = (" " * 11,)
         page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
-    text = visible(item.text).strip()
+    text = visible(uncoloured(item.text)).strip()
     if len(text) > widths[0]:
         text = _quoted(item, sum(widths) - _RAGGED, about, widths[0])
     for row in _rows(text, widths[0], rest):

@@ -266,3 +266,10 @@ def test_a_last_error_whose_exception_is_cut_off_is_of_the_host_that_pdsh_names(
     assert report.verdict == "failed" and "rank 4" not in report.reason
     assert [c.host for c in report.culprits] == ["10.0.0.7"]
     assert "rank 4" in _report(tmp_path, told + other.replace("n1", "n2")).reason
+
+
+def test_a_number_that_no_device_can_have_is_no_device(tmp_path: Path) -> None:
+    line = "n1:352:352 [{}] misc/cudawrap.cc:182 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'\n"
+    (unknown,) = _report(tmp_path, line.format(32523)).culprits
+    assert (unknown.host, unknown.pid, unknown.device, unknown.rank) == ("n1", 352, None, None)
+    assert _report(tmp_path, line.format(7)).culprits[0].device == 7

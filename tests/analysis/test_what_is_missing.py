@@ -172,4 +172,4 @@ def test_an_inconclusive_report_asks_for_the_logs_that_are_missing(tmp_path: Pat
         (tmp_path / f"nccl.rank{log.rank}.log").write_text("".join(f"{line}\n" for line in log.work(2).lines))
     report = analyze([tmp_path])
     assert report.verdict == "inconclusive"
-    assert "do this: Give the logs of ranks 4-7, too.\n" in render(report, "text")
+    assert "do this: Find the rest of the logs, and the logs of ranks 4-7" in render(report, "text")
