@@ -50,7 +50,7 @@ def setup(tree: Path, *words: str, status: int = 0) -> tuple[int, str]:
     done = subprocess.run(
         ["make", "-f", ROOT / "Makefile", "setup", *words],
         cwd=tree,
-        env={**os.environ, "PATH": path, "STATUS": str(status), "MAKEFLAGS": ""},
+        env={**os.environ, "PATH": path, "STATUS": str(status), "MAKEFLAGS": "", "MAKELEVEL": "0"},
         capture_output=True,
         text=True,
         check=False,
