@@ -41,6 +41,7 @@ def generate(folder: Path) -> Path:
     ]
     for command in lists:
         subprocess.run([sys.executable, *command], check=True, timeout=60)
+    compiled.abi_versions(folder)
     return folder
 
 

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 
 #include "job/job.h"
-#include "net/net_plugin.h"
+#include "net/net_conn.h"
 
 enum { GUARD = 64 };
 static int table;
