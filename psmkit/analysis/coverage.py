@@ -304,7 +304,7 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
         ends += ", and what an excerpt leaves out before it" if _begins_late(job, worst) else ""
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
-    return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (py-spy dump)"
+    return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (gdb; py-spy dump for Python)"
 
 
 def _told(runs: Sequence[Run], findings: Sequence[Finding]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.chains import Kind, Others, Shape, is_step, keys, shapes
+from psmkit.analysis.inference.reported_lines import Reported
 from tests.analysis.texts import Rank, job_of, ranks
 
 WARN = Kind("unmatched.warn", "WARN", None, False)
@@ -78,10 +79,10 @@ def test_reported_holds_each_line_of_its_errors_and_no_other(tmp_path: Path) -> 
     logs = [failing(log.work(2), "proxy.cc:40", "init.cc:90") for log in ranks(3)]
     job = job_of(tmp_path, logs)
     first, *rest = faults.cascades(job)
-    reported = faults.Reported([first])
+    reported = Reported([first])
     assert len(first.faults) == 3 and all(fault.event in reported for fault in first.faults)
     assert not any(fault.event in reported for other in rest for fault in other.faults)
     lines = {fault.ref for fault in first.faults}
     assert not [e for e in job.scan.events if e in reported and e.ref not in lines]
-    assert first.first.event not in faults.Reported([])
-    assert all(c.first.event in faults.Reported(faults.cascades(job)) for c in faults.cascades(job))
+    assert first.first.event not in Reported([])
+    assert all(c.first.event in Reported(faults.cascades(job)) for c in faults.cascades(job))

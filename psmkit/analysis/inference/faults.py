@@ -6,9 +6,7 @@ of these shows how far the error travelled. A chain continues in another thread 
 
 from __future__ import annotations
 
-import bisect
 import re
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +22,10 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import chose_network, torn_down
 from psmkit.analysis.inference import reports
-from psmkit.analysis.inference.chains import LINE_BITS, THREAD_ENDS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
+from psmkit.analysis.inference.chains import THREAD_ENDS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.entries import LEVELS
 from psmkit.catalogue.reasons import OTHER
-from psmkit.logparse.tables import Events
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
 from psmkit.model.rows import row
@@ -36,7 +33,6 @@ from psmkit.model.rows import row
 __all__ = [
     "Cascade",
     "Fault",
-    "Reported",
     "body",
     "brief",
     "cascades",
@@ -531,27 +527,6 @@ def _led(job: Job, items: Sequence[Cascade]) -> None:
     for cascade in items:
         if cascade.torn and cascade.first.code == _SYSTEM_ERROR:
             cascade.led = cascade.begin < lost.get(job.process(cascade.proc).stream, -1)
-
-
-class Reported:
-    """The lines of some cascades: ``event in reported``."""
-
-    def __init__(self, items: Iterable[Cascade]) -> None:
-        chosen = list(items)
-        rows = [c._at + row for c in chosen for row in c.shape.rows]
-        found = np.sort(chosen[0]._lines.keys[rows]) if chosen else np.zeros(0, np.int64)
-        self._keys = array("q", found.tobytes())
-
-    def __contains__(self, event: Event) -> bool:
-        key = (event.proc << LINE_BITS) + event.ref.seq
-        at = bisect.bisect_left(self._keys, key)
-        return at < len(self._keys) and self._keys[at] == key
-
-    def among(self, events: Events, rows: Column) -> npt.NDArray[np.bool_]:
-        """Which of these rows are such lines."""
-        wanted, known = keys(events.proc[rows], events.first[rows]), np.frombuffer(self._keys, dtype=np.int64)
-        # the known ones are sorted, so isin(), which hashes both, would be slower
-        return np.searchsorted(known, wanted, "right") > np.searchsorted(known, wanted, "left")
 
 
 @once

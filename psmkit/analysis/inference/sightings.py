@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.logparse.types import Event
 
 __all__ = ["by_run", "sightings", "told_by_errors", "untold"]
@@ -62,6 +63,6 @@ def told_by_errors(job: Job, event: Event) -> bool:
 
 
 @once
-def _told(job: Job) -> faults.Reported:
+def _told(job: Job) -> Reported:
     """The lines of the errors that ended the job."""
-    return faults.Reported(cascade for cascade in faults.cascades(job) if cascade.fatal)
+    return Reported(cascade for cascade in faults.cascades(job) if cascade.fatal)

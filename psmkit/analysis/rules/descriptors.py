@@ -10,6 +10,7 @@ from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -26,7 +27,7 @@ _GROWN = 400
 def find(job: Job) -> list[Finding]:
     """PSM504: only lines with EMFILE or ENFILE prove it, and only where the process did not go on."""
     out = []
-    survived = faults.Reported(c for c in faults.cascades(job) if c.survived or c.destroyed or c.aftermath)
+    survived = Reported(c for c in faults.cascades(job) if c.survived or c.destroyed or c.aftermath)
     ours = [e for e in sightings(job, "PSM504") if e not in survived]  # another rule notes what was survived
     for run, events in by_run(job, ours).items():
         procs = sorted({e.proc for e in events if e.proc >= 0})

@@ -10,6 +10,7 @@ from psmkit.analysis.facts.naming import names_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -23,7 +24,7 @@ def find(job: Job) -> list[Finding]:
     """PSM801, one finding for each kind of line in each run."""
     groups: dict[tuple[int | None, str], list[Event]] = defaultdict(list)
     steps: dict[tuple[int | None, str], Event] = {}
-    inside = faults.Reported(faults.cascades(job))
+    inside = Reported(faults.cascades(job))
     for cascade in faults.cascades(job):
         run = job.run_of(cascade.proc)
         if cascade.severity == "harmless" and not cascade.fatal:

@@ -14,6 +14,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -23,9 +24,9 @@ __all__ = ["find"]
 
 #: The codes that this rule reports.
 _CODES = ("PSM203", "PSM406", "PSM504")
-#: This many connect attempts take longer than any healthy start.
+#: This many connect attempts, of one rank or of all together, take longer than any healthy start.
 _ATTEMPTS = 10
-#: So few are normal while ranks start. Those of several processes that print nothing after them are told.
+#: A rank may make fewer attempts than this while the others start.
 _FEW = 3
 
 
@@ -143,7 +144,7 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
 @once
 def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
     """The events outside cascades that the catalogue marks as bad signs, with their codes, by run."""
-    inside = faults.Reported(faults.cascades(job))
+    inside = Reported(faults.cascades(job))
     wanted: dict[str, str] = {}
     out: dict[int | None, list[tuple[Event, str]]] = defaultdict(list)
     for name in job.names:

@@ -12,6 +12,7 @@ from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors, untold
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
@@ -285,10 +286,6 @@ def _ended(job: Job, proc: int, events: Sequence[Event]) -> bool:
         cascade.returned
         and not cascade.settled
         and not cascade.aftermath
-        and any(
-            e.fields.get("code") == cascade.code and e in lines
-            for lines in [faults.Reported([cascade])]
-            for e in events
-        )
+        and any(e.fields.get("code") == cascade.code and e in lines for lines in [Reported([cascade])] for e in events)
         for cascade in faults.of_proc(job, proc)
     )
