@@ -1,4 +1,4 @@
-/* A compiled catalogue: messages, and two tries of their patterns. */
+/* A compiled catalogue: messages, and the tries of their patterns. */
 #ifndef LOGSCAN_CATALOGUE_H
 #define LOGSCAN_CATALOGUE_H
 
@@ -16,7 +16,7 @@ enum { LS_FIELDS = 64, LS_CAPTURES = 64, LS_KEYS = 4, LS_NAME = 64 };
 enum ls_type { LS_BLANKS, LS_UINT, LS_INT, LS_HEX, LS_PTR, LS_FLOAT, LS_ADDR, LS_WORD, LS_STR, LS_REST, LS_TYPES };
 
 enum ls_level { LS_LEVEL_NONE, LS_VERSION, LS_WARN, LS_INFO, LS_ABORT, LS_TRACE, LS_CALL };
-enum ls_where { LS_WHERE_NCCL, LS_WHERE_LINE };
+enum ls_where { LS_WHERE_NCCL, LS_WHERE_LINE, LS_WHERE_OTHER, LS_WHERES };
 enum ls_keep { LS_KEEP_COUNT, LS_KEEP_DISTINCT, LS_KEEP_ALL, LS_KEEP_LATEST };
 
 enum ls_role {
@@ -145,7 +145,7 @@ struct ls_trie {
 struct ls_catalogue {
     LS_VEC(struct ls_message) messages;
     LS_VEC(struct ls_pattern) patterns;
-    struct ls_trie tries[2];          /* by ls_where */
+    struct ls_trie tries[LS_WHERES];  /* by ls_where */
     LS_VEC(unsigned char *) literals; /* owned bytes */
     LS_VEC(struct ls_token) tokens;
     LS_VEC(unsigned char) token_bytes;

@@ -17,7 +17,9 @@ static void outside(struct ls_scan *scan, const struct ls_record *at, const char
                             .device = INT32_MIN,
                             .repeated = at->repeated};
     bool found = whole ? ls_match_outside(scan, &rec, s, n) : ls_match_inside(scan, &rec, s, n);
-    if (whole && !found) scan->totals.other++;
+    if (!whole || found) return;
+    scan->totals.other++;
+    ls_match_other(scan, &rec, s, n);
 }
 
 static void touch(struct ls_scan *scan, const struct ls_record *rec)
@@ -476,6 +478,7 @@ void ls_end_file(ls_scan *scan, uint32_t file)
     struct ls_file *f = &scan->files.at[file];
     if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
     end_torn(scan, f);
+    ls_end_wrapped(scan, &f->wrapped);
     f->carried = 0;
     f->skipping = false;
     free(f->carry);

@@ -247,7 +247,7 @@ int ls_catalogue_finish(ls_catalogue *cat);
 /* Match one text without a scan: the message index or -1, -2 for a torn one. The arrays have one element per field,
  * present two words: fields, and which of them are texts. span takes where the match starts and ends; it may be NULL.
  */
-int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
+int ls_match_text(const ls_catalogue *cat, int where, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths, uint32_t *span);
 
 /* Match one text that an earlier one predicts, as ls_match_text; -1 means nothing. */

@@ -357,18 +357,18 @@ void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint6
     }
 }
 
-int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
+int ls_match_text(const ls_catalogue *cat, int where, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths, uint32_t *span)
 {
     struct ls_match m;
     bool found = false;
     size_t at = 0;
-    if (!line)
+    if (where == LS_WHERE_NCCL)
         found = ls_match(cat, LS_WHERE_NCCL, text, n, false, &m);
     else
-        for (; at < n && !found; at++) found = ls_match(cat, LS_WHERE_LINE, text + at, n - at, true, &m);
-    if (!found) return !line && m.torn ? -2 : -1;
-    if (line) at--;
+        for (; at < n && !found; at++) found = ls_match(cat, where, text + at, n - at, true, &m);
+    if (!found) return where == LS_WHERE_NCCL && m.torn ? -2 : -1;
+    if (where != LS_WHERE_NCCL) at--;
     ls_show_match(&m, at, present, values, starts, lengths);
     if (span) {
         span[0] = (uint32_t)at;

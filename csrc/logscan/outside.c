@@ -68,6 +68,49 @@ bool ls_match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s,
     return pass_on(scan, rec, s, n, true, &open);
 }
 
+static void match_other(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    const struct ls_trie *t = &scan->cat->tries[LS_WHERE_OTHER];
+    struct ls_match m;
+    for (uint32_t i = 0, budget = BUDGET; i + 1 < n && budget; i++) {
+        if (!ls_may_start(t, s, i, n)) continue;
+        budget--;
+        if (!ls_match(scan->cat, LS_WHERE_OTHER, s + i, n - i, true, &m) || m.end == 0) continue;
+        if (i) set_head(scan, rec, s, i);
+        rec->level = m.message->level;
+        ls_on_match(scan, rec, &m);
+        scan->totals.matched--; /* such a line is not understood */
+        return;
+    }
+}
+
+void ls_match_other(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    struct ls_wrapped *w = &scan->files.at[rec->ref.file].wrapped;
+    if (!w->n) {
+        match_other(scan, rec, s, n);
+    } else if (w->ref.line == rec->ref.line && n <= LS_WRAP_MAX) {
+        if (!w->line) w->line = ls_realloc(NULL, LS_WRAP_MAX);
+        memcpy(w->line, s, n);
+        w->line_n = n;
+        w->stream = rec->stream;
+    }
+}
+
+void ls_end_wrapped(struct ls_scan *scan, struct ls_wrapped *w)
+{
+    struct ls_record rec = {.ref = w->ref,
+                            .stream = w->stream,
+                            .proc = -1,
+                            .thread = -1,
+                            .tag = w->tag,
+                            .device = INT32_MIN,
+                            .repeated = 1};
+    uint32_t n = w->line_n;
+    w->n = w->line_n = 0;
+    if (n) match_other(scan, &rec, w->line, n);
+}
+
 static struct look look_at(const struct ls_scan *scan, const char *s, uint32_t n, uint32_t before)
 {
     const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
@@ -94,7 +137,7 @@ static void begin(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_re
     struct ls_record head = *rec;
     uint32_t len = n - at;
     set_head(scan, &head, s, at);
-    w->n = w->lines = 0;
+    w->n = w->lines = w->line_n = 0;
     if (len + head.time_len > LS_WRAP_MAX) return;
     if (!w->text) w->text = ls_realloc(NULL, LS_WRAP_MAX);
     memcpy(w->text, s + at, len);
@@ -141,7 +184,7 @@ static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_rec
 {
     uint32_t room = LS_WRAP_MAX - w->time_len, before = w->n, open = 0, depth = 0;
     if (w->lines >= LS_WRAP_LINES || before + 1 + n > room) {
-        w->n = 0;
+        ls_end_wrapped(scan, w);
         return false;
     }
     for (uint32_t blank = 0; blank < 2; blank++) {
@@ -156,7 +199,7 @@ static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_rec
             whole.time = w->text + w->time;
             whole.time_len = w->time_len;
             pass_on(scan, &whole, w->text, len, false, &open);
-            w->n = 0;
+            w->n = w->line_n = 0;
             if (open < len) { /* the end of the last line may be the start of another wrapped text */
                 memmove(w->text, w->text + open, len - open);
                 w->n = len - open;
@@ -170,7 +213,7 @@ static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_rec
             w->n = len;
         }
     }
-    if (!depth) w->n = 0;
+    if (!depth) ls_end_wrapped(scan, w);
     if (w->n == before + n) memmove(w->text + before, s, n);
     w->lines++;
     return false;
@@ -209,14 +252,14 @@ static uint32_t next_part(const char *s, uint32_t from, uint32_t n)
 static bool match_part(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
 {
     struct ls_wrapped *w = &scan->files.at[rec->ref.file].wrapped;
-    if (w->ref.line + w->lines != rec->ref.line) w->n = 0;
+    if (w->n && w->ref.line + w->lines != rec->ref.line) ls_end_wrapped(scan, w);
     if (w->n) {
         /* a line that says something by itself continues nothing */
         if (look_at(scan, s, n, n).match == n) {
             uint32_t at = text_start(scan, w, s, n);
             if (join(scan, w, rec, s + at, n - at)) return true;
         } else
-            w->n = 0;
+            ls_end_wrapped(scan, w);
     }
     uint32_t open;
     bool joined = w->n != 0, found = pass_on(scan, rec, s, n, true, &open);
@@ -232,7 +275,7 @@ bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s
     for (uint32_t at = end; at < n; at = end) {
         struct ls_record part = first;
         end = next_part(s, at, n);
-        scan->files.at[rec->ref.file].wrapped.n = 0;
+        ls_end_wrapped(scan, &scan->files.at[rec->ref.file].wrapped);
         found |= match_part(scan, &part, s + at, end - at);
     }
     return found;

@@ -58,15 +58,14 @@ static uint32_t new_node(struct ls_trie *t)
 ls_catalogue *ls_catalogue_new(void)
 {
     struct ls_catalogue *cat = ls_zalloc(sizeof *cat);
-    new_node(&cat->tries[0]);
-    new_node(&cat->tries[1]);
+    for (int i = 0; i < LS_WHERES; i++) new_node(&cat->tries[i]);
     return cat;
 }
 
 void ls_catalogue_free(ls_catalogue *cat)
 {
     if (!cat) return;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < LS_WHERES; i++) {
         struct ls_trie *t = &cat->tries[i];
         for (uint32_t k = 0; k < t->nodes.n; k++) {
             free(t->nodes.at[k].lits);
@@ -372,10 +371,10 @@ int ls_catalogue_finish(ls_catalogue *cat)
             if (!text && m->type[pat->slot[k]] == LS_FLOAT && pat->type[k] != LS_FLOAT) pat->widened = true;
         }
     }
-    freeze(&cat->tries[0]);
-    freeze(&cat->tries[1]);
+    for (int i = 0; i < LS_WHERES; i++) freeze(&cat->tries[i]);
     ls_lay_out(cat, &cat->tries[LS_WHERE_NCCL]);
     ls_find_starts(&cat->tries[LS_WHERE_LINE]);
+    ls_find_starts(&cat->tries[LS_WHERE_OTHER]);
     cat->finished = true;
     return 0;
 }

@@ -40,6 +40,7 @@ void ls_scan_free(ls_scan *scan)
     for (uint32_t i = 0; i < scan->files.n; i++) {
         free(scan->files.at[i].carry);
         free(scan->files.at[i].wrapped.text);
+        free(scan->files.at[i].wrapped.line);
         free(scan->files.at[i].torn);
     }
     forget(scan);

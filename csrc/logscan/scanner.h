@@ -27,6 +27,8 @@ struct ls_wrapped {
     int32_t tag;
     uint32_t time, time_len; /* in text, behind the n bytes */
     ls_ref ref;
+    char *line; /* the whole first line, if nothing in it is known: LS_WRAP_MAX bytes */
+    uint32_t line_n, stream;
 };
 
 struct ls_torn;
@@ -199,6 +201,11 @@ bool ls_json_rank(const char *s, uint32_t n, uint32_t *at, uint32_t *len);
 bool ls_match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
 /* As ls_match_inside, of a whole line: it may continue the one before. */
 bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
+/* A line of which no other pattern knows a part: whether it speaks of an error. If a wrapped text begins in it, that
+ * waits for the lines below. */
+void ls_match_other(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
+/* Nothing completes the wrapped text: its first line is one that nothing else knows. */
+void ls_end_wrapped(struct ls_scan *scan, struct ls_wrapped *w);
 
 /* events.c */
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m);

@@ -16,6 +16,7 @@ __all__ = [
     "KEEPS",
     "LEVELS",
     "ROLES",
+    "WHERES",
     "Message",
     "Phrase",
     "Sample",
@@ -28,7 +29,7 @@ Value = int | float | str
 
 LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL")
 KEEPS = ("count", "distinct", "all", "latest")
-WHERES = ("nccl", "line")
+WHERES = ("nccl", "line", "other")
 
 # Fields that a message of this role must have; csrc/logscan/pattern.c lists the optional ones.
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -94,7 +95,7 @@ class Message:
     """A log message: its patterns, who prints it, what it means, and what a scan does with it.
 
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
-    ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct``,
+    ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix) or ``other`` (anywhere in a line that no other entry knows). ``keep`` is ``all``, ``distinct``,
     ``latest`` or ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
     of the process with the line's ``pid``. ``early`` lines show device 0, because no
     device is selected when they are written. ``repairs`` names messages about failures that this line ends.

@@ -22,6 +22,7 @@ from psmkit.catalogue.entries import (
     KEEPS,
     LEVELS,
     ROLES,
+    WHERES,
     Message,
     Phrase,
     Value,
@@ -144,12 +145,12 @@ class Catalogue:
 
     def cut(self, text: str) -> bool:
         """Whether a NCCL message ends in the middle of a pattern, so that its end is lost."""
-        return self._matched(text.encode(), False).number == _TORN
+        return self._matched(text.encode(), "nccl").number == _TORN
 
     def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
         """The entry that matches a message (for ``nccl``, without its prefix) or a line, and its fields. None: no entry matches."""
         data = text.encode() if isinstance(text, str) else text
-        found = self._matched(data, where == "line")
+        found = self._matched(data, where)
         if found.number < 0:
             return None
         fields: dict[str, Value] = dict(self.compiled[found.number].constants)
@@ -163,7 +164,7 @@ class Catalogue:
     def places(self, text: str, *, where: str = "nccl") -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
         """Where in a message or a line an entry matches, and where its fields are, as offsets of characters. None: no entry matches."""
         data = text.encode("utf-8", "replace")
-        found = self._matched(data, where == "line")
+        found = self._matched(data, where)
         if found.number < 0:
             return None
 
@@ -172,10 +173,12 @@ class Catalogue:
 
         return characters(found.span), sorted(map(characters, found.fields.values()))
 
-    def _matched(self, data: bytes, line: bool) -> _Matched:
+    def _matched(self, data: bytes, where: str) -> _Matched:
         present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
         starts, lengths, span = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]"), ffi.new("uint32_t[2]")
-        number = lib.ls_match_text(self.native, line, data, len(data), present, values, starts, lengths, span)
+        number = lib.ls_match_text(
+            self.native, WHERES.index(where), data, len(data), present, values, starts, lengths, span
+        )
         if number < 0:
             return _Matched(number, (0, 0), {}, values, 0)
         known = {i: (starts[i], starts[i] + lengths[i]) for i in range(len(self.fields[number])) if present[0] >> i & 1}
@@ -203,7 +206,7 @@ def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> N
 
     lib.ls_catalogue_message(
         cat,
-        message.where == "line",
+        WHERES.index(message.where),
         LEVELS.index(message.level),
         KEEPS.index(message.keep),
         (message.role or "").encode(),

@@ -35,6 +35,10 @@ _BLOCK = (
     "launch.elastic.worker",
 )
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
+#: A library prints an error so many lines above the exception; so many characters identify its text.
+_ABOVE, _SAME = 10, 40
+#: mpirun prints the exit code of a process so many lines from its name.
+_BESIDE = 2
 #: So much of the text of a C++ exception is shown.
 _LONGEST = 140
 # Ray's report of how a worker ended has few sentences, and then one that lists causes.
@@ -406,6 +410,12 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
         death.root = True
         death.exited(fields.get("exitcode"))
         return death if death.signal is not None or death.code else None
+    if name == "launch.mpi.nonzero":
+        codes = [e for e in job.events("launch.mpi.exitcode") if e.stream == event.stream]
+        if any(abs(e.ref.seq - event.ref.seq) <= _BESIDE for e in codes) or not _first_of_mpi(job, event, death):
+            return None
+        death.root, death.where = True, "its launcher names it as the first that ended with a non-zero status"
+        return death
     if name == "launch.ray.worker_died":
         if "INTENDED" in str(fields.get("exit", "")):
             return None
@@ -450,7 +460,7 @@ def _first_of_mpi(job: Job, event: Event, death: Death) -> bool:
     if any(_gpus(e) != 1 for e in job.events("nccltests.header")):
         return False
     named = [e for e in job.events("launch.mpi.nonzero") if e.stream == event.stream]
-    near = [e for e in named if abs(e.ref.seq - event.ref.seq) <= 2]
+    near = [e for e in named if abs(e.ref.seq - event.ref.seq) <= _BESIDE]
     if not near:
         return False
     rank, local = near[0].fields.get("rank"), near[0].fields.get("local_rank")
@@ -491,6 +501,7 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         )
         if name == "sys.terminate" and (said := _what(job, event)):
             death.where = f"{told}: {short(said, _LONGEST)}" if told is not None else short(said, _LONGEST)
+            death.pid = _printed_above(job, event, said)
             death.by_peer = lines.catalogue(job).phrase("a connection broke", said) is not None
         if name == "sys.assert":
             death.where = f"assertion {death.where} failed in {_name_of_function(str(fields.get('fn')))}"
@@ -506,7 +517,7 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = _named_signal(_line(job, event))
     else:
         return None
-    if death.pid is None and event.tag and not name.startswith("sys.shell."):
+    if death.pid is None and not name.startswith("sys.shell."):
         death.pid, death.host = process_of_tags(_line(job, event))
     death.rank = outside.global_rank(job, event)
     return death
@@ -521,6 +532,16 @@ def _what(job: Job, event: Event) -> str:
     """The reason below a C++ exception."""
     below = lines.below(job, event.ref)
     return "".join(e.text for e in job.quotes.of(below)).partition("what():")[2].strip()
+
+
+def _printed_above(job: Job, event: Event, said: str) -> int | None:
+    """The process that printed the text of the exception above it, in an error of a library whose lines name their process."""
+    for above in job.events("other.error"):
+        if above.stream == event.stream and 0 < event.ref.seq - above.ref.seq <= _ABOVE:
+            line = _line(job, above)
+            if said[:_SAME] in line:
+                return process_of_tags(line)[0]
+    return None
 
 
 def _line(job: Job, event: Event) -> str:

@@ -81,6 +81,8 @@ _OUTSIDE = (
         "serving.",
         "mooncake.",
         "nvshmem.",
+        "other.error",
+        "other.failed",
     ),
 )
 # This many lines of a process after an exception show that it continued.

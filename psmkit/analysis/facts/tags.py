@@ -77,7 +77,7 @@ INSIDE = (
     _form("horovodrun", rf"\[(?P<rank>{_N})\]<std(?:out|err)>:"),
     _form(
         "SGLang",
-        r"\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
+        r"\[(?:(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
         rf" TP(?P<rank>{_N})(?: EP\d+)?\] ",
     ),
     _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
@@ -93,6 +93,14 @@ INSIDE = (
 )
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
 ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")
+#: The process in the head that a library gives to its own lines. glog prints the id of a thread, which is that of the process for its first thread.
+HEADS = (
+    _form("glog", rf"(?<![\w.])[IWEF](?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
+    _form("Open MPI and PMIx", rf"^\[(?P<host>[A-Za-z][\w.-]*?)[:.](?P<pid>{_N})\] "),
+    _form("oneCCL", rf"^\d{{4}}:\d\d:\d\d-\d\d:\d\d:\d\d:\((?P<pid>{_N})\) \|"),
+    _form("Neuron", rf"^\d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}):\d+ "),
+    _form("UCX", rf"^\[\d+\.\d+\] \[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}):\d+(?::\d+)?\]"),
+)
 _OUTPUTS = ("<stdout>:", "<stderr>:", ":")
 
 
@@ -131,9 +139,12 @@ def _before(tag: str) -> Mapping[str, int]:
 
 
 def process_of_tags(text: str) -> tuple[int | None, str | None]:
-    """The process id and the host in the last tag of Ray or vLLM in a line: it stands next to the process's own words."""
+    """The process id and the host in the last tag of Ray or vLLM in a line, which stands next to the process's own words, or in the head of a library."""
     found = list(ACTOR.text.finditer(text))
-    return (int(found[-1]["pid"]), found[-1]["host"]) if found else (None, None)
+    if not found:
+        found = [m for form in HEADS if (m := form.text.search(text)) is not None][:1]
+    parts = found[-1].groupdict() if found else {}
+    return int(parts["pid"]) if parts else None, parts.get("host")
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:

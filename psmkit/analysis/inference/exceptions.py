@@ -25,6 +25,7 @@ __all__ = [
     "raised",
     "shown_below",
     "thrower",
+    "thrown",
     "told",
     "uncaught",
     "unfinished",
@@ -35,7 +36,7 @@ __all__ = [
 _STACK_LINES = 400
 _LONGEST = 160
 # Below the last frame of a traceback stand its code, perhaps marks under it, and the exception.
-_FRAME_LINES = 3
+_FRAME_LINES = 6
 # What may end a traceback, or be printed by a program that goes on.
 _TEXTS = (
     "sys.python.exception",
@@ -64,6 +65,10 @@ _WRAPPERS = frozenset(
 )
 # What stands before the name of a call in a line of Python.
 _BEFORE_CALL = re.compile(r"[^\w.]+")
+# The last line of a traceback: the type of the exception, perhaps with a message.
+_THROWN = re.compile(
+    r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Failure|Failed|Expired|Exit|Abort|Aborted|Interrupt|Closed)(?:: .*)?"
+)
 # Ray prints equal lines of several processes once, with the tag of one of them.
 _FOLDED = "x across cluster]"
 
@@ -94,6 +99,20 @@ def _raised(job: Job) -> dict[int | None, dict[int | None, Raised]]:
     return {}
 
 
+@once
+def _exceptions(job: Job) -> Sequence[Event]:
+    """The lines that end tracebacks, in reading order: those of types that the catalogue knows, and others of the same form below a stack."""
+    found = [*job.events("sys.python.exception", "sys.python.memory"), *thrown(job)]
+    return sorted(found, key=lambda e: (e.stream, e.ref.seq, e.ref))
+
+
+@once
+def thrown(job: Job) -> Sequence[Event]:
+    """The exceptions of types that the catalogue does not know: they stand below a frame."""
+    near = [e for e in job.events("other.error", "other.failed") if _frame(job, e) is not None]
+    return [e for e in near if _THROWN.fullmatch(without_tag("".join(q.text for q in job.quotes.of(e.ref)), e.tag))]
+
+
 def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
     heads = _places(job, run, "sys.python.traceback")
     blocks = _places(job, run, "launch.elastic.rank")
@@ -101,7 +120,9 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
     children = _places(job, run, "launch.ended.spawn.raised")
     out: dict[int | None, Raised] = {}
     names = told(job)
-    for event in job.events("sys.python.exception", "sys.python.memory", *names):
+    for event in sorted(
+        [*_exceptions(job), *(job.events(*names) if names else ())], key=lambda e: (e.stream, e.ref.seq, e.ref)
+    ):
         if job.run_of_event(event) != run:
             continue
         if event.name in names:
@@ -175,7 +196,19 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     hosts = {host for each in found.values() for host in each} - {None}
     if found:
         return [Named(host=next(iter(hosts), None), pid=next(iter(found)))] if len(found) == 1 >= len(hosts) else []
-    return named_by_engine(job, run)
+    return _failed_task(job, run) or named_by_engine(job, run)
+
+
+def _failed_task(job: Job, run: int | None) -> list[Named]:
+    """The only process of which Ray reports that a task failed: it may print the exception above the report."""
+    tasks = [e for at in _tasks(job).values() for e in at if job.run_of_event(e) == run]
+    found = {(e.fields.get("pid"), e.fields.get("host")) for e in tasks}
+    pid, host = next(iter(found), (None, None))
+    return (
+        [Named(host=str(host) if host is not None else None, pid=pid)]
+        if len(found) == 1 and isinstance(pid, int)
+        else []
+    )
 
 
 def named_by_engine(job: Job, run: int | None) -> list[Named]:
@@ -194,7 +227,7 @@ def named_by_engine(job: Job, run: int | None) -> list[Named]:
 def _tasks(job: Job) -> dict[tuple[int, str | None], list[Event]]:
     """Ray's reports of exceptions, by stream and tag."""
     out: dict[tuple[int, str | None], list[Event]] = {}
-    for event in job.events("launch.ray.task_error"):
+    for event in job.events("launch.ray.task_error", "launch.ray.unhandled"):
         out.setdefault((event.stream, event.tag), []).append(event)
     return out
 
@@ -204,7 +237,7 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
     causes = {id(item.event) for rank, item in raised(job, run).items() if rank is not None}
     heads = _places(job, run, "sys.python.traceback")
     out: list[Raised] = []
-    for event in job.events("sys.python.exception", "sys.python.memory"):
+    for event in _exceptions(job):
         if job.run_of_event(event) != run or id(event) in causes or endings.stopped(job, event):
             continue
         text = _text(job, event)
@@ -219,7 +252,7 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
     """The heads of tracebacks at the end of a stream whose exception is not in the input."""
     heads = [e for e in job.events("sys.python.traceback") if job.run_of_event(e) == run]
     later: dict[int, int] = {}
-    for event in job.events(*_TEXTS):
+    for event in (*job.events(*_TEXTS), *thrown(job)):
         later[event.stream] = max(later.get(event.stream, -1), (event.last or event.ref).seq)
     for process in job.scan.processes:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
@@ -256,13 +289,15 @@ def _of_launcher(job: Job, head: Event) -> bool:
 def untold(job: Job, run: int | None) -> list[Event]:
     """Ray's reports of an exception below which the log does not show its text."""
     last = {e.stream: e.ref.seq for e in job.events("sys.python.exception", "sys.python.memory", "sys.cuda.", "torch.")}
-    tasks = [e for e in job.events("launch.ray.task_error") if job.run_of_event(e) == run]
+    tasks = [e for e in job.events("launch.ray.task_error", "launch.ray.unhandled") if job.run_of_event(e) == run]
     return [e for e in tasks if e.ref.seq > last.get(e.stream, -1) and not endings.stopped(job, e)]
 
 
 def headless(job: Job, run: int | None) -> list[Event]:
     """The frames of Python stacks in streams that show neither the head of a traceback nor an exception: both ends are cut off."""
-    whole = {e.stream for e in job.events("sys.python.", *_TEXTS)} | {p.stream for p in job.scan.processes}
+    whole = {e.stream for e in (*job.events("sys.python.", *_TEXTS), *thrown(job))} | {
+        p.stream for p in job.scan.processes
+    }
     return [e for e in job.events("python.frame") if job.run_of_event(e) == run and e.stream not in whole]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag
@@ -29,6 +29,7 @@ from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER
 __all__ = ["find"]
 
 _MOST_REASONS = 3
+_MOST_HOSTS = 4
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
@@ -125,6 +126,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
                 confidence=0.7,
                 refs=[origins[0].events[0].ref],
                 ranks=[d.rank for d in origins if d.rank is not None],
+                stage=ENDED_BY_LAUNCHER,
             )
         )
         return out
@@ -154,11 +156,15 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     elastic = deaths[0].events[0].name.startswith("launch.elastic.")
     ranks = [d.rank for d in deaths if d.rank is not None]
     how = manner(deaths[0])
+    hosts = sorted({d.host for d in deaths if d.host is not None})
+    who = (
+        ranks_text(ranks) if ranks else f"processes on {joined(hosts[:_MOST_HOSTS])}" if hosts else "several processes"
+    )
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{ranks_text(ranks)} {how.replace('was ', 'were ', 1) if len(deaths) > 1 else how}, and the log does not show which rank failed first",
+        title=f"{who} {how.replace('was ', 'were ', 1) if len(deaths) > 1 else how}, and the log does not show which {'rank' if ranks else 'one'} failed first",
         confidence=0.8,
         explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
         if elastic

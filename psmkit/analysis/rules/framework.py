@@ -10,6 +10,7 @@ from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.last_errors import LastError, last_errors
 from psmkit.analysis.registry import rule
@@ -61,7 +62,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     replicas = sorted(r for r in found if isinstance(r, int))
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = outside.tagged_process(job, events) if not ranks and not peer else []
+    tagged = (outside.tagged_process(job, events) or thrower(job, run, events)) if not ranks and not peer else []
     if len(replicas) == 1 and not tagged and not peer:
         tagged = [Named(replicas[0], basis=f"{ASSUMED}replica of XLA")]
     who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
@@ -69,7 +70,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
     if known is not None:
-        own = known.blames == "self" and len(ranks) == 1
+        # a member of a group can repeat a warning about two others
+        pair = {n.rank for n in last[0].peers}
+        own = known.blames == "self" and len(ranks) == 1 and (not pair or ranks[0] in pair)
         code = last[0].code
     else:
         own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)

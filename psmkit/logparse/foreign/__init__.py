@@ -43,6 +43,8 @@ MAX_BYTES = 128 << 20
 
 # Lines that identify a log, whatever else is in the file.
 _LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]")
+# A line of a log, which no tool prints among stacks: a program may put the stacks of its processes into its log.
+_STAMPED = re.compile(rb"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.MULTILINE)
 _FLIGHT = (
     b'"pg_config"',
     b'"pg_status"',
@@ -100,6 +102,8 @@ def sniff(head: bytes) -> str | None:
         return None
     if any(pattern.search(text) for pattern in _RAS_TEXT):
         return "ras-text"
+    if _STAMPED.search(text):
+        return None
     if any(pattern.search(text) for pattern in _PYSPY):
         return "py-spy"
     if any(pattern.search(text) for pattern in _GDB):

@@ -1,0 +1,165 @@
+"""Errors in words that the catalogue does not know: what programs and libraries say that psmkit has never seen.
+
+Such a line is quoted, never interpreted. It decides only where nothing else explains how a log ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.tags import rank_in_line, without_tag
+from psmkit.logparse.types import Event
+from psmkit.model import Named
+
+__all__ = ["at_the_end", "first_of", "named", "rank_of", "stated_below", "words"]
+
+_FAILED = "other.failed"
+#: Exceptions count, too: some stand alone, without a stack.
+_ERRORS = ("other.error", "sys.python.exception", "sys.python.memory", "launch.subprocess.failed")
+#: So many lines between two errors, or below the last one, belong to the same end of a log; fewer where words alone tell of a failure.
+_NEAR, _CLOSE = 30, 6
+#: The rank that a program states before its message, as in `| rank 3 |` or `rank=3`.
+_OWN_RANK = re.compile(r"\brank[ =:_]{0,2}(\d{1,9})\b", re.IGNORECASE)
+#: What lines state of themselves, as in `rank:1` and `PID:4711`, and the ranks that they speak of.
+_KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_PID = re.compile(r"\bpid\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
+_BASIS = "the text of the error"
+#: So many lines are read for that; more processes than a few are no culprits.
+_MOST, _FEW, _PARTS = 64, 2, 3
+_LONGEST = 110
+#: What stands before the message of a line: times, levels and names in brackets.
+_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s]+\s*)*")
+_WORD = re.compile(r"\w*$")
+#: An address, or the name of a host where the text calls it one.
+_ADDRESS = re.compile(
+    r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:(?:host|hostname|node) |on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
+)
+_HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
+#: So many lines of a box are read.
+_BOX = 16
+_CONNECTS = re.compile(
+    r"connect|bind|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
+    re.IGNORECASE,
+)
+
+
+def at_the_end(job: Job, run: int | None) -> list[Event]:
+    """The errors with which the files of a run end: below them is no line that the program goes on, and hardly another one."""
+    out: list[Event] = []
+    for events in _by_file(job).get(run, {}).values():
+        out += _last(job, run, events)
+    return out
+
+
+def first_of(job: Job, run: int | None) -> Event | None:
+    """The first line of a run that tells of an error in unknown words; one that names its level before one that only speaks of a failure."""
+    found = [e for events in _by_file(job).get(run, {}).values() for e in events]
+    return next((e for e in found if e.name != _FAILED), found[0] if found else None)
+
+
+def words(job: Job, event: Event) -> str:
+    """What the line says, for a title: without tags and times, or from the words of the error on if it is long."""
+    head, said = _text(job, event)
+    cut = len(head) - len(_WORD.search(head)[0])  # type: ignore[index]  # it matches any text
+    whole = " ".join(_NOISE.sub("", without_tag(head + said, event.tag)).split())
+    text = whole if len(whole) <= _LONGEST else " ".join((head[cut:] + said).split())
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def named(job: Job, events: Sequence[Event]) -> list[Named]:
+    """Who these lines are about, where no tag names a rank: the process that prints the first one, the only address of a failed connection, or the
+    few processes that the lines name.
+    """
+    texts = ["".join(_text(job, e)) for e in events[:_MOST]]
+    process = outside.tagged_process(job, events[:1]) or outside.tagged_process(job, events[:_MOST])
+    for near in (texts[:1], texts):
+        hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)}
+        if len(hosts) == 1:
+            ends = (*process, Named(host=hosts.pop()))
+            return [replace(end, either=True, peer_unnamed=not process) for end in ends]
+    there = [] if process else _hosts_below(job, events[0])
+    if process or len(there) == 1:
+        return process or [Named(host=there[0])]
+    if pids := dict.fromkeys(int(n) for t in texts for n in _PID.findall(t)):
+        return [Named(pid=pid) for pid in pids] if len(pids) <= _FEW else []
+    ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(t))
+    return [Named(rank, basis=_BASIS) for rank in ranks] if len(ranks) <= _FEW else []
+
+
+def stated_below(job: Job, event: Event) -> tuple[int | None, int | None]:
+    """The rank and the process id that the next lines of an error with several lines state, as in ``(PID:4711, RankID:3)``."""
+    ref, text = lines.below(job, event.ref), ""
+    for _ in range(_PARTS):
+        text += "".join(e.text for e in job.quotes.of(ref)) + "\n" if ref is not None else ""
+        ref = lines.below(job, ref) if ref is not None else None
+    ranks, pids = set(_KEYED.findall(text)), set(_PID.findall(text))
+    return int(ranks.pop()) if len(ranks) == 1 else None, int(pids.pop()) if len(pids) == 1 else None
+
+
+def _hosts_below(job: Job, event: Event) -> list[str]:
+    """The host of a box of text, as Open MPI prints it: `Host: node7` on a line below the error."""
+    ref, out = lines.below(job, event.ref), dict[str, None]()
+    for _ in range(_BOX):
+        found = _HOST.fullmatch("".join(e.text for e in job.quotes.of(ref)).strip()) if ref is not None else None
+        if found is not None:
+            out[found[1]] = None
+        ref = lines.below(job, ref) if ref is not None else None
+    return list(out)
+
+
+def rank_of(job: Job, events: Sequence[Event]) -> int | None:
+    """The rank that printed the first of these lines: by its tag, or as the lines state it."""
+    rank = outside.global_rank(job, events[0])
+    if rank is not None:
+        return rank
+    head, said = _text(job, events[0])
+    rank = rank_in_line(head + said)
+    if rank is not None:
+        return rank
+    found = set(_OWN_RANK.findall(head)) or {n for e in events[:_MOST] for n in _KEYED.findall("".join(_text(job, e)))}
+    return int(found.pop()) if len(found) == 1 else None
+
+
+def _text(job: Job, event: Event) -> tuple[str, str]:
+    """The line before the words of the error, and from there on."""
+    line = "".join(e.text for e in job.quotes.of(event.ref))
+    found = lines.catalogue(job).places(line, where="other")
+    at = found[0][0] if found is not None else 0
+    return line[:at], line[at:]
+
+
+@once
+def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
+    """The lines by run and file."""
+    out: dict[int | None, dict[int, list[Event]]] = {}
+    for event in job.events(*_ERRORS, _FAILED):
+        if event.proc < 0:
+            out.setdefault(job.run_of_event(event), {}).setdefault(event.ref.file, []).append(event)
+    return out
+
+
+def _last(job: Job, run: int | None, events: Sequence[Event]) -> Iterator[Event]:
+    """The errors of a file from the last one back, as far as each is near the next."""
+    end = job.scan.files[events[0].ref.file].lines
+    near: list[Event] = []
+    for event in reversed(events):
+        if end - event.ref.line > (_CLOSE if event.name == _FAILED else _NEAR):
+            break
+        end = event.ref.line
+        near.append(event)
+    near = [
+        e
+        for e in reversed(near)
+        if not endings.continued(job, run, e, outside.proc_of_event(job, e)) and not endings.stopped(job, e)
+    ]
+    return iter(near)
