@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from layout import Facts, known_versions, members, newest, record
+from layout import Facts, known_versions, members, newest, parents_of, record
 from rows import BITS, FIELD_TYPES, STATES, short
 
 _PARTS = ("FIELDS", "ARGS")
@@ -14,7 +14,7 @@ _PARTS = ("FIELDS", "ARGS")
 
 def problems(facts: Facts) -> list[str]:
     """All that must be mended before headers can be written. Later checks need what the earlier ones found to be there."""
-    for some in (_unfilled, _types, _names, _kinds, _states, _descriptors, _kept):
+    for some in (_unfilled, _types, _names, _shapes, _kinds, _states, _descriptors, _kept):
         if found := list(dict.fromkeys(some(facts))):
             return found
     return []
@@ -82,13 +82,26 @@ def _names(facts: Facts) -> Iterator[str]:
                 yield f"profiler_{part.lower()}.{name}: {said}; write one of {', '.join(types)}"
 
 
-def _above(kinds: dict[str, Any], name: str) -> set[str]:
-    """The kinds above one, by the newest version."""
+def _shapes(facts: Facts) -> Iterator[str]:
+    """What a kind has is of the right form."""
+    forms = {"asked": list, "parents": dict, "fields": dict, "args": dict, "keeps": dict, "member": str, "row": str}
+    written = {list: "a list, such as []", dict: "an object, such as {}", str: "a name"}
+    for name, kind in facts["profiler_kinds"].items():
+        for key, form in forms.items():
+            if not isinstance(kind.get(key, form()), form):
+                yield f"profiler_kinds.{name}.{key}: {kind[key]!r} is not of its form; write {written[form]}"
+        parents = kind.get("parents", {})
+        for since, some in parents.items() if isinstance(parents, dict) else ():
+            if since not in facts["tables"]["profiler"] or not isinstance(some, list):
+                yield f"profiler_kinds.{name}.parents.{since}: write the number of a version of the table, and a list of kinds"
+
+
+def _above(kinds: dict[str, Any], name: str, version: int) -> set[str]:
+    """The kinds above one."""
     found: set[str] = set()
     todo = [name]
     while todo:
-        parents = kinds[todo.pop()]["parents"]
-        new = set(parents.get("5", parents.get("1", []))) - found
+        new = set(parents_of(kinds[todo.pop()], version)) - found
         found |= new
         todo += new
     return found - {name}
@@ -115,8 +128,9 @@ def _kinds(facts: Facts) -> Iterator[str]:
         for one in sorted(named - set(kinds)):
             whole = False
             yield f"profiler_kinds.{name}: {one} is no kind; write one of profiler_kinds"
+    newest_version = known_versions(facts, "profiler")[-1]
     for name in kinds if whole else ():
-        for above in sorted(_above(kinds, name)):
+        for above in sorted(_above(kinds, name, newest_version)):
             if name not in kinds[above]["asked"]:
                 yield (
                     f"profiler_kinds.{above}.asked: no {name}, which is below it: NCCL starts a kind for those below it;"

@@ -94,6 +94,13 @@ def record(facts: Facts, name: str) -> str:
     return name
 
 
+def parents_of(kind: dict[str, Any], version: int) -> list[str]:
+    """The kinds that may be the parent of a profiler's kind, in a version."""
+    since = [int(first) for first in kind["parents"] if int(first) <= version]
+    found: list[str] = kind["parents"][str(max(since))] if since else []
+    return found
+
+
 def function(text: str) -> tuple[str | None, list[str]]:
     """What a pointer to a function returns, and the types of its parameters; None: the type is not one."""
     found = re.fullmatch(r"(.*?) ?\(\*\)\((.*)\)", text)

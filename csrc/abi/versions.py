@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import rows
-from layout import Facts, Member, function, known_versions, members, newest, numbered, record
+from layout import Facts, Member, function, known_versions, members, newest, numbered, parents_of, record
 from rows import BITS, STATES, short
 
 
@@ -162,14 +162,13 @@ def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
     yield "static const struct kind kinds[EVENT_TYPES] = {"
     for name, kind in kinds.items():
         bit = newest(facts["enums"][BITS])[f"ncclProfile{name}"]
-        parents = kind["parents"]
         asked = _mask([name, *kind["asked"]])
+        parents = ", ".join(f"[{version}] = {_mask(parents_of(kind, version))}" for version in some)
         yield f"    [{bit.bit_length() - 1}] = {{"
         yield f'        .name = "{name}",'
         yield f"        .since = {first_with(facts, some, BITS, f'ncclProfile{name}')},"
         yield f"        .asked = {asked},"
-        yield f"        .parents = {_mask(parents.get('1', []))},"
-        yield f"        .parents_v5 = {_mask(parents.get('5', parents.get('1', [])))},"
+        yield f"        .parents = {{{parents}}},"
         yield "    },"
     yield "};"
     yield "static const struct state states[EVENT_STATES] = {"

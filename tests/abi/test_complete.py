@@ -84,6 +84,8 @@ WRONG: tuple[tuple[Callable[[Facts], Any], str], ...] = (
     (lambda f: lap(f).update(about="?"), 'profiler_kinds.Lap.about: "?" is left'),
     (lambda f: lap(f).pop("asked"), 'profiler_kinds.Lap: no "asked"; write the kinds whose bits make NCCL start this one'),
     (lambda f: lap(f).pop("parents"), 'profiler_kinds.Lap: no "parents"; write from which version on'),
+    (lambda f: lap(f).update(parents=["KernelCh"]), "profiler_kinds.Lap.parents: ['KernelCh'] is not of its form; write an object"),
+    (lambda f: lap(f).update(parents={"200": ["KernelCh"]}), "profiler_kinds.Lap.parents.200: write the number of a version"),
     (lambda f: lap(f).pop("fields"), 'profiler_kinds.Lap: no "fields"; write for each member of its descriptor'),
     (lambda f: lap(f).pop("keeps"), 'profiler_kinds.Lap: no "keeps"; write which member of its row'),
     (lambda f: lap(f).pop("about"), 'profiler_kinds.Lap: no "about"; write what a row'),
