@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
 
-__all__ = ["PAYLOAD", "Address", "Counters", "MessageType", "Operation", "Settings", "ShareKind", "ZeroCopy"]
+__all__ = ["PAYLOAD", "Address", "Counters", "MessageType", "Number", "Operation", "Settings", "ShareKind", "ZeroCopy"]
 
 #: Bytes of a request, or of a response, at most.
 PAYLOAD = int(lib.PSM_PROXY_PAYLOAD)
@@ -115,6 +115,19 @@ class Settings:
         return record
 
 
+class Number:
+    """A number of a shareable struct, by the name of its member."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, record: Shareable, _owner: type) -> int:
+        return int(getattr(record._c, self._name))
+
+
 class Shareable:
     """A struct that ranks send each other, as bytes: fixed width, no pointer, no handle, no descriptor.
 
@@ -156,15 +169,8 @@ class Address(Shareable):
     __slots__ = ()
     _type = "struct psmProxyAddress"
 
-    @property
-    def rank(self) -> int:
-        """The rank that it is of."""
-        return int(self._c.rank)
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return int(self._c.pid)
+    rank = Number("The rank that it is of.")
+    pid = Number("Its process.")
 
     @property
     def service(self) -> str:
