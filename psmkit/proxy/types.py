@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
@@ -116,16 +116,20 @@ class Settings:
 
 
 class Number:
-    """A number of a shareable struct, by the name of its member."""
+    """A number of a C struct: the member of this name, or of another one."""
 
-    def __init__(self, doc: str) -> None:
+    def __init__(self, doc: str, member: str | None = None) -> None:
         self.__doc__ = doc
+        self._member = member
 
     def __set_name__(self, _owner: type, name: str) -> None:
-        self._name = name
+        self._member = self._member or name
 
-    def __get__(self, record: Shareable, _owner: type) -> int:
-        return int(getattr(record._c, self._name))
+    def __get__(self, record: Any, _owner: type) -> int:
+        return int(getattr(record._c, str(self._member)))
+
+    def __set__(self, record: Any, value: int) -> Never:
+        raise AttributeError(f"{self._member} is read-only")
 
 
 class Shareable:
