@@ -118,8 +118,8 @@ def test_a_command_is_a_module(tree: Tree) -> None:
 def test_a_finding_is_an_entry_of_its_family_and_a_module(tree: Tree) -> None:
     codes = tree.root / "psmkit/model/codes/surroundings.py"
     entry = (
-        '    Code(\n        code="PSM699",\n        title="recipe",\n        family=Family.SETTINGS,\n'
-        "        severity=Severity.ERROR,\n        effect=Effect.FAILS,\n"
+        '    Code(\n        code="PSM699",\n        title="recipe",\n'
+        "        effect=Effect.FAILS,\n"
         '        meaning="A finding of a test.",\n        next_step="Nothing.",\n    ),\n'
     )
     head, start, rest = codes.read_text("utf-8").partition("TABLE = (\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.analysis import analyze
-from psmkit.model import Finding, Severity
+from tests.analysis.texts import first_error
 
 _AT = "n0:70:71 [0] "
 _CONNECT = (
@@ -71,11 +71,6 @@ _ODD = "\n" + _AT + "graph/odd.cc:12 NCCL WARN Something odd was found\n" + _AT 
 _ROUTES = ("firewall", "routing")
 
 
-def _first(tmp_path: Path, log: str) -> Finding:
-    (tmp_path / "job.log").write_text(log)
-    return next(f for f in analyze([str(tmp_path / "job.log")]).findings if f.severity is Severity.ERROR)
-
-
 @pytest.mark.parametrize(
     ("log", "words", "not_words"),
     [
@@ -111,16 +106,16 @@ def _first(tmp_path: Path, log: str) -> Finding:
 def test_advice_fits_the_reason_of_the_line(
     tmp_path: Path, log: str, words: tuple[str, ...], not_words: tuple[str, ...]
 ) -> None:
-    step = _first(tmp_path, log).next_step
+    step = first_error(tmp_path, log).next_step
     assert all(word in step for word in words), step
     assert not any(word in step for word in not_words), step
 
 
 def test_earlier_warning_of_the_process_is_worth_reading(tmp_path: Path) -> None:
     earlier = _AT + "misc/param.cc:12 NCCL WARN Something odd comes first\n" + _AT + "NCCL INFO Using network Socket\n"
-    assert "just before it" in _first(tmp_path, earlier + _ODD).next_step
+    assert "just before it" in first_error(tmp_path, earlier + _ODD).next_step
     # a warning of another process does not count
-    assert "no other warning" in _first(tmp_path, earlier.replace("n0:70", "n1:90") + _ODD).next_step
+    assert "no other warning" in first_error(tmp_path, earlier.replace("n0:70", "n1:90") + _ODD).next_step
 
 
 def test_unanswered_ucx_request_names_one_end_of_a_connection(tmp_path: Path) -> None:

@@ -57,17 +57,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     last = last_errors(job, run)
     events = [*(item.head for item in last[:1] if item.head not in events), *events]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
-    found = {e.fields.get("replica") for e in events} if not ranks else set()
-    replicas = sorted(r for r in found if isinstance(r, int))
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = outside.tagged_process(job, events) if not ranks and not peer else []
-    if len(replicas) == 1 and not tagged and not peer:
-        tagged = [Named(replicas[0], basis=f"{ASSUMED}replica of XLA")]
-    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
-    inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
-    if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
-        who += f" (rank {next(iter(inside))} of its process group)"
+    tagged = _tagged(job, events) if not ranks and not peer else []
     if known is not None:
         own = known.blames == "self" and len(ranks) == 1
         code = last[0].code
@@ -92,7 +84,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework} on {who}: {_plain(told)}",
+            title=f"NCCL returned an error to {framework} on {_who(events, ranks, tagged)}: {_plain(told)}",
             severity=Severity.ERROR,
             confidence=0.7,
             explanation=why,
@@ -106,6 +98,22 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _tagged(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The process that a tag of these lines names, or else the only replica of XLA in them."""
+    replicas = {r for e in events if isinstance(r := e.fields.get("replica"), int)}
+    only = [Named(r, basis=f"{ASSUMED}replica of XLA") for r in replicas] if len(replicas) == 1 else []
+    return outside.tagged_process(job, events) or only
+
+
+def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:
+    """Whose error this is, for the title."""
+    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
+    inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
+    if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
+        who += f" (rank {next(iter(inside))} of its process group)"
+    return who
 
 
 @once

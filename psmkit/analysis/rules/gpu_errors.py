@@ -158,19 +158,23 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 stage="error",
             )
         )
-    for event in job.events("sys.kernel.gpu_lost"):
-        if job.run_of_event(event) == run and not any(number in gpus.HARD_XIDS for _, number in seen):
-            out.append(
-                new_finding(
-                    job,
-                    "PSM405",
-                    run=run,
-                    title=f"{f'the GPU at {lost}' if (lost := event.fields.get('bus')) is not None else 'a GPU'} fell off the PCI bus",
-                    confidence=0.8,
-                    explanation="The driver cannot reach this GPU. Work on it fails or never ends.",
-                    next_step=_DRAIN,
-                    refs=[event.ref],
-                    stage="error",
-                )
-            )
-    return out
+    return out if any(number in gpus.HARD_XIDS for _, number in seen) else [*out, *_lost(job, run)]
+
+
+def _lost(job: Job, run: int | None) -> list[Finding]:
+    """The GPUs that the driver cannot reach, where no Xid says so."""
+    return [
+        new_finding(
+            job,
+            "PSM405",
+            run=run,
+            title=f"{f'the GPU at {lost}' if (lost := event.fields.get('bus')) is not None else 'a GPU'} fell off the PCI bus",
+            confidence=0.8,
+            explanation="The driver cannot reach this GPU. Work on it fails or never ends.",
+            next_step=_DRAIN,
+            refs=[event.ref],
+            stage="error",
+        )
+        for event in job.events("sys.kernel.gpu_lost")
+        if job.run_of_event(event) == run
+    ]
