@@ -97,7 +97,7 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
                 job,
                 "PSM503" if full else "PSM402",
                 run=run,
-                title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
+                title=f"a data loader worker of {who} died: {how}" + (" (/dev/shm may be full)" if full else ""),
                 confidence=0.85,
                 explanation="The rank stops when its worker dies."
                 + _peers_wait(job, run, [rank] if rank is not None else [])
