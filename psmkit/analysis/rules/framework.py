@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
@@ -45,7 +45,10 @@ def _decisive(job: Job, run: int | None, events: Sequence[Event]) -> bool:
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
-    events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
+    found = job.events(*names) or job.events("torch.nccl_result")
+    events = [e for e in found if job.run_of_event(e) == run and not program.came_after(job, e)]
+    if found and not events:
+        return []
     # where the exception is cut off, the warning that it repeats is left
     events = events or [item.head for item in last_errors(job, run) if item.known is not None]
     if not events or (run in endings.warned(job) and not _decisive(job, run, events)):

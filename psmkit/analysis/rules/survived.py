@@ -87,7 +87,7 @@ def _after_it(cascade: Cascade) -> str:
     if cascade.repaired:
         return " NCCL reports later that the operation completed in another way."
     if cascade.survived:
-        return " The process made progress after it: it chose its network, or a communicator went on."
+        return " The job made progress after it: the process chose its network, a communicator went on, or the program printed more of its steps."
     if cascade.destroyed:
         return " The process completed its teardown after it."
     if cascade.aftermath:
