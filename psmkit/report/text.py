@@ -107,7 +107,11 @@ def _who(page: Page, report: Report) -> None:
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
             if culprit.peer_unnamed:
-                text += "; the lines do not name the others" if number else "; the line does not name the other"
+                text += (
+                    "; the lines do not show which processes are the other ends"
+                    if number
+                    else "; the line does not show which process is the other end"
+                )
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
         lead = Span("who:     " if not number else "         ", "culprit")
         page.wrap(text, indent="  ", hang=" " * 11, lead=lead)

@@ -13,7 +13,18 @@ from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
 
-__all__ = ["absent", "came", "headline", "named_ranks", "named_self", "place", "places", "printers", "short"]
+__all__ = [
+    "absent",
+    "came",
+    "headline",
+    "named_ranks",
+    "named_self",
+    "other_ends",
+    "place",
+    "places",
+    "printers",
+    "short",
+]
 
 _LONGEST = 80
 _MOST = 3  # values that a title lists
@@ -94,6 +105,15 @@ def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
         elif at != Named():
             out[at] = None
     return [n for n in out if n.rank is not None] or list(out) or outside.tagged_process(job, events)
+
+
+def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The address of the other end of these failed requests, as the line below each of them names it, if all name the same one."""
+    below = {(e.stream, e.ref.seq): e for e in job.events("ucx.request")}
+    requests = [below.get((e.stream, e.ref.seq + 1)) for e in events]
+    found = {r.fields.get("addr") if r is not None else None for r in requests}
+    (addr,) = found if len(found) == 1 else (None,)
+    return [Named(host=addr)] if isinstance(addr, str) else []
 
 
 def absent(events: Iterable[Event]) -> list[Named]:
