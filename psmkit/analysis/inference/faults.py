@@ -60,6 +60,8 @@ _NETWORKS = frozenset({"ib", "plugins"})
 _ALARMS = ("WARN", "ABORT")
 #: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
 _CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
+#: Fields whose numbers say what failed.
+_NUMBERS = ("code", "err", "errno", "error", "res", "status")
 _CUDA_ERROR = 1  # ncclUnhandledCudaError
 _SYSTEM_ERROR = 2  # ncclSystemError: of a call of this process. What follows from the abort of others is an internal or a remote error.
 #: The end of a quoted line whose end is lost.
@@ -578,4 +580,5 @@ def signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
         return (reports.MISMATCH,)  # both ends report it, each with its own side of it
     # A bus id is printed in brackets, without 0x.
     text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", body(job, cascade.first.event))
-    return (cascade.first.event.name, text)
+    codes = (cascade.first.event.fields.get(name) for name in _NUMBERS)
+    return (cascade.first.event.name, text, *(code for code in codes if isinstance(code, int)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import names_of, ranks_text, words
+from psmkit.analysis.facts.naming import differing, names_of, ranks_text, words
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.catalogue import Message, titles
@@ -143,7 +143,16 @@ def headline(job: Job, entry: Message, events: Sequence[Event], named: Sequence[
         return _value(blank, [v for e in events if (v := e.fields.get(blank.name)) not in (None, "")])
 
     # the barriers of DeepEP say more than a title can
-    return (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)
+    title = (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)
+    return title + (differing(_own_text(entry, e) for e in events) if len(named) > 1 else "")
+
+
+def _own_text(entry: Message, event: Event) -> str:
+    """The words that a title takes of the first of several lines."""
+    assert entry.title is not None
+    blanks = [b for part in titles.read(entry.title) for b in part if isinstance(b, titles.Blank) and not b.form]
+    found = (event.fields.get(b.name) for b in blanks)
+    return " ".join(text for text in found if isinstance(text, str))
 
 
 def short(value: Value | None) -> str:

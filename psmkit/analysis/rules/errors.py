@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import damage, settings
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
@@ -34,6 +34,8 @@ from psmkit.model.wording import plural
 __all__ = ["find", "origins"]
 
 _WHOLE = 4096
+#: So many lines of a group are compared.
+_COMPARED = 64
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
@@ -228,6 +230,7 @@ def _finding(
         what = f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(report.reason)}"
     else:
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+        what += differing(faults.body(job, c.first.event) for c in group[:_COMPARED])
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
     whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
     disagree = _disagreement(job, run, group)

@@ -7,7 +7,7 @@ import textwrap
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, ranks_text
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -69,6 +69,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"{text} on {who}"
                 + (f": {room.told}" if room is not None else f": {told}" if told else "")
+                + (differing(str(e.fields.get("error", "")) for e in by_rank.values()) if room is None else "")
                 + (", after the watchdog gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference import blame, faults, said
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
@@ -275,7 +275,8 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}",
+            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}"
+            + (differing(i.text for i in items) if len(ranks) > 1 else ""),
             confidence=0.55,
             explanation="The exception ended the program."
             + ("" if own else " Its text does not show which rank is the cause."),
