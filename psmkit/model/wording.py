@@ -31,6 +31,9 @@ ENDED_BY_LAUNCHER = "ended by launcher"
 #: The stage of ranks that were ended because of a failure or a wait that the log shows.
 CONSEQUENCE = "consequence"
 
+#: The stage of a hang that the flight recorder's dumps show, which a watchdog can report in a log, too.
+DUMPED = "dumped"
+
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
     (
@@ -38,6 +41,7 @@ _KINDS = frozenset(
             *ENDED,
             "abort",
             CONSEQUENCE,
+            DUMPED,
             "evidence",
             "handles",
             "injected",

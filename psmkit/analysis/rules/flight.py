@@ -15,7 +15,7 @@ from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import DUMPED, counted, plural
 
 __all__ = ["find"]
 
@@ -222,6 +222,7 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
                 ranks=sorted({m.rank for m in waiting} | set(absent)),
                 procs=_procs(job, run, (m.rank for m in waiting)),
                 culprits=absent if absent and 2 * len(absent) < len(group.ranks) else [],
+                stage=DUMPED,
             ),
             evidence,
         )
@@ -263,6 +264,7 @@ def _behind(
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=[] if alone(len(ranks), len(group.members)) else ranks,
+            stage=DUMPED,
         ),
         [*last, *evidence],
     )
@@ -291,6 +293,7 @@ def _scheduled(
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks,
+            stage=DUMPED,
         ),
         evidence,
     )
