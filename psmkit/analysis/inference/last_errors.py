@@ -91,6 +91,8 @@ def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
     other_end = blame.addressed([replace(head, fields=fields)])
     peers = other_end if closed and known is not None and known.blames == "peer" else _pair(known, fields)
     code = _code(job, known, text)
+    if other_end and not peers and CODES[code].two_ends:
+        peers = [replace(end, either=True) for end in other_end]  # the log does not show which end is at fault
     one_end = CODES[code].two_ends and not (closed or other_end or peers)
     return LastError(head, ref, " ".join(text.split()), known, tuple(peers), code, one_end)
 

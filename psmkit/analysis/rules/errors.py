@@ -17,7 +17,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.causes import failed_before
-from psmkit.analysis.inference.connection_ends import ends_of, links_down
+from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -542,7 +542,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         # a connection that broke between two living processes does not say which end closed it
         culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
-        named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
+        named=peer_in_text(job, lead) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
     )

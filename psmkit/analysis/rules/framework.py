@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
@@ -45,9 +46,9 @@ def _decisive(job: Job, run: int | None, events: Sequence[Event]) -> bool:
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
-    found = job.events(*names) or job.events("torch.nccl_result")
-    events = [e for e in found if job.run_of_event(e) == run and not program.came_after(job, e)]
-    if found and not events:
+    reported = job.events(*names) or job.events("torch.nccl_result")
+    events = [e for e in reported if job.run_of_event(e) == run and not program.came_after(job, e)]
+    if reported and not events:
         return []
     # where the exception is cut off, the warning that it repeats is left
     events = events or [item.head for item in last_errors(job, run) if item.known is not None]
@@ -103,12 +104,21 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=last[0].peers
+            named=_ends(last[0].peers, ranks)
             if last and (last[0].peers or (known is not None and known.blames == "peer"))
             else tagged,
             stage="error",
         )
     ]
+
+
+def _ends(peers: Sequence[Named], ranks: Sequence[int]) -> list[Named]:
+    """The peers that a warning names. Where either end can be at fault, the only rank that reports it is the other one."""
+    if not any(peer.either for peer in peers):
+        return list(peers)
+    if len(ranks) != 1:
+        return [replace(peer, peer_unnamed=True) for peer in peers]
+    return [Named(ranks[0], either=True), *peers]
 
 
 @once
