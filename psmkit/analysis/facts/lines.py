@@ -41,8 +41,8 @@ _SPELLED = {"n": "\n", "t": "\t", "r": " ", '"': '"'}
 
 
 def without_escapes(text: str) -> str:
-    """A text in which ``\\u003c`` is the character that it spells, if that prints."""
-    return _ESCAPE.sub(_character, text) if "\\u" in text else text
+    """A text in which ``\\u003c`` is the ASCII character that it spells; psmkit itself spells others so that do not print."""
+    return _ESCAPE.sub(lambda m: _character(m) if _character(m).isascii() else m[0], text) if "\\u" in text else text
 
 
 def _character(match: re.Match[str]) -> str:
@@ -52,7 +52,7 @@ def _character(match: re.Match[str]) -> str:
 
 def unfolded(text: str) -> str:
     """A line of a structured log with the characters and line breaks that it spells, as the scanner reads it."""
-    return _BREAK.sub(lambda m: _SPELLED[m[1]], without_escapes(text)) if "\\" in text else text
+    return _BREAK.sub(lambda m: _SPELLED[m[1]], _ESCAPE.sub(_character, text)) if "\\" in text else text
 
 
 def catalogue(job: Job) -> Catalogue:
