@@ -19,6 +19,8 @@ _REFUSED = "n0:70:70 [0] include/socket.h:387 NCCL WARN Connect to 10.0.0.4<5031
 _ENDED = "[E ProcessGroupNCCL.cpp:456] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.\nterminate called after throwing an instance of 'std::runtime_error'\n  what():  NCCL error: unhandled system error, NCCL version 2.14.3\n"
 _LAST = "torch.distributed.DistBackendError: NCCL error in: /p/c10d/ProcessGroupNCCL.cpp:3699, unhandled cuda error, NCCL version 2.27.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n{}\n"
 _TIMEOUT = "[rank0]:[E626 16:48:25.440270188 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600025 milliseconds before timing out.\n"
+_OLD = "[E ProcessGroupNCCL.cpp:566] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600904 milliseconds before timing out.\n"
+_COMM = "n0:70:70 [0] NCCL INFO NCCL version {}+cuda12.2\n"
 _NO_RECORD = "[rank0]:[E626 16:48:25.440270199 ProcessGroupNCCL.cpp:667] Stack trace of the failed collective not found, potentially because FlightRecorder is disabled. You can enable it by setting TORCH_NCCL_TRACE_BUFFER_SIZE to a non-zero value.\n"
 
 
@@ -36,6 +38,13 @@ _NO_RECORD = "[rank0]:[E626 16:48:25.440270199 ProcessGroupNCCL.cpp:667] Stack t
         ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41077\n", ("with this address",), ("same host",)),
         (_TIMEOUT + _NO_RECORD, ("TORCH_NCCL_TRACE_BUFFER_SIZE", "If the processes still run"), ()),
         (_TIMEOUT, ("If the processes still run",), ("TORCH_NCCL_TRACE_BUFFER_SIZE",)),
+        (_OLD + _ENDED, ("With PyTorch 2.2 or later, set TORCH_NCCL_TRACE_BUFFER_SIZE",), (". Set TORCH_NCCL", "ncclras")),
+        (_TIMEOUT + _ENDED, (". Set TORCH_NCCL_TRACE_BUFFER_SIZE",), ("PyTorch 2.2",)),
+        (_TIMEOUT, ("with NCCL 2.24 or later, a RAS answer",), ()),
+        (_COMM.format("2.19.3") + _TIMEOUT, ("stacks",), ("RAS",)),
+        (_COMM.format("2.27.3") + _TIMEOUT, ("and a RAS answer (ncclras)",), ("or later",)),
+        (_WARN.format("failed to open CUDA IPC handle : 1 invalid argument"), ("in containers, give them", "otherwise"), ()),
+        ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Bus error. \n", ("df -h /dev/shm", "If it is full", "in a container:"), ()),
         (_AT + "NCCL INFO bootstrap.cc:270 -> 2\n" + _AT + "NCCL INFO init.cc:800 -> 2\n", ("a code and no reason",), ("Fix the error",)),
     ],
 )  # fmt: skip
@@ -45,6 +54,20 @@ def test_the_next_step_rests_on_the_words_of_the_line(
     step = first_error(tmp_path, log).next_step
     assert all(word in step for word in words), step
     assert not any(word in step for word in not_words), step
+
+
+@pytest.mark.parametrize(
+    ("gpu", "title"),
+    [
+        ("0000:3B:00.0: Unknown Error", "nvidia-smi cannot get a handle of the GPU at 0000:3B:00.0: Unknown Error"),
+        ("0: 0000:3B:00.0: Unknown Error", "nvidia-smi cannot get a handle of the GPU at 0000:3B:00.0: Unknown Error"),
+        (" 0000:3B:00.0: GPU is lost.  Reboot", "the GPU at 0000:3B:00.0 is lost, as nvidia-smi says"),
+    ],
+)
+def test_an_error_of_nvidia_smi_is_told_in_its_own_words(tmp_path: Path, gpu: str, title: str) -> None:
+    found = first_error(tmp_path, f"Unable to determine the device handle for GPU{gpu}\n")
+    assert found.title == title
+    assert "bus" not in found.explanation
 
 
 def test_a_device_that_cannot_be_opened_is_no_failure(tmp_path: Path) -> None:

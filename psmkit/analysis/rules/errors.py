@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import damage, settings
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.causes import failed_before
-from psmkit.analysis.inference.connection_ends import ends_of, links_down
+from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -34,6 +34,8 @@ from psmkit.model.wording import plural
 __all__ = ["find", "origins"]
 
 _WHOLE = 4096
+#: So many lines of a group are compared.
+_COMPARED = 64
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
@@ -267,7 +269,8 @@ def _failure(job: Job, group: Sequence[Cascade]) -> str:
         return f"returned {_RESULTS.get(first.code or 0, 'an error')}{lacks}, first at {where or said}"
     if first.report is not None and _unanswered(job, group[0]) is not None:
         return f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(first.report.reason)}"
-    return f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    return what + differing(faults.body(job, c.first.event) for c in group[:_COMPARED])
 
 
 def _explanation(
@@ -551,7 +554,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         # a connection that broke between two living processes does not say which end closed it
         culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
-        named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
+        named=peer_in_text(job, lead) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
@@ -45,7 +46,10 @@ def _decisive(job: Job, run: int | None, events: Sequence[Event]) -> bool:
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
-    events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
+    reported = job.events(*names) or job.events("torch.nccl_result")
+    events = [e for e in reported if job.run_of_event(e) == run and not program.came_after(job, e)]
+    if reported and not events:
+        return []
     # where the exception is cut off, the warning that it repeats is left
     events = events or [item.head for item in last_errors(job, run) if item.known is not None]
     if not events or (run in endings.warned(job) and not _decisive(job, run, events)):
@@ -92,7 +96,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=last[0].peers
+            named=_ends(last[0].peers, ranks)
             if last and (last[0].peers or (known is not None and known.blames == "peer"))
             else tagged,
             stage="error",
@@ -114,6 +118,15 @@ def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named])
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
     return who
+
+
+def _ends(peers: Sequence[Named], ranks: Sequence[int]) -> list[Named]:
+    """The peers that a warning names. Where either end can be at fault, the only rank that reports it is the other one."""
+    if not any(peer.either for peer in peers):
+        return list(peers)
+    if len(ranks) != 1:
+        return [replace(peer, peer_unnamed=True) for peer in peers]
+    return [Named(ranks[0], either=True), *peers]
 
 
 @once
