@@ -17,12 +17,18 @@ from psmkit.cli.app import COMMANDS
 from psmkit.lab import transfer
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
-from psmkit.plugins.abi import tables
+from psmkit.plugins.abi import facts, tables
 from psmkit.plugins.drive_checks import CHECKS, Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.metrics import METRICS
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "csrc" / "abi"))
+import versions as generator  # noqa: E402
+
+sys.path.pop(0)
 
 _LINES = 8
 
@@ -139,6 +145,34 @@ def profiler_checks() -> str:
     return _checks("profiler", PROFILER_CHECKS)
 
 
+def profiler_tables() -> str:
+    """What our own profiler speaks."""
+    known = sorted((table for table in tables() if table.kind == "profiler" and table.slots), key=lambda t: t.version)
+    releases = [table for table in known if table.first]
+    first, last = releases[0], releases[-1]
+    return (
+        f"One library has the tables v{known[0].version} to v{known[-1].version}. NCCL {first.first} is the first release that looks for"
+        f" one of them; {last.last} is the newest that is known to look for v{last.version}."
+    )
+
+
+def profiler_kinds() -> str:
+    """The kinds of events that our own profiler records."""
+    kinds = facts()["profiler_kinds"]
+    words = {name.removesuffix("Plugin").lower(): name for name in kinds}
+    known = generator.known_versions(facts(), "profiler")
+    rows = [
+        "| name | mask | from | row of the file | what the row has beyond start, stop, thread and parent |",
+        "|---|---|---|---|---|",
+    ]
+    for at, name in enumerate(EVENT_TYPES):
+        kind = words[name.replace("_", "")]
+        first = generator.first_with(facts(), known, generator.BITS, f"ncclProfile{kind}")
+        cells = (f"`{kind.removesuffix('Plugin').lower()}`", f"{1 << at:#x}", f"v{first}", name.replace("_", " "))
+        rows.append(f"| {' | '.join(cells)} | {kinds[kind]['about']} |")
+    return "\n".join(rows)
+
+
 def variants() -> str:
     """The variants of both transports with what they declare."""
     rows = ["| variant | what it does | verdict | finding | shows | leaks |", "|---|---|---|---|---|---|"]
@@ -158,6 +192,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
     "profiler-checks": ("plugins_drive.md", profiler_checks),
+    "profiler-tables": ("profiler.md", profiler_tables),
+    "profiler-kinds": ("profiler.md", profiler_kinds),
     "variants": ("transport.md", variants),
 }
 

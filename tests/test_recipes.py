@@ -118,8 +118,8 @@ def test_a_command_is_a_module(tree: Tree) -> None:
 def test_a_finding_is_an_entry_of_its_family_and_a_module(tree: Tree) -> None:
     codes = tree.root / "psmkit/model/codes/surroundings.py"
     entry = (
-        '    Code(\n        code="PSM699",\n        title="recipe",\n        family=Family.SETTINGS,\n'
-        "        severity=Severity.ERROR,\n        effect=Effect.FAILS,\n"
+        '    Code(\n        code="PSM699",\n        title="recipe",\n'
+        "        effect=Effect.FAILS,\n"
         '        meaning="A finding of a test.",\n        next_step="Nothing.",\n    ),\n'
     )
     head, start, rest = codes.read_text("utf-8").partition("TABLE = (\n")
@@ -199,6 +199,8 @@ LAP_FACTS = {
             "parents": {"5": ["KernelCh"]},
             "fields": {"laps": "laps", "track": "track"},
             "args": {"lap.seconds": "seconds"},
+            "keeps": {"track": "track", "laps": "laps", "seconds": "args.seconds", "stop_ns": "LapStop"},
+            "about": "laps, track, seconds",
         }
     },
     "profiler_states": {"LapStop": {"kind": "Lap", "place": 1}},
@@ -242,13 +244,14 @@ def complete_lap(sheet: Path) -> None:
         facts["enums"][enum].append(["2.99.1", "2.99.1", {**facts["enums"][enum][-1][2], value: number}])
     for part, entries in LAP_FACTS.items():
         facts[part].update(entries)
+    for above in ("Group", "Coll", "P2p", "KernelCh", "CollApi", "P2pApi", "GroupApi"):
+        facts["profiler_kinds"][above]["asked"].append("Lap")
     sheet.write_text(json.dumps(facts), "utf-8")
 
 
-def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree, tmp_path: Path) -> None:
-    """Checker, driver, recorded streams, telemetry and page follow the facts; the plugin has a file to say what it keeps."""
+def measure_lap(tree: Tree, header: Path) -> None:
+    """The header of the version, and its types in the facts."""
     (tree.root / "tests").symlink_to(ROOT / "tests")
-    header = tmp_path / "profiler_v90.h"
     known = (tree.root / "psmkit/psm/include/psm_abi/profiler.h").read_text("utf-8")
     types = known.partition("typedef ncclProfilerEventState_t ncclProfilerEventState_v7_t;\n")[2]
     types = types.partition("} ncclProfiler_v7_t;\n")[0] + "} ncclProfiler_v7_t;\n"
@@ -262,19 +265,58 @@ def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree
     )
     tree.run("-m", "tests.abi.layouts", "2.99.1", str(header), f"-I{tree.root}/psmkit/psm/include")
 
+
+# Runs in the tree: a row of the new kind, as telemetry reads it, and its span.
+LAP_ROWS = """
+import sys
+from pathlib import Path
+import numpy as np
+from opentelemetry.sdk.resources import Resource
+from psmkit.telemetry.layout import OWN, ROW
+from psmkit.telemetry.spans import build
+from tests.csrc.plugins.profiler.rows import read
+from tests.telemetry.takes import made
+found = [row for row in read(Path(sys.argv[1])) if row.kind == "lap"]
+values = {tuple(np.frombuffer(one.raw, OWN[16])[0].tolist())[:3] for one in found}
+times = [(one.start_ns, int(np.frombuffer(one.raw, OWN[16])[0]["stop_ns"]), one.stop_ns) for one in found]
+print(len(found) > 0, values, all(a <= b <= c for a, b, c in times), {one.state for one in found})
+take = made()
+take.spans = np.zeros(1, ROW)
+take.spans["comm"] = int(take.comms["id"][0])
+take.spans["event"]["type"] = 16
+take.spans["event"]["stop_ns"] = take.spans["start_ns"] = 5
+take.spans["event"]["u"][0] = np.frombuffer(found[0].raw, "u1")
+(span,) = build(take, Resource({}), 10).spans
+print(span.name, {k: v for k, v in span.attributes.items() if k.startswith("nccl.lap")}, [e.name for e in span.events])
+"""
+
+
+class Linker:
+    """Links programs of a tree's sources, against the headers that the build makes of its facts."""
+
+    def __init__(self, tree: Tree, folder: Path) -> None:
+        rooms = ("plugins", "plugins/say", "plugins/profiler", "plugins/profiler_check", "telemetry", "base", "psm/shm")
+        self.command = [word for word in tree.compiler(folder / "made", *rooms) if word != "-fsyntax-only"]
+        self.folder = folder
+
+    def link(self, name: str, sources: list[Path], *more: str) -> Path:
+        command = [*self.command, *map(str, sources), "-o", str(self.folder / name), *more, "-lpthread", "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self.folder / name
+
+
+def test_a_version_of_a_profiler_is_facts_alone(tree: Tree, tmp_path: Path) -> None:
+    """Checker, driver, recorded streams, telemetry and pages follow the facts, and so does what the plugin records."""
+    measure_lap(tree, tmp_path / "profiler_v90.h")
     complete_lap(tree.root / "psmkit/plugins/abi.json")
-    rooms = ("plugins", "plugins/say", "plugins/profiler", "plugins/profiler_check", "telemetry", "base", "psm/shm")
-    compiling = tree.compiler(tmp_path / "made", *rooms)
-    checker = tree.root / "csrc/plugins/profiler_check"
-    units = [*checker.glob("*.c"), *(tree.root / "csrc/plugins/profiler").glob("*.c")]
-    for unit in [*units, *(tree.root / "csrc/plugins/drive/profiler").glob("*.c")]:
-        done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-    program = tmp_path / "lap"
+    linker = Linker(tree, tmp_path)
+    plugins = tree.root / "csrc/plugins"
+    checker = plugins / "profiler_check"
     (tmp_path / "lap.c").write_text(LAP_PROGRAM, "utf-8")
-    parts = [tmp_path / "lap.c", *(checker / name for name in ("event.c", "stream.c", "rules.c"))]
-    linking = [word for word in compiling if word != "-fsyntax-only"]
-    subprocess.run([*linking, *map(str, parts), "-o", str(program)], check=True, timeout=60)
+    program = linker.link(
+        "lap", [tmp_path / "lap.c", *(checker / f"{name}.c" for name in ("event", "stream", "rules"))]
+    )
     done = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -282,21 +324,33 @@ def test_a_version_of_a_profiler_is_facts_and_what_the_plugin_records(tree: Tree
     )
     assert tree.run("-c", "from psmkit.telemetry.masks import mask_of; print(mask_of('lap'))") == f"{1 << 16}\n"
 
-    # What the plugin keeps of the kind is its own choice, and one file: without it, begin, end and parent.
-    plugin = tree.root / "csrc/plugins/profiler/version.inc.h"
-    kept = (
-        "#if VERSION >= 90\n    case ncclProfileLap:\n        e->u.api.count = d->lap.laps;\n        break;\n#endif\n"
+    # NCCL's part plays the kind, the checker finds nothing wrong with it, and the plugin records it.
+    contract = [checker / f"{name}.c" for name in ("contract", "event", "known", "rules", "stream")]
+    drive = linker.link("drive", [*(plugins / "drive/profiler").glob("*.c"), *contract], "-rdynamic")
+    own = [*(plugins / "profiler").glob("*.c"), *(tree.root / "csrc/base").glob("*.c"), plugins / "say/plugin_say.c"]
+    plugin = linker.link("libnccl-profiler-psm.so", own, "-shared", "-fPIC")
+    records = tmp_path / "records"
+    settings = {"PSM_RECORD_DIR": str(records), "PSM_RECORD_KEEP": "1", "PSM_PROFILER_EVENTS": "all"}
+    done = subprocess.run(
+        [drive, plugin, "90", "collective"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **settings},
     )
-    plugin.write_text(plugin.read_text("utf-8").replace("    default:\n", f"{kept}    default:\n", 1), "utf-8")
-    unit = tree.root / "csrc/plugins/profiler/tables.c"
-    done = subprocess.run([*compiling, str(unit)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outcome"] == "passed", done.stdout + done.stderr
+    (written,) = records.glob("*.rec")
+    # The name is the first of the communicator's own; the drive passes 1 for each number.
+    assert tree.run("-c", LAP_ROWS, str(written)).splitlines() == [
+        "True {(128, 1, 1)} True {32}",
+        "lap {'nccl.lap.track': 'custom0', 'nccl.lap.laps': 1, 'nccl.lap.seconds': 1} ['stop']",
+    ]
+
     tree.run("scripts/docs.py")
-    assert tree.changed() == {
-        "psmkit/plugins/abi.json",
-        "csrc/plugins/profiler/version.inc.h",
-        "docs/plugins.md",
-    }
+    assert tree.changed() == {"psmkit/plugins/abi.json", "docs/plugins.md", "docs/profiler.md"}
+    assert "| `lap` | 0x10000 | v90 | lap | laps, track, seconds |" in (tree.root / "docs/profiler.md").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.slow

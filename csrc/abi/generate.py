@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import versions
+from complete import problems
 from layout import Facts, Member, function, known_versions, members, newest, types
 
 _WIDTH = 120
@@ -161,7 +162,7 @@ def header(facts: Facts, template: Path) -> str:
             else:
                 out.extend(commands[command](facts, words))
         except (KeyError, ValueError, IndexError) as error:
-            raise ValueError(f"{template.name}:{at}: {line}: {error}") from None
+            raise ValueError(f"{template.name}:{at}: {line}: {_said(error)}") from None
         # A type ends with an empty line, and so may the template.
         if len(out) > 1 and not out[-1] and not out[-2]:
             out.pop()
@@ -174,16 +175,42 @@ def write(file: Path, text: str) -> None:
         file.write_text(text, "utf-8")
 
 
+def read(facts_file: str) -> Facts:
+    """The facts, if they are whole. What is missing ends the program."""
+    try:
+        facts: Facts = json.loads(Path(facts_file).read_text("utf-8"))
+        found = problems(facts)
+    except json.JSONDecodeError as error:
+        found = [f"not JSON: {error}"]
+    except (KeyError, ValueError, IndexError) as error:
+        found = [f"cannot read the facts: {_said(error)}"]
+    if found:
+        sys.exit("\n".join(f"{facts_file}: {line}" for line in found))
+    return facts
+
+
+def _said(error: Exception) -> str:
+    return f"no entry {error}" if isinstance(error, KeyError) else str(error)
+
+
 def main(arguments: list[str]) -> None:
     match arguments:
         case ["headers", facts_file, out, *templates]:
-            facts = json.loads(Path(facts_file).read_text("utf-8"))
+            facts = read(facts_file)
             for template in map(Path, templates):
-                write(Path(out) / template.name.removesuffix(".in"), header(facts, template))
+                try:
+                    text = header(facts, template)
+                except ValueError as error:
+                    sys.exit(f"{facts_file}: {error}")
+                write(Path(out) / template.name.removesuffix(".in"), text)
         case ["versions", facts_file, out]:
-            facts = json.loads(Path(facts_file).read_text("utf-8"))
+            facts = read(facts_file)
             for name, made in versions.HEADERS.items():
-                write(Path(out) / name, made(facts))
+                try:
+                    text = made(facts)
+                except (KeyError, ValueError) as error:
+                    sys.exit(f"{facts_file}: cannot write {name}: {_said(error)}")
+                write(Path(out) / name, text)
         case _:
             sys.exit(__doc__)
 

@@ -87,6 +87,20 @@ def types(facts: Facts, words: str) -> list[Type]:
     return found
 
 
+def record(facts: Facts, name: str) -> str:
+    """The record that a versioned type is another name of, or itself."""
+    while name not in facts["structs"] and numbered(name)[1]:
+        name = newest(facts["typedefs"][name])
+    return name
+
+
+def parents_of(kind: dict[str, Any], version: int) -> list[str]:
+    """The kinds that may be the parent of a profiler's kind, in a version."""
+    since = [int(first) for first in kind["parents"] if int(first) <= version]
+    found: list[str] = kind["parents"][str(max(since))] if since else []
+    return found
+
+
 def function(text: str) -> tuple[str | None, list[str]]:
     """What a pointer to a function returns, and the types of its parameters; None: the type is not one."""
     found = re.fullmatch(r"(.*?) ?\(\*\)\((.*)\)", text)
@@ -101,6 +115,7 @@ def members(facts: Facts, name: str) -> list[Member]:
     Raises:
         ValueError: a function has no names for its parameters.
     """
+    name = record(facts, name)
     names: dict[str, list[str]] = {}
     stem = numbered(name)[0]
     # A function that states no names has those of the version before.

@@ -6,14 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from layout import Facts, Member, function, known_versions, members, newest, numbered
-
-
-def _record(facts: Facts, name: str) -> str:
-    """The record that a versioned type is another name of, or itself."""
-    while name not in facts["structs"] and numbered(name)[1]:
-        name = newest(facts["typedefs"][name])
-    return name
+import rows
+from layout import Facts, Member, function, known_versions, members, newest, numbered, parents_of, record
+from rows import BITS, STATES, short
 
 
 def _shape(facts: Facts, text: str) -> tuple[object, ...]:
@@ -25,7 +20,7 @@ def _shape(facts: Facts, text: str) -> tuple[object, ...]:
     stem, version = numbered(name)
     if not version:
         return (text,)
-    name = _record(facts, name)
+    name = record(facts, name)
     rows = facts["structs"][name]["members"] if name in facts["structs"] else ()
     return (text.replace(f"_v{version}_t", ""), stem, *(tuple(row[:3]) for row in rows))
 
@@ -73,6 +68,7 @@ def header(facts: Facts) -> str:
         " *",
         " * All are lists of calls of a macro X, which gets further arguments of the list after its own. K is NET, TUNER, ...:",
         " *   PSM_ABI_K_VERSIONS          (version)",
+        " *   PSM_ABI_K_SINCE_VN          (version): vN and later",
         " *   PSM_ABI_K_SLOT_VN           (version): those in which SLOT has the signature that came with vN; names of",
         " *                               records may differ, their members do not",
         " *   PSM_ABI_K_SLOTS_VN          (slot, version that its exact type and meaning came with, that its signature came with)",
@@ -96,6 +92,9 @@ def header(facts: Facts) -> str:
         out.append(f"#define PSM_ABI_{kind.upper()}_FIRST {some[0]}")
         out.append(f"#define PSM_ABI_{kind.upper()}_LAST {some[-1]}")
         out.append(_macro(f"PSM_ABI_{kind.upper()}_VERSIONS", [_call(version) for version in some]))
+        for first in some:
+            later = [_call(version) for version in some if version >= first]
+            out.append(_macro(f"PSM_ABI_{kind.upper()}_SINCE_V{first}", later))
         out.extend(_slots(facts, kind, some))
         out.append("")
     for name in (*facts["structs"], *facts["typedefs"]):
@@ -104,7 +103,7 @@ def header(facts: Facts) -> str:
             continue
         calls = [
             _call(row[0]).replace("X", "Y" if row[0] == "vProps" else "X", 1)
-            for row in facts["structs"][_record(facts, name)]["members"]
+            for row in facts["structs"][record(facts, name)]["members"]
         ]
         out.append(f"#define PSM_ABI_NET_PROPERTIES_V{version}(X, Y, ...) {' '.join(calls)}")
     results = newest(facts["enums"]["ncclResult_t"])
@@ -136,7 +135,7 @@ def _at(history: list[Any], release: str | None) -> dict[str, int]:
     return values
 
 
-def _since(facts: Facts, some: list[int], enum: str, name: str) -> int:
+def first_with(facts: Facts, some: list[int], enum: str, name: str) -> int:
     """The first version whose release knows a value."""
     history = facts["enums"][enum]
     for version in some:
@@ -145,18 +144,10 @@ def _since(facts: Facts, some: list[int], enum: str, name: str) -> int:
     raise ValueError(f"no version of a profiler knows {name}")
 
 
-_EVENT = "ncclProfilerEventState_t"
-_BITS = "(unnamed) profiler event type bits"
-
-
-def _short(state: str) -> str:
-    return state.removeprefix("ncclProfiler").partition("_v")[0]
-
-
 def _state_since(facts: Facts, some: list[int], state: str) -> int:
     # Before 2.26 each version had an enum of its own, with the values of that release.
     early = facts["enums"]["ncclProfilerEventState_v1_t"][-1][2]
-    return some[0] if state in early else _since(facts, some, _EVENT, state)
+    return some[0] if state in early else first_with(facts, some, STATES, state)
 
 
 def _mask(kinds: list[str]) -> str:
@@ -164,26 +155,25 @@ def _mask(kinds: list[str]) -> str:
 
 
 def _rules(facts: Facts, some: list[int]) -> Iterator[str]:
-    history = facts["enums"][_EVENT]
+    history = facts["enums"][STATES]
     values = newest(history)
     kinds = facts["profiler_kinds"]
     yield "#ifdef EVENT_RULES"
     yield "static const struct kind kinds[EVENT_TYPES] = {"
     for name, kind in kinds.items():
-        bit = newest(facts["enums"][_BITS])[f"ncclProfile{name}"]
-        parents = kind["parents"]
+        bit = newest(facts["enums"][BITS])[f"ncclProfile{name}"]
         asked = _mask([name, *kind["asked"]])
+        parents = ", ".join(f"[{version}] = {_mask(parents_of(kind, version))}" for version in some)
         yield f"    [{bit.bit_length() - 1}] = {{"
         yield f'        .name = "{name}",'
-        yield f"        .since = {_since(facts, some, _BITS, f'ncclProfile{name}')},"
+        yield f"        .since = {first_with(facts, some, BITS, f'ncclProfile{name}')},"
         yield f"        .asked = {asked},"
-        yield f"        .parents = {_mask(parents.get('1', []))},"
-        yield f"        .parents_v5 = {_mask(parents.get('5', parents.get('1', [])))},"
+        yield f"        .parents = {{{parents}}},"
         yield "    },"
     yield "};"
     yield "static const struct state states[EVENT_STATES] = {"
     for full, value in sorted(values.items(), key=lambda item: item[1]):
-        name = _short(full)
+        name = short(full)
         state = facts["profiler_states"][name]
         since = _state_since(facts, some, full)
         yield (
@@ -203,7 +193,7 @@ def _kinds(facts: Facts) -> Iterator[str]:
     for word, (name, kind) in zip(words, kinds.items(), strict=True):
         # NCCL starts them for this kind: without their bits their events would have no place.
         above = [one for one, other in kinds.items() if other.get("with_children") and name in other["asked"]]
-        since = _since(facts, some, _BITS, f"ncclProfile{name}")
+        since = first_with(facts, some, BITS, f"ncclProfile{name}")
         default = str(kind.get("default", True)).lower()
         calls.append(_call(f'"{word}"', f"ncclProfile{name}", since, f"({_mask(above)})", default))
     yield _macro("PSM_ABI_PROFILER_EACH_KIND", calls)
@@ -242,19 +232,17 @@ def _fields(facts: Facts) -> Iterator[str]:
 def _state_args(facts: Facts) -> Iterator[str]:
     """For each version its states that come with arguments, and where these are."""
     some = known_versions(facts, "profiler")
-    values = newest(facts["enums"][_EVENT])
+    values = newest(facts["enums"][STATES])
     for version in some:
-        record = facts["structs"][_record(facts, f"ncclProfilerEventStateArgs_v{version}_t")]
-        known = {row[0] for row in record["members"]}
+        struct = facts["structs"][record(facts, f"ncclProfilerEventStateArgs_v{version}_t")]
+        known = {row[0] for row in struct["members"]}
         calls = []
         for full in sorted(values, key=values.__getitem__):
-            state = facts["profiler_states"][_short(full)]
+            state = facts["profiler_states"][short(full)]
             if not _state_since(facts, some, full) <= version <= state.get("last", some[-1]):
                 continue
             fields = facts["profiler_kinds"][state["kind"]].get("args", {})
-            if missing := set(fields.values()) - set(facts["profiler_args"]):
-                raise ValueError(f"{state['kind']}: {missing.pop()} is no field of profiler_args")
-            moves = [f"Y({field}, {member})" for member, field in fields.items() if member in known]
+            moves = [f"Y({field}, {member})" for member, field in fields.items() if field and member in known]
             calls += [f"X({full}, {' '.join(moves)})"] if moves else []
         yield f"#define PSM_ABI_PROFILER_STATE_ARGS_V{version}(X, Y) {' '.join(calls)}"
 
@@ -267,13 +255,11 @@ def _moves(facts: Facts, kind: str, path: str, some: list[Member], write: bool) 
         if member.members or not member.name:
             continue
         if member.name not in fields:
-            raise ValueError(f"{kind}.{member.name}: no field of struct event in profiler_kinds (null: it is not kept)")
+            raise ValueError(f"profiler_head: no {member.name}, which a descriptor has; write what it is")
         field, at = fields[member.name], f"r->{path}{member.name}"
         if field is None or (field.startswith(">") and not write):
             continue
         field = field.removeprefix(">")
-        if field not in (*facts["profiler_fields"], *facts["profiler_head"].values()):
-            raise ValueError(f"{kind}.{member.name}: {field} is no field of profiler_fields")
         if field not in words:
             yield f"{at} = (__typeof__({at}))e->{field};" if write else f"e->{field} = (__typeof__(e->{field})){at};"
         elif "*" not in member.type:
@@ -312,8 +298,6 @@ def profiler(facts: Facts) -> str:
     """psm_abi_events.h: kinds and states of events, and with EVENT_CODEC their descriptors to and from struct event."""
     some = known_versions(facts, "profiler")
     out = ["/* Made from psmkit/plugins/abi.json by csrc/abi/generate.py; do not edit. */"]
-    if len(facts["profiler_states"]) != len(newest(facts["enums"][_EVENT])):
-        raise ValueError("profiler_states: expected an entry for each state of the newest release")
     out.extend(_rules(facts, some))
     out.append("#ifdef EVENT_CODEC")
     for version in some:
@@ -334,4 +318,5 @@ HEADERS: dict[str, Callable[[Facts], str]] = {
     "psm_abi_versions.h": header,
     "psm_abi_events.h": profiler,
     "psm_abi_each_profiler.h": each_profiler,
+    "psm_abi_rows.h": rows.header,
 }

@@ -364,6 +364,25 @@ static bool same_op(uint64_t a, uint64_t b)
     return a == b;
 }
 
+static void on_received(struct ls_scan *scan, const struct ls_record *rec, uint64_t op, uint32_t hash,
+                        struct call *open, struct call *half)
+{
+    if (!open && half) ls_call_complete(scan, half);
+    struct call *c = open ? open : new_call(scan, rec->proc, op, hash);
+    if (!c) return;
+    c->flags |= RECEIVED;
+    c->caller = rec->proc;
+    c->caller_thread = rec->thread;
+    c->received = rec->ref;
+    scan->rpc->orphans += !open;
+    if (!open && rec->proc >= 0) {
+        const struct taken *last = taken_by(scan, rec->proc);
+        c->again = half                                                                   ? LS_AGAIN_UNREAD
+                   : last->op == op && last->lines + 1 == scan->procs.at[rec->proc].lines ? LS_AGAIN_NEXT
+                                                                                          : 0;
+    }
+}
+
 static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op,
                       uint32_t hash)
 {
@@ -381,22 +400,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
             stray = o;
     }
     if (role == LS_RPC_RECEIVED) {
-        if (!open && half) {
-            ls_call_complete(scan, half);
-        }
-        struct call *c = open ? open : new_call(scan, rec->proc, op, hash);
-        if (!c) return;
-        c->flags |= RECEIVED;
-        c->caller = rec->proc;
-        c->caller_thread = rec->thread;
-        c->received = rec->ref;
-        r->orphans += !open;
-        if (!open && rec->proc >= 0) {
-            const struct taken *last = taken_by(scan, rec->proc);
-            c->again = half                                                                   ? LS_AGAIN_UNREAD
-                       : last->op == op && last->lines + 1 == scan->procs.at[rec->proc].lines ? LS_AGAIN_NEXT
-                                                                                              : 0;
-        }
+        on_received(scan, rec, op, hash, open, half);
         return;
     }
     struct call *c = half ? half : stray ? stray : open;

@@ -301,6 +301,21 @@ static void callback_over(struct plan_rules *rules, struct state *s, const struc
                e->plan, e->b);
 }
 
+static void host_task(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
+{
+    s->hostTasks++;
+    if (s->after)
+        broken(rules, RECLAIM_ENQUEUER, e,
+               "hostStreamPlanTask runs for plan %" PRIu64 ", whose reclaimer LaunchKernelAfter has enqueued", e->plan);
+}
+
+static void counted_off(struct plan_rules *rules, const struct psmPlanEvent *e)
+{
+    if (e->a < 0)
+        broken(rules, COUNT_BELOW, e, "the sync condition of plan %" PRIu64 " is counted off to %" PRId64, e->plan,
+               e->a);
+}
+
 static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
 {
     if (e->what == PSM_PLAN_MADE) {
@@ -325,11 +340,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         s->launched = (uint8_t)e->a;
         break;
     case PSM_PLAN_HOST_TASK:
-        s->hostTasks++;
-        if (s->after)
-            broken(rules, RECLAIM_ENQUEUER, e,
-                   "hostStreamPlanTask runs for plan %" PRIu64 ", whose reclaimer LaunchKernelAfter has enqueued",
-                   e->plan);
+        host_task(rules, s, e);
         break;
     case PSM_PLAN_OP_POSTED:
         posted(rules, s, e);
@@ -338,9 +349,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         s->open--;
         break;
     case PSM_PLAN_COUNTED_OFF:
-        if (e->a < 0)
-            broken(rules, COUNT_BELOW, e, "the sync condition of plan %" PRIu64 " is counted off to %" PRId64, e->plan,
-                   e->a);
+        counted_off(rules, e);
         break;
     case PSM_PLAN_CALLBACK:
         s->called++;

@@ -312,6 +312,5 @@ void san_segv_start(void);
 
 /* ---- process-wide (sanitize.c) ---- */
 extern struct psm_san_hooks san_hooks;
-int san_device(void);
 
 #endif

@@ -23,7 +23,7 @@ enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, CAPTURE_INVALIDATED = 901 };
 /* How long an owner that was seen alive counts as alive: each check costs microseconds. */
 enum { OWNER_CHECK_NS = 10000000 };
 
-int san_device(void)
+static int san_device(void)
 {
     return san_hooks.device ? san_hooks.device() : 0;
 }

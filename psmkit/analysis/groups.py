@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.model import CODES, Cause, Finding, Run, Severity, Verdict
-from psmkit.model.wording import CONSEQUENCE
+from psmkit.model.wording import CONSEQUENCE, DUMPED
 
 __all__ = ["group"]
 
@@ -41,6 +41,9 @@ def group(
         near = (n for n in others if not explains and who[n] and who[n] <= who[head])
         same = {n for n in near if _same(findings[head], findings[n])}
         same |= {n for n in others if not who[n] and not who[head] and _same_lines(findings[head], findings[n])}
+        bare = [n for n in others if hung and not who[n]]
+        same |= {n for n in bare if _only_reports(findings[n], findings[head])}
+        same |= {n for n in bare if not who[head] and _only_reports(findings[head], findings[n])}
         follows = [
             n
             for n in others
@@ -75,11 +78,24 @@ def _follows(finding: Finding, verdict: Verdict, *, blames_it: bool) -> bool:
 
 def _same(one: Finding, other: Finding) -> bool:
     """Whether two findings that blame the same processes describe the same thing: a standstill, or one line."""
-    if one.severity is not other.severity or one.code == other.code:
+    hang = CODES[one.code].hangs(one.stage) and CODES[other.code].hangs(other.stage)
+    # one kind of trouble can be there twice, but a dump and a log show it once each
+    apart = hang and DUMPED in (one.stage, other.stage) and one.stage != other.stage
+    if one.severity is not other.severity or (one.code == other.code and not apart):
         return False
-    if CODES[one.code].hangs(one.stage) and CODES[other.code].hangs(other.stage):
-        return True
-    return _share_lines(one, other)
+    return hang or _share_lines(one, other)
+
+
+def _only_reports(timeout: Finding, other: Finding) -> bool:
+    """Whether a watchdog reports the hang of another finding and blames nobody.
+
+    It suspects only ranks that the other one blames, or the ranks that wait by a dump are those that gave up.
+    """
+    if not CODES[timeout.code].reported_by_watchdog or timeout.severity is not other.severity or timeout.culprits:
+        return False
+    if other.stage == DUMPED and timeout.stage != DUMPED and not other.culprits:
+        return set(timeout.ranks) == set(other.ranks)
+    return bool(timeout.suspects) and set(timeout.suspects) <= set(other.culprits)
 
 
 def _same_lines(one: Finding, other: Finding) -> bool:

@@ -470,8 +470,8 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
     bad = [name for name in job.names if name in known and known[name].severity in ("error", "warning")]
     bad = [name for name in bad if name != "sys.python.traceback"]  # the line below it says what happened
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
-    first = next((e for e in job.events(*bad, run=run) if e.level != "INFO"), None)
-    return faults.body(job, first) if first is not None else None
+    first = next((e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e)), None)
+    return lines.without_escapes(faults.body(job, first)) if first is not None else None
 
 
 def _silent(job: Job, run: RunInfo, chosen: Finding | None) -> tuple[Suspect, ...]:

@@ -259,12 +259,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         raise fail('a ledger role needs ledger = "...", and only it')
     if ledger is not None and not 1 <= len(entry.get("key", [])) <= 4:
         raise fail("a ledger needs key = [...], one to four field names")
-    default = "all" if level == "WARN" else "distinct"
-    if role is not None:
-        default = "all" if role in _RETAINED else "latest" if role in DATA_ROLES else "count"
-    keep = _choice(entry, "keep", KEEPS, default, fail) or default
-    if role in DATA_ROLES and keep in ("count", "distinct"):
-        raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
+    keep = _keep(entry, level, role, fail)
     return Message(
         name=name,
         subsystem=entry.get("subsystem", subsystem),
@@ -298,6 +293,16 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )
+
+
+def _keep(entry: Mapping[str, Any], level: str | None, role: str | None, fail: Any) -> str:
+    default = "all" if level == "WARN" else "distinct"
+    if role is not None:
+        default = "all" if role in _RETAINED else "latest" if role in DATA_ROLES else "count"
+    keep = _choice(entry, "keep", KEEPS, default, fail) or default
+    if role in DATA_ROLES and keep in ("count", "distinct"):
+        raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
+    return keep
 
 
 def _check_keys(entry: Mapping[str, Any], fail: Any) -> None:

@@ -6,7 +6,7 @@ a field of several messages, and a field cannot be matched as part of a line and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,30 +42,24 @@ def about(fields: Mapping[str, Value]) -> tuple[str, int | None]:
 
 def cause_of(reason: str) -> tuple[str, int | None]:
     """The cause and the rank that it names, as later versions print them; ``other`` where the reason says neither."""
-    for _ in range(_DEEPEST):
-        found = _reasons().match(reason)
-        if found is None:
-            break
-        message, fields = found
-        if message.name != _NESTED:
-            named = fields.get("named")
-            return message.name, named if isinstance(named, int) else None
-        reason = str(fields.get("inner"))
-    return OTHER, None
+    return next(_links(reason, _DEEPEST), (OTHER, None))
 
 
 def origin_of(reason: str) -> tuple[str, int | None]:
     """The cause at the end of a reason that passed through several ranks, as far as the text reaches; each of them put its own words before it."""
-    cause, named = OTHER, None
-    for _ in range(_MOST_RANKS):
+    return [(OTHER, None), *_links(reason, _MOST_RANKS)][-1]
+
+
+def _links(reason: str, most: int) -> Iterator[tuple[str, int | None]]:
+    """The causes that a reason names, from its begin to the innermost, each with the rank that it names."""
+    for _ in range(most):
         found = _reasons().match(reason)
         if found is None:
-            break
+            return
         message, fields = found
         if message.name != _NESTED:
-            rank = fields.get("named")
-            cause, named = message.name, rank if isinstance(rank, int) else None
+            named = fields.get("named")
+            yield message.name, named if isinstance(named, int) else None
         if "inner" not in fields:
-            break
+            return
         reason = str(fields["inner"])
-    return cause, named

@@ -15,7 +15,10 @@ __all__ = ["command"]
 )
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(form: str) -> None:
-    """List the finding codes, their usual severity and their meaning. `psmkit explain CODE` explains one."""
+    """List the finding codes, their usual severity and their meaning. `psmkit explain CODE` explains one.
+
+    In a pipe or a file each code is one whole line, so that grep finds it with its meaning; COLUMNS=100 wraps the lines there, too.
+    """
     from psmkit.model import CODES
 
     if form == "json":

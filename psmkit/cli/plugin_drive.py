@@ -106,8 +106,6 @@ def command(
 
     Exit status: 0 no check failed; 1 there are findings; 2 the library cannot be loaded or called.
     """
-    from psmkit.plugins import drive as driver
-
     if listing:
         return _list(form, kind)
     if lib is None:
@@ -125,13 +123,27 @@ def command(
         return plugin_drive_tuner.run(
             lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
         )
+    return _net(lib, ranks, versions, only, timeout, settings, cuda, form)
+
+
+def _net(
+    lib: Path,
+    ranks: int,
+    versions: list[int] | str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    settings: dict[str, str],
+    cuda: str | None,
+    form: str,
+) -> int:
+    from psmkit.plugins import drive as driver
+    from psmkit.plugins.drive_checks import CHECKS
+
     if isinstance(versions, list) and min(versions) < min(driver.VERSIONS):
         raise click.BadParameter(
             f"v{min(versions)}: a net plugin has versions {min(driver.VERSIONS)} to {max(driver.VERSIONS)}",
             param_hint="--version",
         )
-    from psmkit.plugins.drive_checks import CHECKS
-
     _known(only, CHECKS)
     chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
     if cuda == "emulated":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.cli.command import Group
+from psmkit.cli.command import Command, Group
 from psmkit.cli.output import check_output, show
 from psmkit.model.errors import InputError
 
@@ -263,8 +263,19 @@ def replay(file: str, **given: Any) -> int:
     return _end(lost)
 
 
+class _Mask(Command):
+    """Names the events in its help. Only the help reads the facts about them."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from psmkit.telemetry.kinds import EVENT_TYPES
+
+        self.help = (self.help or "").replace("NAMES", ", ".join(EVENT_TYPES))
+        super().format_help_text(ctx, formatter)
+
+
 @command.command(
     "mask",
+    cls=_Mask,
     context_settings={"ignore_unknown_options": True},  # EVENTS may begin with a -
     examples=("psmkit telemetry mask all coll,p2p", "psmkit telemetry mask 4711 default,-proxy_step"),
 )
@@ -274,9 +285,8 @@ def replay(file: str, **given: Any) -> int:
 def mask(process: str, events: str, folder: str | None) -> None:
     """Select the events that NCCL reports to the plugin, in running processes.
 
-    EVENTS has the syntax of PSM_PROFILER_EVENTS: a comma-separated list of names (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl,
-    kernel_ch, net, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch, kernel_phase), default, all or none; a - before a name removes
-    it. A number such as 0x1f works, too. The plugin adds the parent events that they need.
+    EVENTS has the syntax of PSM_PROFILER_EVENTS: a comma-separated list of names (NAMES), default, all or none; a - before a name
+    removes it. A number such as 0x1f works, too. The plugin adds the parent events that they need.
     """
     from psmkit.telemetry.errors import TelemetryError
     from psmkit.telemetry.masks import mask_of

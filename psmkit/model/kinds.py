@@ -45,6 +45,9 @@ class Family(Enum):
         return str(self.value[1])
 
 
+_FAMILIES = {family.digit: family for family in Family}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """A kind of finding: title, usual severity, meaning and next step, and its treatment by the analysis.
@@ -75,8 +78,7 @@ class Code:
 
     code: str
     title: str
-    family: Family
-    severity: Severity
+    severity: Severity = Severity.ERROR
     effect: Effect = Effect.NONE
     precedence: int = 0
     explains: bool = False
@@ -98,6 +100,11 @@ class Code:
     by_text: bool = False
     meaning: str
     next_step: str
+
+    @property
+    def family(self) -> Family:
+        """What it is about."""
+        return _FAMILIES[self.code[3]]
 
     @property
     def breaks(self) -> bool:

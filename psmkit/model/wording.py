@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["CONSEQUENCE", "ENDED", "ENDED_BY_LAUNCHER", "LACKS", "RAISED", "counted", "plural", "protocol_stage"]
+import re
+
+__all__ = [
+    "CONSEQUENCE",
+    "ENDED",
+    "ENDED_BY_LAUNCHER",
+    "LACKS",
+    "RAISED",
+    "counted",
+    "plural",
+    "protocol_stage",
+    "without_bars",
+]
 
 #: What begins the note about what an undecided input lacks.
 LACKS = "missing for a verdict: "
@@ -19,6 +31,9 @@ ENDED_BY_LAUNCHER = "ended by launcher"
 #: The stage of ranks that were ended because of a failure or a wait that the log shows.
 CONSEQUENCE = "consequence"
 
+#: The stage of a hang that the flight recorder's dumps show, which a watchdog can report in a log, too.
+DUMPED = "dumped"
+
 # What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
 _KINDS = frozenset(
     (
@@ -26,6 +41,7 @@ _KINDS = frozenset(
             *ENDED,
             "abort",
             CONSEQUENCE,
+            DUMPED,
             "evidence",
             "handles",
             "injected",
@@ -66,3 +82,16 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def protocol_stage(stage: str | None) -> str | None:
     """``stage`` if it is a place in the protocol, such as ``proxy Setup``; None for ``error``, ``handles`` and the like."""
     return None if stage is None or stage in _KINDS else stage
+
+
+#: A progress bar of tqdm, with and without a total.
+_BAR = re.compile(
+    r" *(?:\b(?:Epoch|Step|Train|Loading|Validation|Eval)[\w ]{0,30}: *)?\b\d{1,3}%\|[^|]{0,300}\| *[\w.]+/[\w.]+ \[[^\[\]]{0,120}\] *"
+    r"| *\b\d+it \[[^\[\]]{0,80}(?:it/s|s/it)[^\[\]]{0,120}\] *"
+)
+
+
+def without_bars(text: str, mark: str = " ") -> str:
+    """A text with ``mark`` in place of the progress bars that another thread drew into it."""
+    drawn = ("%|" in text or "it [" in text) and _BAR.search(text) is not None
+    return _BAR.sub(mark, text).strip() if drawn else text

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import InternalError, ProtocolError, PsmError, RefusedError, check, raised, record_of
+from psmkit.proxy.types import Number
 
 if TYPE_CHECKING:
     from psmkit.proxy.service import Proxy
@@ -68,20 +69,9 @@ class Connection:
         self._base = base
         self.resources: Any = None
 
-    @property
-    def id(self) -> int:
-        """The service's name of it: what operations are saved under."""
-        return int(self._c.id)
-
-    @property
-    def rank(self) -> int:
-        """The rank of the caller."""
-        return int(self._c.rank)
-
-    @property
-    def transport(self) -> int:
-        """The transport's number."""
-        return int(self._c.transport)
+    id = Number("The service's name of it: what operations are saved under.")
+    rank = Number("The rank of the caller.")
+    transport = Number("The transport's number.")
 
     @property
     def send(self) -> bool:
@@ -93,10 +83,7 @@ class Connection:
         """The caller is a rank of this process."""
         return bool(self._c.sameProcess)
 
-    @property
-    def state(self) -> int:
-        """1 initialised, 2 shared init, 3 set up, 4 connected."""
-        return int(self._c.connState)
+    state = Number("1 initialised, 2 shared init, 3 set up, 4 connected.", "connState")
 
     @property
     def proxy(self) -> Proxy | None:
@@ -161,20 +148,9 @@ class Part:
     def __init__(self, sub: Any, connection: Connection) -> None:
         self._c, self.connection = sub, connection
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return int(self._c.nbytes)
-
-    @property
-    def peer(self) -> int:
-        """The other rank."""
-        return int(self._c.peer)
-
-    @property
-    def channel(self) -> int:
-        """As it was saved."""
-        return int(self._c.channel)
+    size = Number("Bytes.", "nbytes")
+    peer = Number("The other rank.")
+    channel = Number("As it was saved.")
 
     @property
     def send_buffer(self) -> int:
@@ -198,10 +174,7 @@ class Running:
         self._state, self._c, self._base = state, arguments, base
         self.parts = parts
 
-    @property
-    def count(self) -> int:
-        """The operations' count."""
-        return int(self._c.opCount)
+    count = Number("The operations' count.", "opCount")
 
     @property
     def began(self) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
 
-__all__ = ["PAYLOAD", "Address", "Counters", "MessageType", "Operation", "Settings", "ShareKind", "ZeroCopy"]
+__all__ = ["PAYLOAD", "Address", "Counters", "MessageType", "Number", "Operation", "Settings", "ShareKind", "ZeroCopy"]
 
 #: Bytes of a request, or of a response, at most.
 PAYLOAD = int(lib.PSM_PROXY_PAYLOAD)
@@ -115,6 +115,23 @@ class Settings:
         return record
 
 
+class Number:
+    """A number of a C struct: the member of this name, or of another one."""
+
+    def __init__(self, doc: str, member: str | None = None) -> None:
+        self.__doc__ = doc
+        self._member = member
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._member = self._member or name
+
+    def __get__(self, record: Any, _owner: type) -> int:
+        return int(getattr(record._c, str(self._member)))
+
+    def __set__(self, record: Any, value: int) -> Never:
+        raise AttributeError(f"{self._member} is read-only")
+
+
 class Shareable:
     """A struct that ranks send each other, as bytes: fixed width, no pointer, no handle, no descriptor.
 
@@ -156,15 +173,8 @@ class Address(Shareable):
     __slots__ = ()
     _type = "struct psmProxyAddress"
 
-    @property
-    def rank(self) -> int:
-        """The rank that it is of."""
-        return int(self._c.rank)
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return int(self._c.pid)
+    rank = Number("The rank that it is of.")
+    pid = Number("Its process.")
 
     @property
     def service(self) -> str:

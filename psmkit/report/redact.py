@@ -120,70 +120,30 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """``text`` with all names replaced."""
-        done: list[str] = []
-
-        def mark(kind: str, name: str) -> str:
-            # Replacements are set aside until the end, so that no later pattern mistakes a placeholder for a name.
-            if kind == "host":
-                placeholder = self.host(name)
-            elif kind == "user" and name.lower() in _NOT_USERS:
-                placeholder = name
-            else:
-                placeholder = self.place(kind, name)
-            done.append(placeholder)
-            return f"{_OPEN}{len(done) - 1}{_CLOSE}"
-
-        def address(match: re.Match[str]) -> str:
-            name = match.group().rstrip(".")
-            name = name if _address(name) else name.removesuffix(":")
-            return mark("ip", name) + match.group()[len(name) :] if _address(name) else match.group()
-
-        def path(match: re.Match[str]) -> str:
-            name = match.group().rstrip(".")
-            tail = match.group()[len(name) :]
-            return match.group() if _PUBLIC.match(name) else mark("path", name) + tail
-
-        def word(match: re.Match[str]) -> str:
-            kind, value = next((kind, value) for kind, value in match.groupdict().items() if value is not None)
-            return mark(kind, value)
-
-        def domain(match: re.Match[str]) -> str:
-            name = match["name"].rstrip(".-")
-            if _DOMAINS.isdisjoint(name.lower().split(".")[1:]):
-                return match.group()
-            head, tail = match.start("name") - match.start(), match["name"][len(name) :]
-            return match.group()[:head] + mark("host", name) + tail
-
-        def pid(match: re.Match[str]) -> str:
-            return match["head"] + mark("pid", match["pid"])
-
-        def process(match: re.Match[str]) -> str:
-            if match["pid"] not in self._processes[match["host"]]:
-                return match.group()
-            parts = [mark("host", match["host"]), mark("pid", match["pid"])]
-            return ":".join([*parts, mark("pid", match["tid"])] if match["tid"] else parts)
-
+        marks = _Marks(self)
         # Paths come before words, because they contain hosts, users and pids.
         text = text.replace(_OPEN, "?").replace(_CLOSE, "?")
-        text = _PREFIX.sub(
-            lambda m: ":".join((mark("host", m["host"]), mark("pid", m["pid"]), mark("pid", m["tid"]))), text
-        )
+        text = _PREFIX.sub(marks.prefix, text)
         for name in self._inputs:
-            text = text.replace(name, mark("path", name)) if name in text else text
-        text = _PATH.sub(path, text)
+            text = text.replace(name, marks.put("path", name)) if name in text else text
+        text = _PATH.sub(marks.path, text)
         if self._pairs is None:
             self._pairs = _pairs(self._processes)
-        text = self._pairs.sub(process, text)
-        text = _MAC.sub(lambda m: mark("mac", m.group()), text)
-        text = _IPV4.sub(address, text)
-        text = _IPV6.sub(address, text)
-        text = _USER_AT.sub(lambda m: f"{m['head']}{mark('user', m['user'])}@{mark('host', m['host'])}", text)
-        text = _PID_WORD.sub(pid, text)
+        text = self._pairs.sub(marks.process, text)
+        text = _MAC.sub(lambda m: marks.put("mac", m.group()), text)
+        text = _IPV4.sub(marks.address, text)
+        text = _IPV6.sub(marks.address, text)
+        text = _USER_AT.sub(lambda m: f"{m['head']}{marks.put('user', m['user'])}@{marks.put('host', m['host'])}", text)
+        text = _PID_WORD.sub(lambda m: m["head"] + marks.put("pid", m["pid"]), text)
         if self._known is None:
             self._known = self._compile()
-        text = self._known.sub(word, text)
-        text = _NAME.sub(domain, text)
-        return _MARK.sub(lambda m: done[int(m[1])], text)
+        text = self._known.sub(marks.word, text)
+        text = _NAME.sub(marks.domain, text)
+        return _MARK.sub(lambda m: marks.done[int(m[1])], text)
+
+    def runs_on(self, host: str, pid: str) -> bool:
+        """Whether this process was recorded."""
+        return pid in self._processes[host]
 
     def _compile(self) -> re.Pattern[str]:
         hosts, users = (sorted(self._names.get(kind, {}), key=len, reverse=True) for kind in ("host", "user"))
@@ -197,6 +157,55 @@ class Redactor:
         if pids:
             parts.append(rf"(?P<pid>(?:{'|'.join(pids)}))(?!\w)")
         return re.compile(rf"(?<![\w.-])(?:{'|'.join(parts)})") if parts else re.compile(r"(?!)")
+
+
+class _Marks:
+    """The replacements in a text. They are set aside until the end, so that no later pattern mistakes a placeholder for a name."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._of = redactor
+        self.done: list[str] = []
+
+    def put(self, kind: str, name: str) -> str:
+        """A mark for the placeholder of a name."""
+        if kind == "host":
+            placeholder = self._of.host(name)
+        elif kind == "user" and name.lower() in _NOT_USERS:
+            placeholder = name
+        else:
+            placeholder = self._of.place(kind, name)
+        self.done.append(placeholder)
+        return f"{_OPEN}{len(self.done) - 1}{_CLOSE}"
+
+    def prefix(self, match: re.Match[str]) -> str:
+        return ":".join((self.put("host", match["host"]), self.put("pid", match["pid"]), self.put("pid", match["tid"])))
+
+    def address(self, match: re.Match[str]) -> str:
+        name = match.group().rstrip(".")
+        name = name if _address(name) else name.removesuffix(":")
+        return self.put("ip", name) + match.group()[len(name) :] if _address(name) else match.group()
+
+    def path(self, match: re.Match[str]) -> str:
+        name = match.group().rstrip(".")
+        tail = match.group()[len(name) :]
+        return match.group() if _PUBLIC.match(name) else self.put("path", name) + tail
+
+    def word(self, match: re.Match[str]) -> str:
+        kind, value = next((kind, value) for kind, value in match.groupdict().items() if value is not None)
+        return self.put(kind, value)
+
+    def domain(self, match: re.Match[str]) -> str:
+        name = match["name"].rstrip(".-")
+        if _DOMAINS.isdisjoint(name.lower().split(".")[1:]):
+            return match.group()
+        head, tail = match.start("name") - match.start(), match["name"][len(name) :]
+        return match.group()[:head] + self.put("host", name) + tail
+
+    def process(self, match: re.Match[str]) -> str:
+        if not self._of.runs_on(match["host"], match["pid"]):
+            return match.group()
+        parts = [self.put("host", match["host"]), self.put("pid", match["pid"])]
+        return ":".join([*parts, self.put("pid", match["tid"])] if match["tid"] else parts)
 
 
 def _pairs(hosts: Iterable[str]) -> re.Pattern[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
-from psmkit.model.wording import counted, plural, protocol_stage
+from psmkit.model.wording import counted, plural, protocol_stage, without_bars
 from psmkit.report.escape import shorten, uncoloured, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import Page, Span, ranges
@@ -107,7 +107,11 @@ def _who(page: Page, report: Report) -> None:
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
             if culprit.peer_unnamed:
-                text += "; the lines do not name the others" if number else "; the line does not name the other"
+                text += (
+                    "; the lines do not show which processes are the other ends"
+                    if number
+                    else "; the line does not show which process is the other end"
+                )
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
         lead = Span("who:     " if not number else "         ", "culprit")
         page.wrap(text, indent="  ", hang=" " * 11, lead=lead)
@@ -133,7 +137,7 @@ def _proof(page: Page, item: Evidence, folder: str, about: str) -> None:
         widths = [rest, rest, rest]
         lead = (" " * 11,)
         page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
-    text = visible(uncoloured(item.text)).strip()
+    text = _line(item)
     if len(text) > widths[0]:
         text = _quoted(item, sum(widths) - _RAGGED, about, widths[0])
     for row in _rows(text, widths[0], rest):
@@ -328,12 +332,17 @@ def _evidence(page: Page, item: Evidence, folder: str, about: str, *, whole: boo
     )
 
 
+def _line(item: Evidence) -> str:
+    """A line of a log as one can read it: without colours, and with an ellipsis for a progress bar that another thread drew into it."""
+    return without_bars(visible(uncoloured(item.text)), " \N{HORIZONTAL ELLIPSIS} ").strip()
+
+
 def _quoted(item: Evidence, width: int, about: str, row: int | None = None) -> str:
     """A log line in ``width`` characters; its message matters more than its time stamp and process, which need a ``row`` for the whole line.
 
     A message that is still too long is cut around its deciding words and those that it shares with ``about``, the title of its finding.
     """
-    text = visible(uncoloured(item.text)).strip()
+    text = _line(item)
     at = next((at for mark in _LEVELS if (at := text.find(mark)) > 0), 0)
     if len(text) > (width if row is None else row) and 0 < at < len(text) - _LEAST:
         text = "…" + text[at:].removeprefix("NCCL INFO ")

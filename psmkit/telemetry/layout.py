@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from psmkit.telemetry.kinds import OWN_ROWS, WORD
+
 __all__ = [
     "ALGORITHMS",
     "API",
@@ -21,8 +23,10 @@ __all__ = [
     "KERNEL_PHASE",
     "LINK",
     "LOSSES",
+    "NAMES",
     "NET",
     "OP",
+    "OWN",
     "P2P",
     "PHASES",
     "PROTOCOLS",
@@ -177,3 +181,15 @@ DATATYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3",
     "float8e5m2",
 )  # fmt: skip
+# The names of a string, by its type in OWN_ROWS.
+NAMES: dict[str, tuple[str, ...]] = {
+    WORD: (), "FUNC": FUNCTIONS, "DATATYPE": DATATYPES, "ALGO": ALGORITHMS, "PROTO": PROTOCOLS
+}  # fmt: skip
+
+# ---- rows that only the facts describe ----
+
+_TYPES = {"int": "i4", "i64": "i8", "byte": "u1", "flag": "u1", **dict.fromkeys(NAMES, "u1")}  # all others: u8
+# By the number of the kind: psm_abi_rows.h declares the same members in the same order.
+OWN = {
+    at: _member(*((name, _TYPES.get(kind, "u8")) for name, kind in row)) for at, row in OWN_ROWS.items()
+}  # fmt: skip

@@ -18,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from psmkit.telemetry.kinds import EVENT_TYPES
+from psmkit.telemetry.kinds import EVENT_TYPES, OWN_ROWS, TIME
 from psmkit.telemetry.layout import (
     ALGORITHMS,
     API,
@@ -28,7 +28,9 @@ from psmkit.telemetry.layout import (
     FUNCTIONS,
     KERNEL,
     KERNEL_PHASE,
+    NAMES,
     NET,
+    OWN,
     P2P,
     PROTOCOLS,
     PROXY_CTRL,
@@ -50,7 +52,7 @@ _WHY = {1: "slowest", 2: "open", 3: "sampled", 4: "incomplete"}
 _FIRST = (2, 4, 1, 3, 0)  # the order of these reasons when the budget is short
 _MEMBERS = {
     _COLL: COLL, _P2P: P2P, _OP: PROXY_OP, _STEP: PROXY_STEP, _CTRL: PROXY_CTRL, _KERNEL: KERNEL, _NET: NET, 0: API, 8: API, 9: API,
-    10: API, 11: API, 12: CE, 13: CE, 14: CE, _PHASE: KERNEL_PHASE,
+    10: API, 11: API, 12: CE, 13: CE, 14: CE, _PHASE: KERNEL_PHASE, **OWN,
 }  # fmt: skip
 _STATES = (("gpu_ns", "gpu wait"), ("peer_ns", "peer wait"), ("net_ns", "network wait"), ("flush_ns", "flush wait"))
 
@@ -387,6 +389,9 @@ class _Maker:
             out += [(int(u["mark1_ns"]), "group start returned"), (int(u["mark2_ns"]), "group end called")]
         elif row.type in (12, 13, 14):
             out += [(int(u["begin_ns"]), "copies begun"), (int(u["end_ns"]), "copies done")]
+        elif row.type in OWN_ROWS:
+            own = [name for name, kind in OWN_ROWS[row.type] if kind == TIME]
+            out += [(int(u[name]), name.removesuffix("_ns").replace("_", " ")) for name in own]
         return [Event(name, timestamp=self._epoch(row, at)) for at, name in sorted(out) if at]
 
     def _attributes(self, row: _Row) -> dict[str, Any]:
@@ -442,7 +447,17 @@ class _Maker:
                 out["nccl.kernel.gpu_time"] = (int(u["gpu_end_ns"]) - int(u["gpu_begin_ns"])) / 1e9
         elif row.type == _NET:
             out["nccl.network.event"] = f"{int(u['id']) & 0xFFFFFFFFFFFFFFFF:#x}"
-        return out
+        return out | _own_attributes(row)
+
+
+def _own_attributes(row: _Row) -> dict[str, Any]:
+    """What a row keeps whose kind only the facts describe: ``nccl.KIND.MEMBER``."""
+    out: dict[str, Any] = {}
+    for name, kind in OWN_ROWS.get(row.type, ()):
+        value = int(row.member[name])
+        if kind != TIME:
+            out[f"nccl.{EVENT_TYPES[row.type]}.{name}"] = word(NAMES[kind], value) if kind in NAMES else value
+    return out
 
 
 def _ended(row: _Row) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check
 from psmkit.proxy.service import Proxy
+from psmkit.proxy.types import Number
 from psmkit.transport.ends import BaseEnd
 from psmkit.transport.memory import on_device
 from psmkit.transport.types import OfConnection, PeerInfo
@@ -66,10 +67,7 @@ class NetConnectInfo(OfConnection):
         """The network's name, cut to 16 bytes."""
         return bytes(ffi.buffer(self._c.net)).partition(b"\0")[0].decode(errors="replace")
 
-    @property
-    def chunk(self) -> int:
-        """Bytes of a slot."""
-        return int(self._c.chunk)
+    chunk = Number("Bytes of a slot.")
 
     def __repr__(self) -> str:
         role = "send" if self.send else "recv"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
-from psmkit.proxy.types import Address, Shareable, ShareKind
+from psmkit.proxy.types import Address, Number, Shareable, ShareKind
 
 __all__ = ["Capability", "ConnectInfo", "Mode", "OfConnection", "PeerInfo", "can_connect", "find_intermediate"]
 
@@ -41,25 +41,10 @@ class PeerInfo(Shareable):
     __slots__ = ()
     _type = "struct psm_peer_info"
 
-    @property
-    def rank(self) -> int:
-        """The rank."""
-        return int(self._c.rank)
-
-    @property
-    def device(self) -> int:
-        """Its CUDA device, as its process counts."""
-        return int(self._c.device)
-
-    @property
-    def host_hash(self) -> int:
-        """Equal: shared memory can be shared."""
-        return int(self._c.host_hash)
-
-    @property
-    def process_hash(self) -> int:
-        """Equal: the same process."""
-        return int(self._c.process_hash)
+    rank = Number("The rank.")
+    device = Number("Its CUDA device, as its process counts.")
+    host_hash = Number("Equal: shared memory can be shared.")
+    process_hash = Number("Equal: the same process.")
 
     @property
     def bus_id(self) -> str:
@@ -72,10 +57,7 @@ class PeerInfo(Shareable):
         # Higher bits say which devices the process sees.
         return Capability(self._c.capabilities & sum(Capability))
 
-    @property
-    def peer_access(self) -> int:
-        """Bit d: its device can reach device d of the host directly."""
-        return int(self._c.peer_access)
+    peer_access = Number("Bit d: its device can reach device d of the host directly.")
 
     @property
     def address(self) -> Address:
@@ -97,25 +79,15 @@ class OfConnection(Shareable):
 
     __slots__ = ()
 
-    @property
-    def rank(self) -> int:
-        """Whose it is."""
-        return int(self._c.rank)
+    rank = Number("Whose it is.")
 
     @property
     def send(self) -> bool:
         """It is the sender's."""
         return bool(self._c.role)
 
-    @property
-    def channel(self) -> int:
-        """Of the connection."""
-        return int(self._c.channel)
-
-    @property
-    def steps(self) -> int:
-        """Slots between the two sides, by the settings."""
-        return int(self._c.steps)
+    channel = Number("Of the connection.")
+    steps = Number("Slots between the two sides, by the settings.")
 
 
 class ConnectInfo(OfConnection):
@@ -129,15 +101,8 @@ class ConnectInfo(OfConnection):
         """How they are connected."""
         return Mode(self._c.mode)
 
-    @property
-    def chunk(self) -> int:
-        """Bytes of a slot."""
-        return int(self._c.chunk)
-
-    @property
-    def buffer_size(self) -> int:
-        """Bytes of the FIFO, all slots."""
-        return int(self._c.buffer_size)
+    chunk = Number("Bytes of a slot.")
+    buffer_size = Number("Bytes of the FIFO, all slots.")
 
     @property
     def share(self) -> ShareKind:

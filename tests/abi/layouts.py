@@ -260,7 +260,13 @@ def measure(header: Path, options: list[str]) -> tuple[Unit, list[str]]:
         lines += [f"const long long {NUMBER}{name} = _Alignof({name});" for name in sorted(names)]
         unit.write_text("\n".join(lines) + "\n")
         command = ["gcc", "-std=c11", "-g", "-gdwarf-4", "-fno-eliminate-unused-debug-types", *options]
-        subprocess.run([*command, "-c", str(unit), "-o", f"{folder}/unit.o"], check=True, timeout=60)
+        done = subprocess.run(
+            [*command, "-c", str(unit), "-o", f"{folder}/unit.o"], capture_output=True, text=True, timeout=60
+        )
+        if done.returncode:
+            known = "redefinition" in done.stderr or "conflicting types" in done.stderr
+            hint = "psm_abi/*.h has its types already: take them out of psmkit/plugins/abi.json, and run make setup"
+            sys.exit(f"{done.stderr}cannot measure {header}: {hint if known else 'it does not compile'}")
         return Unit(Path(folder) / "unit.o"), names
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis import analyze
-from psmkit.model import Finding, Severity
+from tests.analysis.texts import first_error
 
 _TORCH = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.10 GiB. GPU 3 has a total capacity of 79.10 GiB\n"
 _NCCL = "\nn0:70:70 [3] misc/allocator.cc:99 NCCL WARN Cuda failure 2 'out of memory'\nn0:70:70 [3] NCCL INFO init.cc:872 -> 1\n"
@@ -15,11 +14,6 @@ _CUDA = "\nn0:70:70 [3] transport/{}.cc:99 NCCL WARN Cuda failure '{}'\nn0:70:70
 _TEST = "n0: Test CUDA failure common.cu:411 '{}'\n .. n0 pid 70: Test failure common.cu:420\n"
 _WATCHDOG = "[rank1]:[E ProcessGroupNCCL.cpp:1414] [PG 2 Rank 1] Process group watchdog thread terminated with exception: CUDA error: {}\n"
 _RETRY = "n0:70:71 [0] NCCL INFO socketPollConnect: connect returned {}, retrying ({}/34) after sleep for 100 msec\n"
-
-
-def _first(tmp_path: Path, log: str) -> Finding:
-    (tmp_path / "job.log").write_text(log)
-    return next(f for f in analyze([str(tmp_path / "job.log")]).findings if f.severity is Severity.ERROR)
 
 
 def _retries(why: str) -> str:
@@ -49,22 +43,22 @@ def _retries(why: str) -> str:
     ],
 )  # fmt: skip
 def test_advice_fits_the_text_of_the_error(tmp_path: Path, log: str, words: str, not_words: str) -> None:
-    finding = _first(tmp_path, log)
+    finding = first_error(tmp_path, log)
     assert words in finding.next_step
     assert not_words not in finding.next_step
 
 
 def test_reason_of_a_failed_connect_explains_only_itself(tmp_path: Path) -> None:
-    told = _first(tmp_path, _retries("No route to host")).explanation
+    told = first_error(tmp_path, _retries("No route to host")).explanation
     assert "no way to that address" in told
     assert "refused" not in told and "No process listens" not in told
 
 
 def test_segment_without_a_printed_reason_is_not_called_full(tmp_path: Path) -> None:
     warn = "\nn0:70:70 [0] misc/shmutils.cc:72 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-ab (size 5767520)\n"
-    finding = _first(tmp_path, warn + "n0:70:70 [0] NCCL INFO transport/shm.cc:114 -> 2\n")
+    finding = first_error(tmp_path, warn + "n0:70:70 [0] NCCL INFO transport/shm.cc:114 -> 2\n")
     assert "Give the container" not in finding.next_step
     assert "permissions" in finding.next_step
     assert "is full" not in finding.title
-    full = _first(tmp_path, warn.replace(")\n", "), error: No space left on device (28)\n"))
+    full = first_error(tmp_path, warn.replace(")\n", "), error: No space left on device (28)\n"))
     assert "is full" in full.title and "--shm-size=1g" in full.next_step

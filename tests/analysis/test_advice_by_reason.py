@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from psmkit.analysis import analyze
-from psmkit.model import Finding, Severity
+from psmkit.report import render
+from tests.analysis.texts import first_error
 
 _AT = "n0:70:71 [0] "
 _CONNECT = (
@@ -71,11 +72,6 @@ _ODD = "\n" + _AT + "graph/odd.cc:12 NCCL WARN Something odd was found\n" + _AT 
 _ROUTES = ("firewall", "routing")
 
 
-def _first(tmp_path: Path, log: str) -> Finding:
-    (tmp_path / "job.log").write_text(log)
-    return next(f for f in analyze([str(tmp_path / "job.log")]).findings if f.severity is Severity.ERROR)
-
-
 @pytest.mark.parametrize(
     ("log", "words", "not_words"),
     [
@@ -111,16 +107,16 @@ def _first(tmp_path: Path, log: str) -> Finding:
 def test_advice_fits_the_reason_of_the_line(
     tmp_path: Path, log: str, words: tuple[str, ...], not_words: tuple[str, ...]
 ) -> None:
-    step = _first(tmp_path, log).next_step
+    step = first_error(tmp_path, log).next_step
     assert all(word in step for word in words), step
     assert not any(word in step for word in not_words), step
 
 
 def test_earlier_warning_of_the_process_is_worth_reading(tmp_path: Path) -> None:
     earlier = _AT + "misc/param.cc:12 NCCL WARN Something odd comes first\n" + _AT + "NCCL INFO Using network Socket\n"
-    assert "just before it" in _first(tmp_path, earlier + _ODD).next_step
+    assert "just before it" in first_error(tmp_path, earlier + _ODD).next_step
     # a warning of another process does not count
-    assert "no other warning" in _first(tmp_path, earlier.replace("n0:70", "n1:90") + _ODD).next_step
+    assert "no other warning" in first_error(tmp_path, earlier.replace("n0:70", "n1:90") + _ODD).next_step
 
 
 def test_unanswered_ucx_request_names_one_end_of_a_connection(tmp_path: Path) -> None:
@@ -130,3 +126,41 @@ def test_unanswered_ucx_request_names_one_end_of_a_connection(tmp_path: Path) ->
     (tmp_path / "job.log").write_text(_UCX.format("Local protection"))
     (own,) = analyze([str(tmp_path / "job.log")]).culprits
     assert own.host == "n0" and not own.either
+
+
+_REQUEST = "[n0:70:0:71] ib_mlx5_log.c:139  RC QP 0x1a2b wqe[7]: SEND s-e [rqpn 0x2c3d {}] [inl len 26]\n"
+_UCX_ERROR = "[1784273406.684686] [n0:70:0] {} UCX  ERROR {}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "hosts"),
+    [
+        (_UCX.format("Transport retry count exceeded") + _REQUEST.format("dgid=::ffff:10.0.0.9 sgid_index=3"), ["n0", "10.0.0.9"]),
+        (_UCX.format("Transport retry count exceeded") + _REQUEST.format("rlid 703"), ["n0"]),
+        (_UCX_ERROR.format("tcp_ep.c:1152", "send(fd=36) failed: Connection reset by peer"), ["n0"]),
+    ],
+)  # fmt: skip
+def test_an_error_of_ucx_names_the_ends_that_its_lines_show(tmp_path: Path, log: str, hosts: list[str]) -> None:
+    (tmp_path / "job.log").write_text(log)
+    report = analyze([str(tmp_path / "job.log")])
+    assert [c.host for c in report.culprits] == hosts
+    assert all(c.either for c in report.culprits)
+    assert all(c.peer_unnamed is (len(hosts) == 1) for c in report.culprits)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("sock.c:323", "connect(fd=36, dest_addr=10.0.0.9:18515) failed: Connection refused"), ("sockcm_ep.c:151", "failed to connect to 10.0.0.9:9001")],
+)  # fmt: skip
+def test_a_connect_of_ucx_names_its_address(tmp_path: Path, place: str, said: str) -> None:
+    (tmp_path / "job.log").write_text(_UCX_ERROR.format(place, said))
+    report = analyze([str(tmp_path / "job.log")])
+    assert [(c.host, c.either) for c in report.culprits] == [("10.0.0.9", False)]
+    assert "could not connect to 10.0.0.9" in report.reason
+
+
+def test_two_processes_that_may_be_each_others_peers_are_not_said_to_have_others(tmp_path: Path) -> None:
+    error = _UCX.format("Transport retry count exceeded")
+    (tmp_path / "job.log").write_text(error + error.replace("n0:70:0:71", "n1:80:0:81"))
+    text = render(analyze([str(tmp_path / "job.log")]), "text")
+    assert "a peer of 2 processes" in text and "the others" not in text

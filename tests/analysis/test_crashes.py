@@ -11,9 +11,10 @@ import psmkit
 from psmkit.analysis.facts.deaths import Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.rules import benchmarks, crashes, exceptions, framework, gpu_errors
-from psmkit.model import Finding, Report, Severity
+from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
+from tests.analysis.texts import analyzed
 
 JOB = nccl(0, 1, 2, 3, nranks=4)
 API = "torch.distributed.elastic.multiprocessing.api:"
@@ -21,14 +22,14 @@ API = "torch.distributed.elastic.multiprocessing.api:"
 
 def elastic(rank: int, code: int, signal: str = "") -> str:
     pid = 1000 + rank
-    told = (
+    analyzed = (
         f"Signal {-code} ({signal}) received by PID {pid}" if signal else "To enable traceback see: https://pytorch.org"
     )
     return (
         "".join(f"WARNING:{API}Sending process {1000 + r} closing signal SIGTERM\n" for r in range(4) if r != rank)
         + f"ERROR:{API}failed (exitcode: {code}) local_rank: {rank} (pid: {pid}) of binary: /usr/bin/python\n"
         + f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-01_00:00:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
-        + f"  exitcode  : {code} (pid: {pid})\n  error_file: <N/A>\n  traceback : {told}\n"
+        + f"  exitcode  : {code} (pid: {pid})\n  error_file: <N/A>\n  traceback : {analyzed}\n"
     )
 
 
@@ -372,33 +373,28 @@ def actor(pid: int | None, host: str, *, exit: str = "SYSTEM_ERROR") -> str:
     return "".join(f"[2025-05-10 00:18:27] {line}\n" for line in lines)
 
 
-def told(tmp_path: Path, text: str) -> Report:
-    (tmp_path / "job.log").write_text(text)
-    return psmkit.analyze([str(tmp_path / "job.log")])
-
-
 def test_ray_names_the_process_of_an_actor_that_died(tmp_path: Path) -> None:
-    report = told(tmp_path, actor(1230, "10.0.0.7") * 2)
+    report = analyzed(tmp_path, actor(1230, "10.0.0.7") * 2)
     assert report.verdict == "failed"
     assert [(c.host, c.pid) for c in report.culprits] == [("10.0.0.7", 1230)]
     assert [f.code for f in report.findings if f.severity is Severity.ERROR] == ["PSM402"]
 
 
 def test_an_actor_that_was_ended_on_purpose_is_no_death(tmp_path: Path) -> None:
-    assert told(tmp_path, actor(1230, "10.0.0.7", exit="INTENDED_USER_EXIT")).verdict != "failed"
+    assert analyzed(tmp_path, actor(1230, "10.0.0.7", exit="INTENDED_USER_EXIT")).verdict != "failed"
 
 
 def test_a_report_without_a_process_counts_no_second_death(tmp_path: Path) -> None:
     died = "Worker IP address: 10.0.0.8 Worker port: 3 Worker PID: 77 Worker exit type: SYSTEM_ERROR Worker exit detail: Lost. x\n"
-    report = told(tmp_path, actor(None, "10.0.0.7") + "(raylet) A worker died. " + died)
+    report = analyzed(tmp_path, actor(None, "10.0.0.7") + "(raylet) A worker died. " + died)
     assert [c.pid for c in report.culprits] == [77]
-    alone = told(tmp_path, actor(None, "10.0.0.7"))
+    alone = analyzed(tmp_path, actor(None, "10.0.0.7"))
     assert alone.verdict == "failed" and "10.0.0.7" in alone.reason
 
 
 def test_a_line_with_a_process_id_elsewhere_names_no_actor(tmp_path: Path) -> None:
     far = "\tpid: 99\n" + "step 1 of 100\n" * 40
-    report = told(tmp_path, far + actor(None, "10.0.0.7"))
+    report = analyzed(tmp_path, far + actor(None, "10.0.0.7"))
     assert not any(c.pid == 99 for c in report.culprits)
 
 

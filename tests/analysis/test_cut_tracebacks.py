@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import psmkit
-from psmkit.model import Report
+from tests.analysis.texts import analyzed
 
 TAG = "(WorkerProcess pid=7310) ERROR 05-14 02:31:17 [workers.py:238] "
-
-
-def report(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder / "job.log")])
 
 
 def stack(*frames: tuple[str, str], tag: str = TAG) -> str:
@@ -26,7 +21,7 @@ def test_a_part_of_a_stack_names_the_innermost_function_that_is_no_constructor(t
     text = stack(
         ("make_groups", "return Coordinator("), ("__init__", "self.comm = cls("), ("__init__", "self.link = FastLink(")
     )
-    found = report(tmp_path, text).findings[0]
+    found = analyzed(tmp_path, text).findings[0]
     assert "process 7310 printed a part of a stack" in found.title
     assert "passes through make_groups() to a call of FastLink()," in found.title
     assert found.evidence[0].text.endswith("in make_groups")
@@ -34,40 +29,40 @@ def test_a_part_of_a_stack_names_the_innermost_function_that_is_no_constructor(t
 
 def test_the_code_of_a_wrapper_or_of_a_raise_is_no_call(tmp_path: Path) -> None:
     text = stack(("step", "x = self.layer(x)"), ("_call_impl", "raise Oops("))
-    assert "passes through step(), and" in report(tmp_path, text).findings[0].title
+    assert "passes through step(), and" in analyzed(tmp_path, text).findings[0].title
 
 
 def test_a_worker_that_says_it_failed_names_what_its_cut_traceback_shows(tmp_path: Path) -> None:
     text = f"{TAG}WorkerProc hit an exception.\n{TAG}Traceback (most recent call last):\n"
     text += stack(("busy_loop", "out = func(*args)"), ("run_model", "y = self.model(x)"), ("wrapper", "return f(*a)"))
-    found = report(tmp_path, text[:-20]).findings[0]
+    found = analyzed(tmp_path, text[:-20]).findings[0]
     assert found.title.endswith("process 7310 failed, in or below run_model()")
     assert "cut inside its traceback" in found.explanation
     assert "rest of the log" in found.next_step
-    assert any("ends inside a Python traceback" in note for note in report(tmp_path, text[:-20]).coverage.notes)
+    assert any("ends inside a Python traceback" in note for note in analyzed(tmp_path, text[:-20]).coverage.notes)
     whole = text + f"{TAG}RuntimeError: bad shape\n"
-    assert not any("ends inside" in note for note in report(tmp_path, whole).coverage.notes)
+    assert not any("ends inside" in note for note in analyzed(tmp_path, whole).coverage.notes)
 
 
 def test_the_traceback_of_an_engine_is_not_that_of_the_worker_that_it_names(tmp_path: Path) -> None:
     tag = "ERROR 11-08 13:40:12 [core.py:502] "
     text = f"{tag}Worker proc VllmWorker-3 died unexpectedly, shutting down executor.\n{tag}Traceback (most recent call last):\n"
-    found = report(tmp_path, text + stack(("poll_queue", "self.handle(x)"), tag=tag)).findings[0]
+    found = analyzed(tmp_path, text + stack(("poll_queue", "self.handle(x)"), tag=tag)).findings[0]
     assert "rank 3 failed" in found.title
     assert "poll_queue" not in found.title
 
 
 def test_a_task_of_ray_names_the_function_that_it_shows(tmp_path: Path) -> None:
     text = "ray.exceptions.RayTaskError(NcclError): ray::Actor.compute() (pid=402, ip=10.1.7.14, actor_id=5d20, repr=<Actor>)\n"
-    found = report(tmp_path, text + '  File "/srv/job.py", line 21, in compute\n    groups.allr').findings[0]
+    found = analyzed(tmp_path, text + '  File "/srv/job.py", line 21, in compute\n    groups.allr').findings[0]
     assert found.title == "process 402 on 10.1.7.14 raised NcclError in or below compute()"
     assert "NCCL_DEBUG=WARN" in found.next_step
 
 
 def test_a_last_line_that_ends_within_a_quoted_text_is_said_to_be_cut(tmp_path: Path) -> None:
     line = "n1:61:62 [1] transport/nvls.cc:22 NCCL WARN Cuda failure 999 'unknown error"
-    assert any("is not complete" in note for note in report(tmp_path, line).coverage.notes)
-    assert not any("is not complete" in note for note in report(tmp_path, line + "'").coverage.notes)
+    assert any("is not complete" in note for note in analyzed(tmp_path, line).coverage.notes)
+    assert not any("is not complete" in note for note in analyzed(tmp_path, line + "'").coverage.notes)
 
 
 def test_the_empty_exception_of_spawns_parent_is_no_reason(tmp_path: Path) -> None:

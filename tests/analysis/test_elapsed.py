@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from examples.cases.story import tell
 from psmkit.model import Report
 from psmkit.report import render
+from tests.analysis.texts import analyzed
 from tests.loggen import DIALECTS, Job, Plan
 from tests.loggen.sim import Line
 from tests.losses import stalled
@@ -58,11 +58,6 @@ def healthy() -> list[Line]:
     return [line for line in job.lines if "Destroy" not in line.text and " Abort " not in line.text]
 
 
-def analyze(tmp_path: Path, text: str) -> Report:
-    (tmp_path / "job.log").write_text(text)
-    return psmkit.analyze([str(tmp_path / "job.log")])
-
-
 def outcome(report: Report) -> tuple[str, list[int | None], list[int | None]]:
     return report.verdict, [c.global_rank for c in report.culprits], [s.rank for s in report.suspects]
 
@@ -72,7 +67,7 @@ def outcome(report: Report) -> tuple[str, list[int | None], list[int | None]]:
     [("2.30", "collective"), ("2.21", "collective"), ("2.27", "setup recv"), ("passsm", "setup send")],
 )
 def test_long_silence_before_a_time_limit_proves_the_hang(dialect: str, site: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, told(hanging(dialect, site), 1800))
+    report = analyzed(tmp_path, told(hanging(dialect, site), 1800))
     assert outcome(report) == ("hung", [STALLED], []), render(report, "text")
     (finding,) = [f for f in report.findings if f.code == "PSM304"]
     assert "30 min without a line of NCCL" in finding.explanation
@@ -113,7 +108,7 @@ def test_long_silence_before_a_time_limit_proves_the_hang(dialect: str, site: st
     ],
 )
 def test_time_that_the_stamps_do_not_prove_leaves_a_suspect(text: Callable[[list[Line]], str], tmp_path: Path) -> None:
-    report = analyze(tmp_path, text(hanging()))
+    report = analyzed(tmp_path, text(hanging()))
     assert outcome(report) == ("inconclusive", [], [STALLED]), render(report, "text")
 
 
@@ -122,14 +117,14 @@ def test_descriptor_that_is_never_sent_is_a_hang_where_the_lines_have_stamps(
     silent: float, culprits: list[int], tmp_path: Path
 ) -> None:
     story = tell(CASES / "nccl-2379").splitlines()
-    report = analyze(tmp_path, told([Line(None, text) for text in story[:-1]], silent, last=story[-1]))
+    report = analyzed(tmp_path, told([Line(None, text) for text in story[:-1]], silent, last=story[-1]))
     assert [c.global_rank for c in report.culprits] == culprits, render(report, "text")
     assert report.verdict == ("hung" if culprits else "inconclusive")
 
 
 @pytest.mark.parametrize("silent", [20, 1800, 6 * 3600])
 def test_healthy_job_that_reaches_its_time_limit_is_never_hung(silent: float, tmp_path: Path) -> None:
-    report = analyze(tmp_path, told(healthy(), silent, pauses={40: 240.0}))
+    report = analyzed(tmp_path, told(healthy(), silent, pauses={40: 240.0}))
     assert report.verdict in ("inconclusive", "healthy"), render(report, "text")
     assert not report.culprits
 
@@ -139,7 +134,7 @@ def test_line_that_a_working_job_lost_is_no_hang_after_a_long_silence(calls: boo
     """A job that replays CUDA graphs, or that prints no calls, is silent while it works."""
     lines = [line for line in healthy() if calls or "opCount" not in line.text]
     at = next(n for n, line in enumerate(lines) if line.rank == STALLED and "New proxy recv connection" in line.text)
-    report = analyze(tmp_path, told(lines[:at] + lines[at + 1 :], 1800))
+    report = analyzed(tmp_path, told(lines[:at] + lines[at + 1 :], 1800))
     assert report.verdict == "inconclusive", render(report, "text")
     assert not report.culprits
 
@@ -148,7 +143,7 @@ def test_next_job_in_the_same_file_is_no_clock_for_the_one_before(tmp_path: Path
     other = Job(DIALECTS["2.30"], Plan(work="both", steps=6, pid=9000), 6)
     other.run()
     text = told(hanging(), 1, last="") + told(other.lines, 20, start=NOON + timedelta(hours=20))
-    report = analyze(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert report.verdict == "inconclusive", render(report, "text")
     assert not report.culprits
 
@@ -157,5 +152,5 @@ def test_program_that_prints_steps_in_the_silence_is_not_silent(tmp_path: Path) 
     text = told(hanging(), 1, last="step: 10 loss: 2.31")
     for step in range(11, 20):
         text += collected(NOON + timedelta(minutes=step), f"step: {step} loss: 2.31")
-    report = analyze(tmp_path, text + collected(NOON + timedelta(hours=1), LIMIT))
+    report = analyzed(tmp_path, text + collected(NOON + timedelta(hours=1), LIMIT))
     assert not report.culprits, render(report, "text")

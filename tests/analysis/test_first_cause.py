@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
-from psmkit.model import Report
-
-
-def analyze(tmp_path: Path, text: str) -> Report:
-    path = tmp_path / "job.log"
-    path.write_text(text)
-    return psmkit.analyze([str(path)])
+from tests.analysis.texts import analyzed
 
 
 @pytest.mark.parametrize(
@@ -22,7 +15,7 @@ def analyze(tmp_path: Path, text: str) -> Report:
 def test_an_address_without_an_answer_is_the_cause_and_a_closed_connection_follows(
     reason: str, culprits: list[int], tmp_path: Path
 ) -> None:
-    report = analyze(
+    report = analyzed(
         tmp_path,
         "n1:18:30 [0] INFO comm 0x7fa42c00a3b0 rank 0 nranks 2\n"
         f"n1:18:29 [0] include/socket.h:360 WARN Call to connect failed : {reason}\n"
@@ -46,7 +39,7 @@ def test_errors_above_the_only_warning_do_not_follow_from_it(above: bool, tmp_pa
     warn = "n1:70:79 [1] misc/socket.cc:397 NCCL WARN Net : connecting to address  with family 33621 is neither AF_INET(2) nor AF_INET6(10)\n"
     cause = warn + chain(70, 1)
     other = "".join(f"n1:90:90 [5] NCCL INFO {place} -> 3\n" for place in ("group.cc:421", "group.cc:106"))
-    report = analyze(tmp_path, other + cause if above else cause + other)
+    report = analyzed(tmp_path, other + cause if above else cause + other)
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert ("follow from it." in error.explanation) is not above
     assert ("is not clear" in error.explanation) is above
@@ -54,9 +47,9 @@ def test_errors_above_the_only_warning_do_not_follow_from_it(above: bool, tmp_pa
 
 def test_the_finding_that_explains_an_error_heads_the_report(tmp_path: Path) -> None:
     warn = "\nn1:70:79 [1] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-AbCdEf (size 5967872)\n"
-    report = analyze(tmp_path, warn + chain(70, 1).replace("-> 3", "-> 2"))
+    report = analyzed(tmp_path, warn + chain(70, 1).replace("-> 3", "-> 2"))
     assert [f.code for f in report.findings if f.severity == "error"] == ["PSM503", "PSM401"]
     assert "could not create a shared memory segment" in report.reason and "full" not in report.reason
     other = warn.replace("(size 5967872)", "(size 5967872), error: Permission denied (13)")
-    unsure = analyze(tmp_path, other + chain(70, 1).replace("-> 3", "-> 2"))
+    unsure = analyzed(tmp_path, other + chain(70, 1).replace("-> 3", "-> 2"))
     assert next(f.code for f in unsure.findings if f.severity == "error") == "PSM401"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis import analyze
-from psmkit.model import Report, Verdict
+from psmkit.model import Verdict
+from tests.analysis.texts import analyzed
 
 
 def _log(*texts: str, pid: int = 700, dev: int = 0) -> str:
@@ -24,7 +24,7 @@ def _log(*texts: str, pid: int = 700, dev: int = 0) -> str:
     ],
 )
 def test_line_with_comm_rank_and_nranks_makes_a_communicator(tmp_path: Path, text: str) -> None:
-    report = _report(tmp_path, _log(text, dev=7))
+    report = analyzed(tmp_path, _log(text, dev=7))
     assert report.runs[0].nranks == 8
     assert [(row.rank, row.communicators != ()) for row in report.ranks if row.pid] == [(7, True)]
     assert report.verdict is Verdict.INCONCLUSIVE
@@ -32,7 +32,7 @@ def test_line_with_comm_rank_and_nranks_makes_a_communicator(tmp_path: Path, tex
 
 
 def test_number_of_ranks_without_a_communicator_makes_none(tmp_path: Path) -> None:
-    report = _report(tmp_path, _log("Connected all rings comm 0x55d0c0 nRanks 8 busId 3b000"))
+    report = analyzed(tmp_path, _log("Connected all rings comm 0x55d0c0 nRanks 8 busId 3b000"))
     assert report.runs[0].nranks is None
     assert report.reason == "the log is an excerpt: it shows no communicator from its start"
 
@@ -52,13 +52,13 @@ def test_named_member_is_no_second_communicator(tmp_path: Path) -> None:
     whole = "".join(_rank(r, _INIT, _INIT, _END) for r in (0, 1))
     early = "".join(_rank(r, _SHAPE, _INIT, _END, _SHAPE) for r in (0, 1))
     for log in (whole, early):
-        report = _report(tmp_path, log)
+        report = analyzed(tmp_path, log)
         assert len({name for row in report.ranks for name in row.communicators}) == 1
         assert report.verdict is Verdict.HEALTHY
 
 
 def test_named_rank_belongs_to_the_communicator_that_lacks_it(tmp_path: Path) -> None:
-    report = _report(tmp_path, _rank(0, _INIT, _INIT) + _rank(1, _SHAPE))
+    report = analyzed(tmp_path, _rank(0, _INIT, _INIT) + _rank(1, _SHAPE))
     assert len({name for row in report.ranks for name in row.communicators}) == 1
     assert report.reason == "the log does not show whether rank 1 finished init"
 
@@ -66,7 +66,7 @@ def test_named_rank_belongs_to_the_communicator_that_lacks_it(tmp_path: Path) ->
 def test_init_timings_prove_that_init_ended(tmp_path: Path) -> None:
     times = "total 2.46 (kernels 0.18, bootstrap 1.60, allgathers 0.00, topo 0.52, graphs 0.01, connections 0.12, rest 0.02)"
     log = "".join(_log(f"Init timings: rank {r} nranks 8 {times}", pid=700 + r, dev=r) for r in (1, 2, 5))
-    assert _report(tmp_path, log).reason == "ranks 1, 2, 5 finished init, and the log shows neither work nor teardown"
+    assert analyzed(tmp_path, log).reason == "ranks 1, 2, 5 finished init, and the log shows neither work nor teardown"
 
 
 _RAS = """Communicators... (0.00s)
@@ -90,15 +90,10 @@ def test_headline_is_a_warning_rather_than_no_communicator(tmp_path: Path) -> No
         _RAS,
         "\nn0:1:1 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument\n",
     ):
-        report = _report(tmp_path, log)
+        report = analyzed(tmp_path, log)
         assert report.verdict is Verdict.INCONCLUSIVE
         assert "shows no communicator from its start to its end" not in report.reason
     assert (
-        _report(tmp_path, _log("NCCL version 2.21.5+cuda12.4")).reason
+        analyzed(tmp_path, _log("NCCL version 2.21.5+cuda12.4")).reason
         == "the log shows no communicator from its start to its end"
     )
-
-
-def _report(tmp_path: Path, log: str) -> Report:
-    (tmp_path / "job.log").write_text(log)
-    return analyze([str(tmp_path / "job.log")])

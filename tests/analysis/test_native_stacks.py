@@ -7,19 +7,15 @@ from pathlib import Path
 import pytest
 
 import psmkit
-from psmkit.model import Finding, Report
+from psmkit.model import Finding
+from tests.analysis.texts import analyzed
 
 HEAD = "[n3-slot2:4411] "
 ABORTED = f"{HEAD}*** Process received signal ***\n{HEAD}Signal: Aborted (6)\n{HEAD}Signal code:  (-6)\n"
 
 
-def report(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder / "job.log")])
-
-
 def first(folder: Path, text: str) -> Finding:
-    whole = report(folder, text)
+    whole = analyzed(folder, text)
     assert whole.verdict == "failed"
     return whole.findings[0]
 
@@ -41,7 +37,7 @@ def test_the_words_of_glibc_are_the_reason_of_an_abort(words: str, tmp_path: Pat
 
 
 def test_words_like_those_of_glibc_are_no_abort(tmp_path: Path) -> None:
-    whole = report(
+    whole = analyzed(
         tmp_path,
         "step 1: loss 2.5\npool: free() of chunk 3: invalid, will retry\nmalloc() gave 3 chunks\nstep 2: loss 2.4\n",
     )
@@ -141,7 +137,7 @@ def test_processes_that_abort_together_are_those_that_their_handlers_name(tmp_pa
         + handler.format(2)
     )
     (tmp_path / "job.log").write_text(text)
-    report = psmkit.analyze([tmp_path / "job.log"])
-    deaths = [f for f in report.findings if f.code == "PSM402"]
+    analyzed = psmkit.analyze([tmp_path / "job.log"])
+    deaths = [f for f in analyzed.findings if f.code == "PSM402"]
     assert [[(n.host, n.pid) for n in f.named] for f in deaths] == [[("n1", 701)], [("n2", 702)]]
     assert all("std::runtime_error" in f.title and "on rank" not in f.title for f in deaths)

@@ -32,7 +32,7 @@ def test_the_only_reporter_is_one_end(message: str, tmp_path: Path) -> None:
     (end,) = report.culprits
     assert (end.rank, end.pid, end.either, end.peer_unnamed) == (13, 513, True, True)
     assert "who:     one end: rank 13 (n13:513" in text.render(report)
-    assert "the line does not name the other" in text.render(report)
+    assert "the line does not show which process is the other end" in " ".join(text.render(report).split())
     assert "**culprit** one end of the connection: rank 13" in markdown.render(report)
 
 
@@ -40,7 +40,7 @@ def test_two_reporters_are_both_named(tmp_path: Path) -> None:
     report = _report(tmp_path, _line(3, IB), _line(5, IB))
     assert [c.rank for c in report.culprits] == [3, 5]
     assert all(c.peer_unnamed for c in report.culprits)
-    assert "the lines do not name the others" in text.render(report)
+    assert "the lines do not show which processes are the other ends" in " ".join(text.render(report).split())
 
 
 def test_of_many_reporters_the_first_by_the_clock_is_named(tmp_path: Path) -> None:
@@ -77,5 +77,45 @@ def test_the_two_reporters_of_a_job_of_two_ranks_are_both_ends(tmp_path: Path) -
     work = "NCCL INFO AllReduce: opCount 4 sendbuff 0x7f00 recvbuff 0x7f10 count 4 datatype 7 op 0 root 0 comm 0x7f2b [nranks={}] stream 0x19"
     pair, more = (_report(tmp_path, _line(0, work.format(n)), _line(0, IB), _line(1, IB)) for n in (2, 8))
     assert "who:     both ends: rank 1 (n1:501" in text.render(pair)
-    assert "the lines do not name the others" not in text.render(pair)
-    assert "one end: rank" in text.render(more) and "the lines do not name the others" in text.render(more)
+    ends = "the lines do not show which processes are the other ends"
+    assert ends not in " ".join(text.render(pair).split())
+    assert "one end: rank" in text.render(more) and ends in " ".join(text.render(more).split())
+
+
+_TORCH = (
+    "{0}torch.distributed.DistBackendError: NCCL error in: /p/c10d/ProcessGroupNCCL.cpp:31, remote process exited or there was a network error, NCCL version 2.18.6\n"
+    "{0}ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n{0}Last error:\n"
+    "{0}socketPollConnect: Connect to 10.0.0.5<43521> returned {1}({2}) errno 115(Operation now in progress)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("tag", "code", "reason", "ends"),
+    [
+        ("[rank0]: ", 110, "Connection timed out", [(0, None, True), (None, "10.0.0.5", True)]),
+        ("", 113, "No route to host", [(None, "10.0.0.5", True)]),
+        ("[rank0]: ", 111, "Connection refused", [(None, "10.0.0.5", False)]),
+    ],
+)
+def test_a_connect_that_torch_repeats_names_the_address_of_the_peer(
+    tag: str, code: int, reason: str, ends: list[tuple[int | None, str | None, bool]], tmp_path: Path
+) -> None:
+    report = _report(tmp_path, _TORCH.format(tag, code, reason))
+    assert [(c.rank, c.host, c.either) for c in report.culprits] == ends
+    assert all(c.peer_unnamed is (len(ends) == 1 and c.either) for c in report.culprits)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("Call to connect to 10.0.0.5<43521> failed : Connection timed out", [("n3", True), ("10.0.0.5", True)]),
+        ("odd recv from 10.0.0.5<43521>: Connection reset by peer", [("10.0.0.5", False)]),
+        ("odd bind 10.0.0.5<43521> timed out", []),
+    ],
+)
+def test_the_address_of_a_peer_counts_in_a_line_that_no_entry_knows(
+    text: str, ends: list[tuple[str, bool]], tmp_path: Path
+) -> None:
+    chain = "n3:503:503 [0] NCCL INFO bootstrap.cc:600 -> 6\nn3:503:503 [0] NCCL INFO init.cc:600 -> 6\n"
+    report = _report(tmp_path, f"\nn3:503:503 [0] misc/socket.cc:484 NCCL WARN {text}\n", chain)
+    assert [(c.host, c.either) for c in report.culprits] == ends

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psmkit.analysis import analyze
-from psmkit.model import Finding, Report, Severity
+from psmkit.model import Finding, Severity
+from tests.analysis.texts import analyzed
 
 _OP = "\nn0:70:71 [0] proxy.cc:1040 NCCL WARN [Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2\n"
 _RECV = "\nn0:70:71 [0] misc/socket.cc:503 NCCL WARN Net : Call to recv from 10.0.0.9<46211> failed : Broken pipe\n"
@@ -22,13 +22,8 @@ _IB = (
 _CUDA = "\nn1:70:70 [1] init.cc:194 NCCL WARN Cuda failure '{}'\nn1:70:70 [1] NCCL INFO init.cc:1143 -> 1\n"
 
 
-def _report(tmp_path: Path, log: str) -> Report:
-    (tmp_path / "job.log").write_text(log)
-    return analyze([str(tmp_path / "job.log")])
-
-
 def _errors(tmp_path: Path, log: str) -> list[Finding]:
-    return [f for f in _report(tmp_path, log).findings if f.severity is Severity.ERROR]
+    return [f for f in analyzed(tmp_path, log).findings if f.severity is Severity.ERROR]
 
 
 def test_line_that_repeats_a_result_comes_after_the_reason_that_its_thread_prints(tmp_path: Path) -> None:
@@ -41,7 +36,7 @@ def test_line_that_repeats_a_result_comes_after_the_reason_that_its_thread_print
 
 
 def test_process_that_returned_a_system_error_before_any_loss_is_no_victim(tmp_path: Path) -> None:
-    report = _report(tmp_path, _LEFT.format(pid=70, code=2) + _LOST)
+    report = analyzed(tmp_path, _LEFT.format(pid=70, code=2) + _LOST)
     lead = next(f for f in report.findings if f.severity is Severity.ERROR)
     assert "n0:70 " in lead.title and "system error" in lead.title
     assert [r.state for r in report.ranks] == ["failed", "victim"]
@@ -85,10 +80,10 @@ def test_abort_of_exit_handlers_follows_from_the_transport_that_ended_the_job(tm
 def test_command_below_an_end_starts_another_run(tmp_path: Path) -> None:
     end = "Abort(37124) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:\n"
     stop = "n1: Test CUDA failure common.cu:963 'invalid device ordinal'\n .. n1 pid 422: Test failure common.cu:925\n"
-    titles = [f.title for f in _report(tmp_path, end + "mpirun -np 2 ./build/all_reduce_perf -g 2\n" + stop).findings]
+    titles = [f.title for f in analyzed(tmp_path, end + "mpirun -np 2 ./build/all_reduce_perf -g 2\n" + stop).findings]
     assert any("rank 0 died (Fatal error in PMPI_Init)" in t for t in titles) and not any(
         "consequence" in t for t in titles
     )
     assert "stack of the error" in _errors(tmp_path, end)[0].next_step
-    titles = [f.title for f in _report(tmp_path, "mpirun -np 2 ./build/all_reduce_perf -g 2\n" + end + stop).findings]
+    titles = [f.title for f in analyzed(tmp_path, "mpirun -np 2 ./build/all_reduce_perf -g 2\n" + end + stop).findings]
     assert any("consequence" in t for t in titles)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
-from psmkit.model import Report, Severity
+from psmkit.model import Severity
 from tests.analysis.outside import nccl
 from tests.analysis.test_program import steps
+from tests.analysis.texts import analyzed
 
 LINES = {
     "GNU parallel": "parallel: This job failed:\npython train.py 3\n",
@@ -21,11 +21,6 @@ LINES = {
 FIRST = nccl(0, 1, nranks=2)
 #: The job that is started again has other process ids and another communicator.
 AGAIN = {end: nccl(0, 1, nranks=2, ended=end).replace(":100", ":200").replace("abc0", "abd0") for end in (False, True)}
-
-
-def analyzed(folder: Path, text: str) -> Report:
-    (folder / "job.log").write_text(text)
-    return psmkit.analyze([str(folder / "job.log")])
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)

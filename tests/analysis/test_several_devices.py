@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
-from psmkit.model import Report
 from psmkit.report import render
 from tests.analysis.test_application import two_communicators
+from tests.analysis.texts import analyzed
 from tests.loggen import SCENARIOS, generate
 from tests.loggen.fold import folded
 
@@ -21,14 +20,8 @@ def text_of(name: str, dialect: str) -> str:
     return folded(generate(name, dialect, plan=plan).merged(), 4)
 
 
-def analyze(tmp_path: Path, text: str) -> Report:
-    path = tmp_path / "job.log"
-    path.write_text(text)
-    return psmkit.analyze([str(path)])
-
-
 def test_a_healthy_job_has_eight_ranks_in_two_processes(tmp_path: Path) -> None:
-    report = analyze(tmp_path, text_of("healthy_both", "2.27"))
+    report = analyzed(tmp_path, text_of("healthy_both", "2.27"))
     assert report.verdict == "healthy"
     assert sorted(r.rank for r in report.ranks if r.rank is not None) == list(range(8))
     assert len({r.pid for r in report.ranks}) == 2
@@ -46,7 +39,7 @@ def test_a_healthy_job_has_eight_ranks_in_two_processes(tmp_path: Path) -> None:
 )
 def test_the_culprit_is_the_rank_of_the_thread(name: str, dialect: str, code: str, tmp_path: Path) -> None:
     truth = generate(name, dialect).truth
-    report = analyze(tmp_path, text_of(name, dialect))
+    report = analyzed(tmp_path, text_of(name, dialect))
     assert code in {f.code for f in report.findings if f.severity == "error"}
     assert {c.global_rank for c in report.culprits} == truth.culprits
     assert [c.device for c in report.culprits] == [c.global_rank for c in report.culprits]
@@ -55,7 +48,7 @@ def test_the_culprit_is_the_rank_of_the_thread(name: str, dialect: str, code: st
 @pytest.mark.parametrize("cut", [0.55, 0.7, 0.85])
 def test_ranks_of_a_process_are_not_one_rank_with_two_orders(cut: float, tmp_path: Path) -> None:
     lines = text_of("healthy_collectives", "2.27").splitlines(keepends=True)
-    report = analyze(tmp_path, "".join(lines[: int(len(lines) * cut)]))
+    report = analyzed(tmp_path, "".join(lines[: int(len(lines) * cut)]))
     assert report.verdict == "inconclusive"
     assert "PSM302" not in {f.code for f in report.findings}
 
@@ -63,7 +56,7 @@ def test_ranks_of_a_process_are_not_one_rank_with_two_orders(cut: float, tmp_pat
 def test_the_orders_of_the_ranks_of_a_process_are_compared(tmp_path: Path) -> None:
     logs = two_communicators(["A", "A", "A", "A", "A", "B", "A", "A"], watchdog=True)
     text = "".join(line + "\n" for log in logs for line in log.lines)
-    report = analyze(tmp_path, folded(text, 4))
+    report = analyzed(tmp_path, folded(text, 4))
     assert "in different orders" in report.reason
     assert [c.global_rank for c in report.culprits] == [5]
 
@@ -72,15 +65,15 @@ def test_a_peer_that_closes_its_connections_is_named_by_its_local_rank(tmp_path:
     text = text_of("healthy_collectives", "2.27")
     lines = text.splitlines(keepends=True)
     closed = "node0:6005:{} [{}] NCCL INFO [Service thread] Connection closed by localRank 2\n"
-    report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + closed.format(9, 4) + closed.format(8, 5))
+    report = analyzed(tmp_path, "".join(lines[: len(lines) // 2]) + closed.format(9, 4) + closed.format(8, 5))
     assert report.verdict == "failed" and report.reason.startswith("rank 2 (node0:6001) lost its connection to")
     assert [(c.global_rank, c.device) for c in report.culprits] == [(2, 2)]
     head, rest = "".join(lines[: len(lines) // 2]), [line for line in lines[len(lines) // 2 :] if "Destroy" not in line]
     on = [line for line in rest if line.startswith("node0:6001:") and "[2]" not in line][:20]
-    report = analyze(tmp_path, head + closed.format(9, 4) + closed.format(8, 5) + "".join(on))
+    report = analyzed(tmp_path, head + closed.format(9, 4) + closed.format(8, 5) + "".join(on))
     assert (report.verdict, report.culprits) == ("inconclusive", ())  # its process lives
     own = closed.replace("6005", "6001")  # ranks of one process close their connections to each other, too
-    report = analyze(tmp_path, "".join(lines[: len(lines) // 2]) + own.format(9, 0) + own.format(8, 1))
+    report = analyzed(tmp_path, "".join(lines[: len(lines) // 2]) + own.format(9, 0) + own.format(8, 1))
     assert (report.verdict, report.culprits) == ("inconclusive", ())
 
 
@@ -93,7 +86,7 @@ def test_the_services_of_a_process_read_their_requests_one_by_one(tmp_path: Path
         rank = lines[asked].partition("tpRank ")[2].partition("(")[0]
         gone = (op, thread, f"tpRank {rank}(")
         later = [line for line in lines[asked + 1 :] if not any(word in line for word in gone)]
-        report = analyze(tmp_path, "".join([*lines[: asked + 1], *later[:100]]))
+        report = analyzed(tmp_path, "".join([*lines[: asked + 1], *later[:100]]))
         assert report.verdict == "inconclusive", report.reason
 
 
@@ -109,14 +102,14 @@ def channels(pids: dict[int, int]) -> str:
 
 
 def test_the_table_counts_ranks_and_processes_apart_and_the_lines_of_each_rank(tmp_path: Path) -> None:
-    report = analyze(tmp_path, channels(dict.fromkeys((0, 1, 3), 798)))
+    report = analyzed(tmp_path, channels(dict.fromkeys((0, 1, 3), 798)))
     assert [(r.rank, r.lines, (r.last or "").rpartition(":")[2]) for r in report.ranks] == [
         (0, 1, "1"),
         (1, 2, "3"),
         (3, 4, "7"),
     ]
     assert "Ranks: 3 ranks in 1 process on 1 host" in render(report)
-    apart = analyze(tmp_path, channels({0: 798, 1: 799, 3: 800}))
+    apart = analyzed(tmp_path, channels({0: 798, 1: 799, 3: 800}))
     assert sorted(r.lines for r in apart.ranks) == [1, 2, 4]
     assert "Ranks: 3 processes on 1 host" in render(apart)
 
@@ -133,14 +126,14 @@ def lost_service(devices: tuple[int, ...], pids: tuple[int, ...] = (77,)) -> str
 
 
 def test_the_only_process_is_named_if_its_own_threads_are_its_peers(tmp_path: Path) -> None:
-    report = analyze(tmp_path, lost_service((0, 1)))
+    report = analyzed(tmp_path, lost_service((0, 1)))
     assert (report.verdict, [(c.host, c.pid) for c in report.culprits]) == ("failed", [("box", 77)])
     assert (
         "transport/p2p.cc:473" in report.findings[0].explanation and "/b/hipify" not in report.findings[0].explanation
     )
     # with one device, or beside another process, the peer is somewhere else
-    assert not analyze(tmp_path, lost_service((0,))).culprits
-    assert not analyze(tmp_path, lost_service((0, 1), (77, 78))).culprits
+    assert not analyzed(tmp_path, lost_service((0,))).culprits
+    assert not analyzed(tmp_path, lost_service((0, 1), (77, 78))).culprits
 
 
 ROW = "#  Rank {:2} Group  0 Pid {:6} on         n0 device {:2} [0x0{}] NVIDIA A100\n"
@@ -151,17 +144,17 @@ LINES = (
 
 
 def test_the_table_of_a_benchmark_names_the_ranks_of_a_process(tmp_path: Path) -> None:
-    report = analyze(tmp_path, ROW.format(0, 500, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
+    report = analyzed(tmp_path, ROW.format(0, 500, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
     assert [(r.rank, r.device, r.devices) for r in report.ranks] == [(0, 0, (0,)), (1, 1, (1,))]
 
 
 def test_a_table_with_one_row_for_each_process_names_one_rank_each(tmp_path: Path) -> None:
-    report = analyze(tmp_path, ROW.format(0, 400, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
+    report = analyzed(tmp_path, ROW.format(0, 400, 0, 1) + ROW.format(1, 500, 1, 2) + LINES)
     assert [(r.pid, r.rank, r.device) for r in report.ranks if r.pid == 500] == [(500, 1, 1)]
 
 
 def test_a_process_of_unknown_ranks_shows_all_its_devices(tmp_path: Path) -> None:
-    report = analyze(tmp_path, LINES + "n0:500:503 [3] NCCL INFO Connected all rings\n")
+    report = analyzed(tmp_path, LINES + "n0:500:503 [3] NCCL INFO Connected all rings\n")
     (row,) = report.ranks
     assert (row.device, row.devices) == (None, (1, 3))
     assert "n0    500  1,3  " in render(report, "text")
@@ -171,8 +164,8 @@ def test_a_process_of_unknown_ranks_shows_all_its_devices(tmp_path: Path) -> Non
 
 def test_a_device_without_a_rank_has_a_row_of_its_own(tmp_path: Path) -> None:
     bare = "hw7:{}:{} [{}] NCCL INFO [Proxy Service] Device {} CPU core 7\n"
-    report = analyze(tmp_path, channels({3: 798}) + bare.format(798, 1, 1, 1) + bare.format(798, 2, 2, 2))
+    report = analyzed(tmp_path, channels({3: 798}) + bare.format(798, 1, 1, 1) + bare.format(798, 2, 2, 2))
     assert [(r.rank, r.device, r.lines) for r in report.ranks] == [(3, 3, 4), (None, 1, 1), (None, 2, 1)]
     assert "Ranks: 1 process on 1 host" in render(report)
-    apart = analyze(tmp_path, channels({3: 798}) + bare.format(799, 1, 1, 1))
+    apart = analyzed(tmp_path, channels({3: 798}) + bare.format(799, 1, 1, 1))
     assert [(r.pid, r.rank, r.device) for r in apart.ranks] == [(798, 3, 3), (799, None, 1)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis import analyze
 from psmkit.model import Report, Severity, Verdict
+from tests.analysis.texts import analyzed
 
 
 def _init(rank: int, bus: str, *, host: str = "n0", state: str = "START", nranks: int = 2) -> str:
@@ -15,12 +15,6 @@ def _init(rank: int, bus: str, *, host: str = "n0", state: str = "START", nranks
         f"{host}:{500 + rank}:{500 + rank} [0] NCCL INFO ncclCommInitRank comm 0x{rank + 1}000 rank {rank} nranks {nranks} "
         f"cudaDev 0 nvmlDev 0 busId {bus} commId 0xaa9becea043c4e6c - Init {state}\n"
     )
-
-
-def _report(tmp_path: Path, text: str) -> Report:
-    log = tmp_path / "job.log"
-    log.write_text(text)
-    return analyze([str(log)])
 
 
 def _shared(report: Report) -> list[str]:
@@ -31,7 +25,7 @@ BOTH = _init(0, "100000") + _init(1, "100000")
 
 
 def test_two_ranks_on_one_gpu_are_named_where_init_stops(tmp_path: Path) -> None:
-    report = _report(tmp_path, BOTH)
+    report = analyzed(tmp_path, BOTH)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "look first at this: ranks 0 and 1 of 0xaa9becea043c4e6c use one GPU (busId 100000 on n0)" in report.reason
     (finding,) = (f for f in report.findings if "use one GPU" in f.title)
@@ -57,4 +51,4 @@ def test_two_ranks_on_one_gpu_are_named_where_init_stops(tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_ranks_that_may_be_there_are_not_named(text: str, tmp_path: Path) -> None:
-    assert not _shared(_report(tmp_path, text))
+    assert not _shared(analyzed(tmp_path, text))

@@ -49,6 +49,10 @@ INSIDE = {
     "[pod-3] (VllmWorker rank=5 pid=812) step": 5,
     "> (Worker_DP0_PP0_TP5_EP5 pid=812) step": 5,
     "> (Worker_DP1_TP1_EP5 pid=812) step": 5,
+    "rank=13 local_rank=5 step": 13,
+    "10:00:00 ERROR [local_rank=5, global_rank=13] step": 13,
+    "rank=13 world_size=16 local_rank=5 step": 13,
+    "no answer from rank=13": None,
     "rank 5 of 8, [5] step, [GPU 5]": None,
 }
 

@@ -9,6 +9,7 @@ import pytest
 import psmkit
 from psmkit.catalogue import titles
 from psmkit.model import Report
+from psmkit.report import render
 from tests.analysis.outside import nccl
 from tests.analysis.test_program import steps
 
@@ -85,3 +86,38 @@ def test_a_weak_line_does_not_count_where_work_follows_or_an_error_of_nccl_expla
     assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [1])
     assert analyzed(tmp_path, job + down + steps(1, 9)).verdict == "inconclusive"
     assert analyzed(tmp_path, down + nccl(0, 1, nranks=2, ended=True)).verdict == "healthy"
+
+
+BAR = " 12%|#1        | 120/1000 [00:30<03:40,  4.00it/s]"
+BELOW = "socketStartConnect: Connect to 10.0.0.5<43521> failed : Software caused connection abort"
+
+
+@pytest.mark.parametrize(
+    ("log", "title"),
+    [
+        (HEAD + r"ValueError: \u003cclass 'A'\u003e is bad" + "\n", "ValueError: <class 'A'> is bad"),
+        (
+            r'{"log":"Traceback (most recent call last):\n  File \"t.py\", line 3, in \u003cmodule\u003e\n","stream":"stderr"}'
+            "\n" + r'{"log":"ValueError: \u003cclass \"A\"\u003e is bad\n","stream":"stderr"}' + "\n",
+            "exception: ValueError: <class",
+        ),
+        (HEAD + f"ValueError: bad{BAR} value in shard 7\n", "ValueError: bad value in shard 7"),
+        (
+            "RuntimeError: NCCL error in: /p/c10d/ProcessGroupNCCL.cpp:31, remote process exited or there was a network error, NCCL version 2.18.6\n"
+            f"ncclRemoteError: A call failed possibly due to a network error.\nLast error:\n{BAR}\n{BELOW}\n",
+            "Connect to 10.0.0.5<43521> failed",
+        ),
+    ],
+    ids=["escapes", "a log of JSON objects", "a bar in a message", "a bar above a message"],
+)
+def test_a_title_holds_neither_escapes_nor_progress_bars(tmp_path: Path, log: str, title: str) -> None:
+    (tmp_path / "job.log").write_text(log)
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert title in report.findings[0].title
+    assert "12%" not in report.findings[0].title and "u003c" not in report.findings[0].title
+
+
+def test_the_proof_shows_an_ellipsis_for_a_progress_bar(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(HEAD + f"ValueError: bad{BAR} value in shard 7\n")
+    text = render(psmkit.analyze([str(tmp_path / "job.log")]), "text")
+    assert "ValueError: bad \N{HORIZONTAL ELLIPSIS} value in shard 7" in text.partition("Evidence")[0]

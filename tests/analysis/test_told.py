@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
-from psmkit.model import Report
+from tests.analysis.texts import analyzed
 
 HEAD = 'Traceback (most recent call last):\n  File "/app/train.py", line 8, in <module>\n    main()\n'
 MEGATRON = "Rank {r}: found NaN in local forward loss calculation. Device: 1, node: n07\n"
@@ -349,15 +348,10 @@ FORMATS = {
 }
 
 
-def told(tmp_path: Path, text: str) -> Report:
-    (tmp_path / "job.log").write_text(text)
-    return psmkit.analyze([str(tmp_path / "job.log")])
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_line_that_names_who_failed_gives_the_verdict_and_the_culprit(name: str, tmp_path: Path) -> None:
     text, verdict, expected = FORMATS[name]
-    report = told(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert report.verdict == verdict
     assert len(report.culprits) == len(expected)
     for culprit, parts in zip(sorted(report.culprits, key=lambda c: c.rank or 0), expected, strict=True):
@@ -366,19 +360,19 @@ def test_a_line_that_names_who_failed_gives_the_verdict_and_the_culprit(name: st
 
 
 def test_a_process_that_works_on_after_such_a_line_has_not_failed(tmp_path: Path) -> None:
-    report = told(tmp_path, "AssertionError: " + MEGATRON.format(r=5) + STEPS)
+    report = analyzed(tmp_path, "AssertionError: " + MEGATRON.format(r=5) + STEPS)
     assert report.verdict == "inconclusive" and not report.culprits
-    assert told(tmp_path, STEPS + "AssertionError: " + MEGATRON.format(r=5)).verdict == "failed"
+    assert analyzed(tmp_path, STEPS + "AssertionError: " + MEGATRON.format(r=5)).verdict == "failed"
 
 
 def test_what_a_rank_says_of_itself_explains_the_wait_of_the_others(tmp_path: Path) -> None:
-    report = told(tmp_path, "[rank5]: AssertionError: " + MEGATRON.format(r=5) + WATCHDOG)
+    report = analyzed(tmp_path, "[rank5]: AssertionError: " + MEGATRON.format(r=5) + WATCHDOG)
     assert (report.verdict, [c.rank for c in report.culprits]) == ("hung", [5])
     assert "found NaN" in report.reason
 
 
 def test_what_follows_a_watchdog_is_no_cause(tmp_path: Path) -> None:
-    report = told(tmp_path, WATCHDOG + "[rank5]: AssertionError: " + MEGATRON.format(r=5))
+    report = analyzed(tmp_path, WATCHDOG + "[rank5]: AssertionError: " + MEGATRON.format(r=5))
     assert report.verdict == "hung" and not report.culprits
 
 
@@ -387,7 +381,7 @@ def test_the_launcher_confirms_the_rank_that_names_itself(tmp_path: Path) -> Non
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-01_10:00:00\n  host      : n07\n  rank      : 5 (local_rank: 1)\n"
         "  exitcode  : 1 (pid: 812917)\n"
     )
-    report = told(tmp_path, HEAD + "AssertionError: " + MEGATRON.format(r=5) + block)
+    report = analyzed(tmp_path, HEAD + "AssertionError: " + MEGATRON.format(r=5) + block)
     assert [c.rank for c in report.culprits] == [5] and "unexpected result" in report.reason
-    other = told(tmp_path, HEAD + "AssertionError: " + MEGATRON.format(r=5) + block.replace(": 5 (", ": 6 ("))
+    other = analyzed(tmp_path, HEAD + "AssertionError: " + MEGATRON.format(r=5) + block.replace(": 5 (", ": 6 ("))
     assert [c.rank for c in other.culprits] == [6]

@@ -9,6 +9,7 @@ import pytest
 import psmkit
 from psmkit.analysis.rules.watchdog import find
 from tests.analysis.outside import coded, nccl, run_rule
+from tests.analysis.texts import analyzed
 from tests.analysis.texts import ranks as members
 
 
@@ -195,14 +196,8 @@ def test_a_group_that_never_completed_an_operation_is_said_to(tmp_path: Path) ->
     assert "never completed" not in later.explanation
 
 
-def timed_out(folder: Path, **texts: str) -> psmkit.Report:
-    for name, text in texts.items():
-        (folder / f"{name}.log").write_text(text)
-    return psmkit.analyze([str(folder / f"{name}.log") for name in texts])
-
-
 def test_the_ranks_below_the_highest_one_that_do_not_report_are_suspects(tmp_path: Path) -> None:
-    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 4, 6)))
+    report = analyzed(tmp_path, job="".join(timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 4, 6)))
     assert report.reason.endswith("on ranks 1, 2, 4 and 6; ranks 0, 3 and 5 of at least 7 do not report it")
     assert [s.rank for s in report.suspects] == [0, 3, 5] and not report.culprits
     assert "Look first at the output of ranks 0, 3 and 5" in report.findings[0].next_step
@@ -210,7 +205,7 @@ def test_the_ranks_below_the_highest_one_that_do_not_report_are_suspects(tmp_pat
 
 def test_the_ranks_of_other_files_are_no_suspects(tmp_path: Path) -> None:
     files = {f"rank{r}": timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 3)}
-    report = timed_out(tmp_path, **files)
+    report = analyzed(tmp_path, **files)
     assert "rank 0 of at least 4 does not report it" in report.reason
     assert not report.suspects and not report.culprits
 
@@ -218,7 +213,7 @@ def test_the_ranks_of_other_files_are_no_suspects(tmp_path: Path) -> None:
 def test_a_rank_with_another_line_of_its_watchdog_is_not_silent(tmp_path: Path) -> None:
     text = "".join(timeout(r, op="BROADCAST") + status(r) for r in (0, 2, 3))
     first = "[rank1]:[E626 06:24:41.1 ProcessGroupNCCL.cpp:2103] [PG ID 0 PG GUID 0(default_pg) Rank 1] First PG on this rank to signal dumping.\n"
-    report = timed_out(tmp_path, job=first + text)
+    report = analyzed(tmp_path, job=first + text)
     assert not report.suspects
     assert "do not report" not in report.reason and "only ranks 0, 2 and 3 of at least 4 report" in report.reason
 
@@ -237,7 +232,7 @@ def test_a_rank_with_another_line_of_its_watchdog_is_not_silent(tmp_path: Path) 
 def test_sizes_of_gathers_and_scatters_show_the_size_of_a_group(
     op: str, numel: int, out: int, says: str, tmp_path: Path
 ) -> None:
-    report = timed_out(tmp_path, job="".join(timeout(r, op=op, numel=numel, out=out) + status(r) for r in (1, 4)))
+    report = analyzed(tmp_path, job="".join(timeout(r, op=op, numel=numel, out=out) + status(r) for r in (1, 4)))
     assert report.reason.endswith(says)
     assert not report.suspects
 
@@ -246,12 +241,12 @@ def test_a_group_whose_gather_shows_that_all_ranks_report_has_no_rank_that_lags(
     def job(size: int) -> str:
         return "".join(timeout(r, op="_ALLGATHER_BASE", out=64 * size) + status(r, group="5(tp)") for r in range(3))
 
-    assert "no rank lags behind" in timed_out(tmp_path, job=job(3)).reason
-    assert "rank 3 of group tp (4 ranks) does not report it" in timed_out(tmp_path, job=job(4)).reason
+    assert "no rank lags behind" in analyzed(tmp_path, job=job(3)).reason
+    assert "rank 3 of group tp (4 ranks) does not report it" in analyzed(tmp_path, job=job(4)).reason
 
 
 def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:
-    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
+    report = analyzed(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
     assert report.reason.endswith(
         "the log holds only the watchdog reports of ranks 1, 2 and 999999999, of at least 1000000000 ranks"
     )
@@ -310,7 +305,7 @@ def test_a_process_that_ended_gets_no_debugger(tmp_path: Path) -> None:
 )
 def test_a_timeout_says_which_lines_to_read(over: bool, words: str, tmp_path: Path) -> None:
     down = "[rank1]:[E626 06:24:41.2 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
-    report = timed_out(tmp_path, job="".join(timeout(r) for r in range(2)) + (down if over else ""))
+    report = analyzed(tmp_path, job="".join(timeout(r) for r in range(2)) + (down if over else ""))
     step = next(f.next_step for f in report.findings if f.code == "PSM305")
     assert "when the wait began" in step
     assert words in step and ("still run" in step) is not over

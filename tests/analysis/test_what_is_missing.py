@@ -9,7 +9,7 @@ import pytest
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
 from psmkit.report import render
-from tests.analysis.texts import ranks
+from tests.analysis.texts import analyzed, ranks
 
 HEAD = "node-a:700:700 [0] NCCL INFO "
 INIT = "".join(
@@ -32,12 +32,6 @@ TABLE = (
 )
 
 
-def report_of(tmp_path: Path, text: str) -> Report:
-    log = tmp_path / "job.log"
-    log.write_text(text, "utf-8")
-    return analyze([log])
-
-
 def missing(report: Report) -> list[str]:
     return [note for note in report.coverage.notes if note.startswith("missing for a verdict: ")]
 
@@ -53,7 +47,7 @@ def missing(report: Report) -> list[str]:
 def test_a_rerun_is_not_asked_for_where_other_lines_of_nccl_decide_nothing(
     tmp_path: Path, text: str, needed: str
 ) -> None:
-    report = report_of(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert not report.coverage.rerun_with
     (note,) = missing(report)
@@ -68,7 +62,7 @@ def test_a_rerun_is_not_asked_for_where_other_lines_of_nccl_decide_nothing(
     ],
 )
 def test_a_rerun_is_asked_for_where_more_lines_may_decide(tmp_path: Path, text: str) -> None:
-    report = report_of(tmp_path, text)
+    report = analyzed(tmp_path, text)
     if report.verdict is Verdict.INCONCLUSIVE:
         assert report.coverage.rerun_with or report.suspects
     assert not [note for note in missing(report) if "what follows line" not in note]
@@ -90,26 +84,26 @@ def test_a_rerun_is_asked_for_where_more_lines_may_decide(tmp_path: Path, text: 
     ],
 )
 def test_an_undecided_report_asks_for_what_follows_its_last_line(tmp_path: Path, text: str, asked: str) -> None:
-    report = report_of(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert asked in " ".join(render(report, "text").partition("do this: ")[2].split())
 
 
 def test_a_finding_that_decides_asks_for_itself(tmp_path: Path) -> None:
-    report = report_of(tmp_path, f"{INIT}\n{HEAD.replace('INFO', 'WARN')}NET/IB : Unable to open device mlx5_0\n")
+    report = analyzed(tmp_path, f"{INIT}\n{HEAD.replace('INFO', 'WARN')}NET/IB : Unable to open device mlx5_0\n")
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "do this: Check permissions of /dev/infiniband" in " ".join(render(report, "text").split())
 
 
 def test_a_log_that_ends_while_ranks_connect_asks_for_its_end_and_for_the_lines_of_the_proxy(tmp_path: Path) -> None:
-    report = report_of(tmp_path, CONNECTING)
+    report = analyzed(tmp_path, CONNECTING)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "PROXY" in report.coverage.rerun_with["NCCL_DEBUG_SUBSYS"]
     assert len(missing(report)) == 1
 
 
 def test_a_note_is_shown_where_it_is_the_only_finding(tmp_path: Path) -> None:
-    report = report_of(tmp_path, f"{INIT}{HEAD}NET/Plugin: No plugin found (libnccl-net.so)\n")
+    report = analyzed(tmp_path, f"{INIT}{HEAD}NET/Plugin: No plugin found (libnccl-net.so)\n")
     assert [finding.code for finding in report.findings] == ["PSM801"]
     page = render(report, "text")
     assert "note PSM801" in page and "-v shows the notes" not in page
@@ -117,7 +111,7 @@ def test_a_note_is_shown_where_it_is_the_only_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [INIT, CONNECTING, SIGNAL, TABLE], ids=["init", "connecting", "signal", "benchmark"])
 def test_an_inconclusive_report_names_the_next_step(tmp_path: Path, text: str) -> None:
-    report = report_of(tmp_path, text)
+    report = analyzed(tmp_path, text)
     for shown in (render(report, "text"), render(report, "markdown")):
         assert "do this" in shown
         assert ("re-run with" in shown) is (text is CONNECTING)
@@ -125,12 +119,12 @@ def test_an_inconclusive_report_names_the_next_step(tmp_path: Path, text: str) -
 
 @pytest.mark.parametrize("last", ["Using network Socket", "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read"])
 def test_a_whole_last_line_without_a_line_break_is_not_called_incomplete(tmp_path: Path, last: str) -> None:
-    report = report_of(tmp_path, f"{INIT}{HEAD}{last}")
+    report = analyzed(tmp_path, f"{INIT}{HEAD}{last}")
     assert not [note for note in report.coverage.notes if "last line" in note]
 
 
 def test_a_last_line_that_stops_in_a_message_is_called_incomplete(tmp_path: Path) -> None:
-    report = report_of(tmp_path, f"{INIT}{HEAD}{TIMINGS[:70]}")
+    report = analyzed(tmp_path, f"{INIT}{HEAD}{TIMINGS[:70]}")
     (note,) = [note for note in report.coverage.notes if "last line" in note]
     assert "is not complete" in note
 
@@ -140,31 +134,31 @@ def test_a_last_line_that_stops_in_a_message_is_called_incomplete(tmp_path: Path
 def test_a_last_line_that_may_stop_in_a_message_is_named_if_it_has_no_line_end(
     tmp_path: Path, last: str, end: str
 ) -> None:
-    report = report_of(tmp_path, f"{INIT}{HEAD}{last}{end}")
+    report = analyzed(tmp_path, f"{INIT}{HEAD}{last}{end}")
     notes = [note for note in report.coverage.notes if "last line" in note]
     assert ["may be cut" in note for note in notes] == ([] if end else [True])
 
 
 @pytest.mark.parametrize("log", [SIGNAL, TABLE], ids=["a signal from outside", "a benchmark without NCCL's lines"])
 def test_a_log_without_nccl_lacks_no_subsystem(log: str, tmp_path: Path) -> None:
-    assert report_of(tmp_path, log).coverage.missing_subsystems == ()
+    assert analyzed(tmp_path, log).coverage.missing_subsystems == ()
 
 
 def test_a_log_of_nccl_names_the_subsystems_that_it_lacks(tmp_path: Path) -> None:
-    assert "PROXY" in report_of(tmp_path, INIT).coverage.missing_subsystems
-    assert "PROXY" in report_of(tmp_path, f"{INIT}{TABLE}").coverage.missing_subsystems
+    assert "PROXY" in analyzed(tmp_path, INIT).coverage.missing_subsystems
+    assert "PROXY" in analyzed(tmp_path, f"{INIT}{TABLE}").coverage.missing_subsystems
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_a_line_is_quoted_without_its_colours(tmp_path: Path, form: str) -> None:
     log = "\x1b[31m[rank2]: Traceback (most recent call last):\x1b[0m\r\n\x1b[31m[rank2]: ValueError: bad batch\x1b[0m\r\n"
-    page = render(report_of(tmp_path, log), form)
+    page = render(analyzed(tmp_path, log), form)
     assert "ValueError: bad batch" in page and "x1b" not in page and "\x1b" not in page
 
 
 def test_steps_of_a_training_are_work(tmp_path: Path) -> None:
     steps = "".join(f"step {n} | loss 2.{n:03} | lr 1e-4 | tok/s 51234.2\n" for n in range(30))
-    assert "step 29 of its training" in report_of(tmp_path, INIT + steps).reason
+    assert "step 29 of its training" in analyzed(tmp_path, INIT + steps).reason
 
 
 def test_an_inconclusive_report_asks_for_the_logs_that_are_missing(tmp_path: Path) -> None:

@@ -6,21 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import psmkit
 from psmkit.model import Report
 from psmkit.report import render
-from tests.analysis.texts import ranks, report_of
+from tests.analysis.texts import analyzed, ranks, report_of
 
 MISMATCH = "Mismatched collective detected, please check your collective calls at and around rank 5. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs"
 SUPPOSED = "Your program may be hanging, this may be caused by a collective mismatch around rank 5. Please check your collective calls at and around this rank. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs"
 START = "Init START"
 COMPLETE = "Init COMPLETE"
-
-
-def analyze(tmp_path: Path, text: str) -> Report:
-    path = tmp_path / "job.log"
-    path.write_text(text)
-    return psmkit.analyze([str(path)])
 
 
 def member(rank: int, what: str, nranks: int = 2, thread: int = 0) -> str:
@@ -40,7 +33,7 @@ def serious(report: Report) -> list[str]:
 
 def test_a_connection_whose_setup_failed_ends_an_init_although_the_warning_is_lost(tmp_path: Path) -> None:
     setup = chain(0, 1, "transport/p2p.cc:352", "transport/p2p.cc:489", "transport.cc:197")
-    report = analyze(tmp_path, member(0, START) + setup)
+    report = analyzed(tmp_path, member(0, START) + setup)
     assert report.verdict == "failed"
     assert [c.rank for c in report.culprits] == [0]
 
@@ -50,12 +43,12 @@ def test_a_connection_whose_setup_failed_ends_an_init_although_the_warning_is_lo
 )
 def test_a_step_of_a_chain_that_its_caller_may_tolerate_ends_nothing(places: tuple[str, ...], tmp_path: Path) -> None:
     tolerated = tuple(p for p in places if p != "init.cc:197")
-    assert analyze(tmp_path, member(0, START) + chain(0, 2, *tolerated)).verdict == "inconclusive"
+    assert analyzed(tmp_path, member(0, START) + chain(0, 2, *tolerated)).verdict == "inconclusive"
 
 
 def test_a_setup_that_failed_before_the_init_completed_is_no_failure(tmp_path: Path) -> None:
     setup = chain(0, 1, "transport/p2p.cc:352", "transport.cc:197")
-    report = analyze(tmp_path, member(0, START, 1) + setup + member(0, COMPLETE, 1) + member(0, "Destroy COMPLETE", 1))
+    report = analyzed(tmp_path, member(0, START, 1) + setup + member(0, COMPLETE, 1) + member(0, "Destroy COMPLETE", 1))
     assert report.verdict == "healthy"
 
 
@@ -65,10 +58,10 @@ def test_the_warning_of_the_next_try_says_why_a_progress_thread_failed(tmp_path:
     rounds = f"{thread}NCCL INFO {end[0]} -> 6\n{thread}NCCL INFO {end[1]}\n"
     warn = f"{thread}misc/socket.cc:30 NCCL WARN socketProgressOpt: Call to recv from 10.1.9.5<49901> failed : Broken pipe\n"
     again = chain(0, 6, "misc/socket.cc:47", "transport/net_socket.cc:474", thread=7)
-    report = analyze(tmp_path, member(0, COMPLETE, 8) + rounds + warn + again + rounds)
+    report = analyzed(tmp_path, member(0, COMPLETE, 8) + rounds + warn + again + rounds)
     assert report.verdict == "failed" and "10.1.9.5" in report.reason
     assert [(c.rank, c.host) for c in report.culprits] == [(None, "10.1.9.5")]
-    alone = analyze(tmp_path, member(0, COMPLETE, 8) + rounds + rounds)
+    alone = analyzed(tmp_path, member(0, COMPLETE, 8) + rounds + rounds)
     assert alone.verdict == "failed" and not [c for c in alone.culprits if c.host == "10.1.9.5"]
 
 
@@ -81,7 +74,7 @@ def test_a_socket_of_the_wrong_kind_fails_the_rank_that_accepts_it(tmp_path: Pat
         2, 3, "misc/socket.cc:561", "transport/net_socket.cc:375", "transport/net.cc:728", "proxy.cc:1306", thread=9
     )
     failed = "h:72:79 [2] proxy.cc:1519 NCCL WARN [Proxy Service 2] Failed to execute operation Connect from rank 2, retcode 3\n"
-    report = analyze(tmp_path, ring + warn + way + failed)
+    report = analyzed(tmp_path, ring + warn + way + failed)
     assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [2])
     assert "wrong type" in report.reason
     dropped = warn.replace(
@@ -89,19 +82,19 @@ def test_a_socket_of_the_wrong_kind_fails_the_rank_that_accepts_it(tmp_path: Pat
         " from 10.0.0.2<45001>: wrong socket type (peer 4 != expected 3 -- peer connected to wrong NCCL socket), discarding peer connection",
     )
     dropped = dropped.replace("misc/socket.cc:441 NCCL WARN", "NCCL INFO")
-    assert analyze(tmp_path, ring + dropped).verdict == "inconclusive"
+    assert analyzed(tmp_path, ring + dropped).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize("prefix", ["", "h:75:75 [5] "])
 def test_a_mismatch_that_a_kernel_saw_ended_the_communicator(prefix: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, f"{prefix}init.cc:1247 NCCL WARN {MISMATCH}\n")
+    report = analyzed(tmp_path, f"{prefix}init.cc:1247 NCCL WARN {MISMATCH}\n")
     assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [5])
     assert report.findings[0].code == "PSM301"
 
 
 @pytest.mark.parametrize("prefix", ["", "h:75:75 [5] "])
 def test_a_mismatch_that_a_kernel_supposes_hangs_and_has_no_culprit(prefix: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, f"{prefix}init.cc:1247 NCCL WARN {SUPPOSED}\n")
+    report = analyzed(tmp_path, f"{prefix}init.cc:1247 NCCL WARN {SUPPOSED}\n")
     assert (report.verdict, report.culprits) == ("hung", ())
     assert "supposes" in report.reason and report.confidence < 0.8
 
@@ -110,7 +103,7 @@ def test_a_mismatch_that_many_ranks_see_names_none_of_them(tmp_path: Path) -> No
     text = "".join(
         f"h:7{r}:7{r} [{r}] init.cc:1247 NCCL WARN {MISMATCH.replace('rank 5', f'rank {r}')}\n" for r in range(4)
     )
-    report = analyze(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert report.verdict == "failed"
     assert not report.findings[0].culprits
 
@@ -122,13 +115,13 @@ RING = "n3:73:79 [3] NCCL INFO Ring 00 : 3 -> 4 [send] via NET/AWS Libfabric/0\n
 
 
 def test_a_network_plugin_that_fails_while_it_connects_has_no_replacement(tmp_path: Path) -> None:
-    report = analyze(tmp_path, RING + OFI)
+    report = analyzed(tmp_path, RING + OFI)
     assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [3])
 
 
 @pytest.mark.parametrize("text", [OFI, RING + OFI + RING, OFI + "n3:73:79 [3] NCCL INFO Using network Socket\n"])
 def test_a_network_plugin_that_fails_while_it_starts_or_goes_on_may_have_one(text: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, text)
+    report = analyzed(tmp_path, text)
     assert (report.verdict, serious(report)) == ("inconclusive", ["warning"])
 
 
@@ -137,30 +130,30 @@ LOST = "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space lef
 
 @pytest.mark.parametrize("prefix", ["h:XXXX [5] ", "[2026-03-13 22:26:02] host-01:XXXXXX [5] ", "node [5] "])
 def test_a_prefix_without_a_pid_still_shows_the_device(prefix: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, prefix + LOST)
+    report = analyzed(tmp_path, prefix + LOST)
     assert [(c.rank, c.device) for c in report.culprits] == [(None, 5)]
     assert report.reason.startswith(("the rank on device 5 failed", "the rank on device 5 of node failed"))
 
 
 def test_a_number_alone_before_a_line_may_be_a_rank_that_a_launcher_prints(tmp_path: Path) -> None:
     """Intel MPI's -prepend-rank prints [5] before each line, and NCCL prints its device so behind its host and pid."""
-    report = analyze(tmp_path, "[5] " + LOST)
+    report = analyzed(tmp_path, "[5] " + LOST)
     assert [(c.rank, c.device, c.rank_basis) for c in report.culprits] == [(None, 5, "assumed: number in brackets")]
     assert report.reason.startswith("the process with [5] before its line failed")
     assert "device 5 (if NCCL printed the number; Intel MPI prints a rank" in " ".join(render(report, "text").split())
-    whole = analyze(tmp_path, "[5] node0:100:120 [3] " + LOST)
+    whole = analyzed(tmp_path, "[5] node0:100:120 [3] " + LOST)
     assert [(c.device, c.pid) for c in whole.culprits] == [(3, 100)]
 
 
 @pytest.mark.parametrize("prefix", ["[1,5]<stdout>:", "[5]: ", "[2026] [x5] ", "x[5] ", "[5] and then "])
 def test_other_numbers_in_brackets_are_no_devices(prefix: str, tmp_path: Path) -> None:
-    report = analyze(tmp_path, prefix + LOST)
+    report = analyzed(tmp_path, prefix + LOST)
     assert [c.device for c in report.culprits] in ([], [None])
 
 
 def test_a_failure_on_many_devices_is_no_failure_of_one_of_them(tmp_path: Path) -> None:
-    assert not analyze(tmp_path, "".join(f"[{d}] {LOST}" for d in range(4))).culprits
-    assert [c.device for c in analyze(tmp_path, "".join(f"[{d}] {LOST}" for d in range(2))).culprits] == [0, 1]
+    assert not analyzed(tmp_path, "".join(f"[{d}] {LOST}" for d in range(4))).culprits
+    assert [c.device for c in analyzed(tmp_path, "".join(f"[{d}] {LOST}" for d in range(2))).culprits] == [0, 1]
 
 
 def test_a_device_alone_fails_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from psmkit.analysis.pipeline import analyze
 from psmkit.logparse import scan
 from psmkit.model import Finding, Report, Severity
 
-__all__ = ["Rank", "find", "job_of", "of", "ranks", "report_of", "serious", "watchdog"]
+__all__ = ["Rank", "analyzed", "find", "first_error", "job_of", "of", "ranks", "report_of", "serious", "watchdog"]
 
 _COMMID = "0x5c2b7a1e9d3f4680"
 _THREADS = {"main": 0, "ras": 4, "service": 5, "uds": 6, "progress": 7, "async": 9}
@@ -133,6 +133,11 @@ def analyzed(folder: Path, job: str | None = None, **more: str) -> Report:
     for name, text in texts.items():
         (folder / f"{name}.log").write_text(text)
     return analyze([folder])
+
+
+def first_error(folder: Path, log: str) -> Finding:
+    """The first error in the report on one log."""
+    return next(f for f in analyzed(folder, log).findings if f.severity is Severity.ERROR)
 
 
 def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "", catalogue: Sequence[Path] = ()) -> Report:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
@@ -28,9 +27,7 @@ class Buffers:
     def __enter__(self) -> Buffers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for free in reversed(self._free):
             free()
 

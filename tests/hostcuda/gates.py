@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
@@ -31,9 +30,7 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for gate in self._gates:
             gate.open()
         self.rt.cudaStreamSynchronize(self.legacy)

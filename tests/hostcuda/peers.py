@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
@@ -104,9 +103,7 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.returncode is None or self._line.fileno() >= 0:
             self.end()
 

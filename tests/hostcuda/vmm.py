@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
@@ -25,9 +24,7 @@ class Vmm:
     def __enter__(self) -> Vmm:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for undo in reversed(list(self._undo.values())):
             undo()
 

@@ -111,22 +111,7 @@ class Connections(Simulation):
                 continue
             self._handle(p, request, kind)
             if action == "error":
-                self.warn(
-                    p,
-                    t,
-                    "transport/p2p.cc:241",
-                    d.cuda_failure.format(code=2, text="out of memory"),
-                    "p2pRecvProxySetup",
-                )
-                self.chain(p, t, 1, "proxy.cc:1452 proxyProgressAsync")
-                self.warn(
-                    p,
-                    t,
-                    "proxy.cc:1665",
-                    f"[Service thread] Error encountered progressing operation={name}, res=1, closing connection",
-                    "ncclProxyService",
-                )
-                request.failed = 1
+                self._fail(p, request, name)
                 continue
             size = d.init_size if kind == INIT else request.detail.get("size", 0)
             buffer = 0 if request.detail.get("empty") else p.allocate("request", 0x30)
@@ -156,6 +141,20 @@ class Connections(Simulation):
             yield None
         self.info(p, t, "Received and initiated operation=Stop res=0")
         self.mark(p, "service gone")
+
+    def _fail(self, p: Process, request: Request, name: str) -> None:
+        d, t = self.dialect, "service"
+        failure = d.cuda_failure.format(code=2, text="out of memory")
+        self.warn(p, t, "transport/p2p.cc:241", failure, "p2pRecvProxySetup")
+        self.chain(p, t, 1, "proxy.cc:1452 proxyProgressAsync")
+        self.warn(
+            p,
+            t,
+            "proxy.cc:1665",
+            f"[Service thread] Error encountered progressing operation={name}, res=1, closing connection",
+            "ncclProxyService",
+        )
+        request.failed = 1
 
     def _handle(self, p: Process, request: Request, kind: int) -> None:
         d, t = self.dialect, "service"

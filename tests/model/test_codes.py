@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from psmkit.model import CODES, Code, Effect, Severity
+from psmkit.model import CODES, Code, Effect, Family, Severity
 from psmkit.model.codes import _TABLES
 
 ENTRIES = [entry for table in _TABLES for entry in table.TABLE]
@@ -15,8 +17,8 @@ def test_no_code_is_registered_twice() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
-def test_family_is_that_of_the_digit(entry: Code) -> None:
-    assert entry.code[:3] == "PSM" and entry.code[3] == entry.family.digit
+def test_code_is_a_number_of_a_family(entry: Code) -> None:
+    assert re.fullmatch(r"PSM[0-9]{3}", entry.code) and entry.family in Family
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)

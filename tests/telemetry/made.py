@@ -74,7 +74,6 @@ _HEADER = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-STATE_AT = _HEADER.fields["state"][1] if _HEADER.fields else 0
 _SECTION = np.dtype(
     [
         ("ready", "u4"), ("kind", "u4"), ("name", "S32"), ("version", "u4"), ("record_size", "u4"), ("slot_size", "u4"), ("schema_size", "u4"),

@@ -49,11 +49,10 @@ def expect_stat(found: np.void, values: npt.NDArray[Any]) -> None:
     assert np.array_equal(found["bucket"], np.bincount(np.minimum(classes, 47), minlength=48))
 
 
-def random_rows(seed: int, operations: int, comm: made.Comm) -> Rows:
-    """Rows of complete operations, in a random order, with handles as they stand in window 0."""
-    draw = np.random.default_rng(seed)
+def random_kinds(draw: np.random.Generator, operations: int) -> list[tuple[int, int]]:
+    """The types of the events of complete operations, each with the index of its parent."""
     per_op = draw.integers(0, 4, operations)
-    kinds: list[tuple[int, int]] = []  # type, index of the parent
+    kinds: list[tuple[int, int]] = []
     for i in range(operations):
         kinds.append((made.COLL_T if draw.random() < 0.6 else made.P2P_T, -1))
         top = len(kinds) - 1
@@ -62,6 +61,13 @@ def random_rows(seed: int, operations: int, comm: made.Comm) -> Rows:
             op = len(kinds) - 1
             kinds += [(made.STEP_T, op)] * int(draw.integers(0, 4))
         kinds += [(made.KERNEL_T, top)] * int(draw.integers(0, 3))
+    return kinds
+
+
+def random_rows(seed: int, operations: int, comm: made.Comm) -> Rows:
+    """Rows of complete operations, in a random order, with handles as they stand in window 0."""
+    draw = np.random.default_rng(seed)
+    kinds = random_kinds(draw, operations)
     n = len(kinds)
     place = draw.permutation(n)
     rows = np.zeros(n, made.SLOT)

@@ -126,36 +126,24 @@ template <const Format &F> struct F8 {
     static double number(Stored s) { return decode(F, s); }
     static Stored stored(double x) { return static_cast<Stored>(encode(F, decode(half, encode(half, x)))); }
 };
-struct F32 {
-    using Stored = uint32_t;
-    static float number(Stored s)
+template <typename Real, typename Bits> struct Ieee {
+    using Stored = Bits;
+    static Real number(Stored s)
     {
-        float x;
+        Real x;
         memcpy(&x, &s, sizeof x);
         return x;
     }
-    static Stored stored(float x)
+    static Stored stored(Real x)
     {
-        Stored s = 0x7fffffff; /* a GPU's NaN */
-        if (x == x) memcpy(&s, &x, sizeof s);
-        return s;
-    }
-};
-struct F64 {
-    using Stored = uint64_t;
-    static double number(Stored s)
-    {
-        double x;
-        memcpy(&x, &s, sizeof x);
-        return x;
-    }
-    static Stored stored(double x)
-    {
+        if (sizeof(Real) == 4 && x != x) return 0x7fffffff; /* a GPU's NaN of single precision */
         Stored s;
         memcpy(&s, &x, sizeof s);
         return s;
     }
 };
+using F32 = Ieee<float, uint32_t>;
+using F64 = Ieee<double, uint64_t>;
 
 /* A number is preferred to NaN, and -0 is less than +0. */
 template <typename X> static X least(X a, X b)

@@ -226,6 +226,24 @@ void Lane::lines_write(End &end, size_t first, size_t n, const char *data, size_
     }
 }
 
+/* A move begins: its lines fit into the slots, and a proxy that waits for its size is told. */
+void Lane::begin_lines(size_t bytes, size_t sent)
+{
+    const size_t line = line_size(flow_.protocol);
+    for (const std::vector<End *> *ends : {&flow_.from, &flow_.to})
+        for (const End *end : *ends)
+            if (sent > end->slot / line)
+                refuse(LAUNCH_FAILURE, "a chunk of %zu bytes needs %zu lines, and a slot has %zu", bytes, sent,
+                       end->slot / line);
+    if (!move_.send) return;
+    for (End *end : flow_.to)
+        if (end->has_fifo) {
+            const bool clean = flow_.protocol == Protocol::LL && (end->step & LL_CLEAN) == LL_CLEAN;
+            const size_t size = clean ? end->slot : sent * line;
+            __atomic_store_n(end->fifo[end->step % STEPS].size, static_cast<int64_t>(size), __ATOMIC_RELAXED);
+        }
+}
+
 bool Lane::advance_lines()
 {
     const bool ll = flow_.protocol == Protocol::LL;
@@ -237,19 +255,7 @@ bool Lane::advance_lines()
         const size_t sent = ll ? lines : divide_up(lines, LL128_SLICE_LINES) * LL128_SLICE_LINES;
         if (!moving_) {
             if (!credit(1)) return moved;
-            for (const std::vector<End *> *ends : {&flow_.from, &flow_.to})
-                for (const End *end : *ends)
-                    if (sent > end->slot / line_size(flow_.protocol))
-                        refuse(LAUNCH_FAILURE, "a chunk of %zu bytes needs %zu lines, and a slot has %zu", bytes, sent,
-                               end->slot / line_size(flow_.protocol));
-            if (move_.send)
-                for (End *end : flow_.to)
-                    if (end->has_fifo) {
-                        const bool clean = ll && (end->step & LL_CLEAN) == LL_CLEAN;
-                        const size_t size = clean ? end->slot : sent * line_size(flow_.protocol);
-                        __atomic_store_n(end->fifo[end->step % STEPS].size, static_cast<int64_t>(size),
-                                         __ATOMIC_RELAXED);
-                    }
+            begin_lines(bytes, sent);
             moving_ = moved = true;
         }
         while (line_ < lines) {

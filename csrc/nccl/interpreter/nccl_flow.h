@@ -75,6 +75,7 @@ class Lane
     bool credit(unsigned steps) const;
     bool next();
     bool advance_simple();
+    void begin_lines(size_t bytes, size_t sent);
     bool advance_lines();
     void slice(size_t n);
     char *place(End &end, size_t bytes, bool write);

@@ -344,6 +344,17 @@ static bool attempt_send(struct lane *l, struct op *op, size_t number, uint32_t 
     return false;
 }
 
+static void finish_sends(struct op *sends, size_t n)
+{
+    for (struct patience p = patience();;) {
+        size_t open = 0;
+        for (size_t j = 0; j < n; j++)
+            if (!sends[j].done && !poll_op(&sends[j])) open++;
+        if (!open) return;
+        if (too_long(&p)) failed("late", "%zu of %zu sends are not done, but all receives are", open, n);
+    }
+}
+
 /* A NULL request means that nothing has happened: each attempt has another number in its data, and another buffer, and
  * the received data must be that of the accepted attempt. */
 static void check_retry(void)
@@ -389,13 +400,7 @@ static void check_retry(void)
                    "accepted or never done",
                    posted, n, got, n);
     }
-    for (p = patience();;) {
-        size_t open = 0;
-        for (size_t j = 0; j < n; j++)
-            if (!sends[j].done && !poll_op(&sends[j])) open++;
-        if (!open) break;
-        if (too_long(&p)) failed("late", "%zu of %zu sends are not done, but all receives are", open, n);
-    }
+    finish_sends(sends, n);
     void *out[MAX_RANKS] = {NULL}, *in[MAX_RANKS] = {NULL};
     size_t bytes[MAX_RANKS], came[MAX_RANKS];
     for (int r = 0; r < d.ranks; r++) bytes[r] = n * sizeof *attempt;

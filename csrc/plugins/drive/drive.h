@@ -52,14 +52,11 @@ _Noreturn void failed(const char *kind, const char *format, ...) SAY;
 _Noreturn void left(void);
 void skipped(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void report_check(uint64_t begun);
 const char *result_name(ncclResult_t result);
 uint64_t now_ns(void);
 
 /* Waits for all ranks. Use it only if no rank needs calls of another rank's plugin to continue. */
 void meet(void);
-/* Ends the process if another rank has failed or died; called while waiting for it. */
-void look_at_others(void);
 /* For loops: whether the deadline has passed since the last progress. Yields. */
 struct patience {
     uint64_t last;
@@ -116,7 +113,6 @@ struct arena {
 };
 struct arena arena_of(void *comm, size_t size);
 void arena_free(struct arena *a);
-uint8_t *arena_take(struct arena *a, size_t size);
 void arena_reset(struct arena *a);
 
 struct piece {

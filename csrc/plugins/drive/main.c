@@ -100,7 +100,7 @@ void note(const char *format, ...)
     va_end(arguments);
 }
 
-void report_check(uint64_t begun)
+static void report_check(uint64_t begun)
 {
     send_report(skipping ? "skipped" : "passed", "", said, now_ns() - begun);
     skipping = false;
@@ -123,7 +123,8 @@ void meet(void)
     if (lab_meet(d.slots[d.rank].check, false) > 0) left();
 }
 
-void look_at_others(void)
+/* Ends the process if another rank has failed or died; called while waiting for it. */
+static void look_at_others(void)
 {
     for (int r = 0; r < d.ranks; r++)
         if (r != d.rank && (atomic_load(&d.slots[r].failed) || (kill(d.slots[r].pid, 0) != 0 && errno == ESRCH)))

@@ -37,7 +37,7 @@ void arena_reset(struct arena *a)
     a->used = 0;
 }
 
-uint8_t *arena_take(struct arena *a, size_t size)
+static uint8_t *arena_take(struct arena *a, size_t size)
 {
     uint8_t *data = a->base + a->used + GUARD;
     a->used += (size + 2 * GUARD + 7) / 8 * 8;

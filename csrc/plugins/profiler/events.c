@@ -386,38 +386,29 @@ _Static_assert(offsetof(struct psm_prof_event, u.net.data) % 8 == 0, "whole word
 static _Atomic uint64_t *moment(struct psm_prof_event *event, int state)
 {
     switch (PROF_GET(event->type) << 8 | state) {
-    case PSM_PROF_PROXY_OP << 8 | ncclProfilerProxyOpInProgress_v4:
-        return &event->u.proxy_op.progress_ns;
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepSendGPUWait:
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepRecvGPUWait:
-        return &event->u.proxy_step.gpu_ns;
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepSendPeerWait_v4:
-        return &event->u.proxy_step.peer_ns;
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepSendWait:
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepRecvWait:
-        return &event->u.proxy_step.net_ns;
-    case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepRecvFlushWait:
-        return &event->u.proxy_step.flush_ns;
-    case PSM_PROF_PROXY_CTRL << 8 | ncclProfilerProxyCtrlIdle:
-        return &event->u.proxy_ctrl.idle_ns;
-    case PSM_PROF_PROXY_CTRL << 8 | ncclProfilerProxyCtrlSleep:
-        return &event->u.proxy_ctrl.sleep_ns;
-    case PSM_PROF_PROXY_CTRL << 8 | ncclProfilerProxyCtrlAppend:
-        return &event->u.proxy_ctrl.append_ns;
-    case PSM_PROF_GROUP_API << 8 | ncclProfilerGroupStartApiStop:
-        return &event->u.api.mark1_ns;
-    case PSM_PROF_GROUP_API << 8 | ncclProfilerGroupEndApiStart:
-        return &event->u.api.mark2_ns;
-    case PSM_PROF_CE_COLL << 8 | ncclProfilerCeCollStart:
-    case PSM_PROF_CE_SYNC << 8 | ncclProfilerCeSyncStart:
-    case PSM_PROF_CE_BATCH << 8 | ncclProfilerCeBatchStart:
-        return &event->u.ce.begin_ns;
-    case PSM_PROF_CE_COLL << 8 | ncclProfilerCeCollComplete:
-    case PSM_PROF_CE_SYNC << 8 | ncclProfilerCeSyncComplete:
-    case PSM_PROF_CE_BATCH << 8 | ncclProfilerCeBatchComplete:
-        return &event->u.ce.end_ns;
+#define TIME(kind, state, at)                                                                                          \
+    case kind << 8 | state:                                                                                            \
+        return &at;
+        PSM_ABI_PROFILER_TIMES(TIME)
+#undef TIME
     default:
         return NULL;
+    }
+}
+
+/* The arguments that a row keeps as they are. */
+static void keep_args(struct psm_prof_event *event, int state, const struct prof_args *args)
+{
+    switch (PROF_GET(event->type) << 8 | state) {
+#define KEPT_OF(kind, state, moves)                                                                                    \
+    case kind << 8 | state:                                                                                            \
+        moves break;
+#define KEEP(at, field) PROF_SET(at, (__typeof__(at))args->field);
+        PSM_ABI_PROFILER_KEPT_ARGS(KEPT_OF, KEEP)
+#undef KEPT_OF
+#undef KEEP
+    default:
+        break;
     }
 }
 
@@ -436,21 +427,13 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
         PROF_SET(event->u.proxy_op.bytes, args->bytes);
         PROF_SET(event->u.proxy_op.steps_ended, (uint32_t)args->steps);
         break;
-    case PSM_PROF_PROXY_CTRL:
-        PROF_SET(event->u.proxy_ctrl.appended, args->appended);
-        break;
-    case PSM_PROF_KERNEL_CH:
-        if (state == ncclProfilerKernelChStop) PROF_SET(event->u.kernel_ch.gpu_end_ns, args->ptimer);
-        break;
-    case PSM_PROF_KERNEL_PHASE:
-        if (state == ncclProfilerKernelPhaseStop) PROF_SET(event->u.kernel_phase.gpu_end_ns, args->ptimer);
-        break;
     case PSM_PROF_NET:
         if (state != ncclProfilerNetPluginUpdate) break;
         prof_net_data(event, event->u.net.id, args->data);
         PROF_SET(event->u.net.updates, PROF_GET(event->u.net.updates) + 1);
         break;
     default:
+        keep_args(event, state, args);
         break;
     }
 }

@@ -70,6 +70,11 @@ uint8_t prof_phase(const struct prof_new *made, const char *name)
     return find(made->comm, phases, PSM_PROF_PHASES, name, &made->local->last.phase);
 }
 
+uint8_t prof_word(const struct prof_new *made, const char *name)
+{
+    return name ? other(made->comm, name) : PSM_PROF_NAME_NONE;
+}
+
 uint8_t prof_datatype(const struct prof_new *made, const char *name)
 {
     /* NCCL 2.24 to 2.30 have no name for this one, and only for this one. */

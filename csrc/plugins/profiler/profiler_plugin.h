@@ -8,6 +8,7 @@
 #define PSM_PROFILER_H
 
 #include "psm_abi/profiler.h"
+#include "psm_abi_rows.h"
 #include "psm_abi_versions.h"
 #include "record_format.h"
 #include "window.h"
@@ -262,6 +263,8 @@ uint8_t prof_algo(const struct prof_new *made, const char *name);
 uint8_t prof_proto(const struct prof_new *made, const char *name);
 uint8_t prof_datatype(const struct prof_new *made, const char *name);
 uint8_t prof_phase(const struct prof_new *made, const char *name);
+/* A string of a kind for which the plugin knows no names. */
+uint8_t prof_word(const struct prof_new *made, const char *name);
 
 /* A single store, as readers in other processes require. */
 #define PROF_SET(member, value) __atomic_store_n(&(member), (value), __ATOMIC_RELAXED)

@@ -21,7 +21,6 @@ void check_say_trouble(const char *why);
 void check_say_no_stream(const char *path, const char *why);
 void check_say_end(int version, struct contract *c);
 contract_report check_say_breach;
-void check_record(const struct contract_breach *breach);
 
 /* The recorder of streams: PSM_PROFILER_STREAM. Assigns numbers to contexts and handles. */
 bool check_streams(void);

@@ -331,6 +331,35 @@ static void drop(struct contract *c, const struct contract_start *s)
     if (s->member) s->member->refs--;
 }
 
+/* Tracks an event that has begun; without memory it is not tracked. */
+static void track(struct contract *c, const struct contract_start *s, const struct event *e, uint64_t id, void *handle,
+                  uint64_t past)
+{
+    struct entry *entry = c->known.spare;
+    if (entry)
+        c->known.spare = entry->next;
+    else
+        entry = malloc(sizeof *entry);
+    if (!entry) {
+        drop(c, s);
+        return;
+    }
+    struct entry **at = known_bucket(&c->known, handle);
+    *entry = (struct entry){.next = *at,
+                            .parent = s->parent,
+                            .member = s->member,
+                            .handle = handle,
+                            .e = *e,
+                            .id = id,
+                            .past = past,
+                            .refs = 1,
+                            .holders = 1,
+                            .kind = s->kind,
+                            .open = true,
+                            .foreign = s->foreign};
+    *at = entry;
+}
+
 uint64_t contract_started(struct contract *c, struct contract_start *s, const struct event *e, ncclResult_t result,
                           void *before, void *handle, bool changed)
 {
@@ -369,30 +398,7 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
         past = old->past | UINT64_C(1) << old->kind;
         known_forget(&c->known, old);
     }
-    struct entry *entry = c->known.spare;
-    if (entry)
-        c->known.spare = entry->next;
-    else
-        entry = malloc(sizeof *entry);
-    if (!entry) { /* then it is not tracked */
-        drop(c, s);
-        leave(c, &f);
-        return id;
-    }
-    struct entry **at = known_bucket(&c->known, handle);
-    *entry = (struct entry){.next = *at,
-                            .parent = s->parent,
-                            .member = s->member,
-                            .handle = handle,
-                            .e = *e,
-                            .id = id,
-                            .past = past,
-                            .refs = 1,
-                            .holders = 1,
-                            .kind = s->kind,
-                            .open = true,
-                            .foreign = s->foreign};
-    *at = entry;
+    track(c, s, e, id, handle, past);
     leave(c, &f);
     return id;
 }

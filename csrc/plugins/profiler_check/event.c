@@ -83,14 +83,6 @@ size_t event_record_size(int version)
 
 /* ---- arguments of states ---- */
 
-size_t event_args_size(int version)
-{
-#define SIZE(v) [v] = sizeof(ncclProfilerEventStateArgs_v##v##_t),
-    static const size_t sizes[] = {PSM_ABI_PROFILER_VERSIONS(SIZE)};
-#undef SIZE
-    return sizes[version];
-}
-
 #define CASE(state, moves)                                                                                             \
     case state:                                                                                                        \
         moves break;

@@ -65,7 +65,6 @@ void event_write(int version, const struct event *e, union event_record *record,
 size_t event_record_size(int version);
 void event_args_read(int version, int state, const void *record, struct event_args *a);
 void event_args_write(int version, int state, const struct event_args *a, union event_args_record *record);
-size_t event_args_size(int version);
 
 /* ---- the rules ---- */
 

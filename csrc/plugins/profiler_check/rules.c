@@ -16,11 +16,11 @@ enum {
     CE = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch
 };
 
-/* asked: NCCL also starts an event if only events below it are enabled. parents_v5: from v5 on. */
+/* asked: NCCL also starts an event if only events below it are enabled. parents: by version. */
 struct kind {
     const char *name;
     int since;
-    uint64_t asked, parents, parents_v5;
+    uint64_t asked, parents[PROFILER_VERSIONS + 1];
 };
 /* place 0: it may occur at any time, repeatedly. */
 struct state {
@@ -64,14 +64,14 @@ uint64_t event_known(int version)
 uint64_t event_asked_by(int version, int kind)
 {
     /* 2.23 to 2.25 make one check for the tasks of both kinds. */
-    uint64_t more = version <= 2 && kinds[kind].parents == GROUP ? COLL | P2P : 0;
+    uint64_t more = version <= 2 && kinds[kind].parents[version] == GROUP ? COLL | P2P : 0;
     /* Adapters pass on what a newer NCCL starts for a bit that the version does not have. */
     return kinds[kind].asked | more;
 }
 
 uint64_t event_parents(int version, int kind)
 {
-    return version >= 5 ? kinds[kind].parents_v5 : kinds[kind].parents;
+    return kinds[kind].parents[version];
 }
 
 bool event_has_state(int version, int kind, int state)

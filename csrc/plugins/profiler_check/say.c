@@ -41,19 +41,6 @@ void check_say_no_stream(const char *path, const char *why)
     SAY(PSM_PROFILER_CHECK_NO_STREAM, psm_profiler_check_no_stream, path, why);
 }
 
-void check_say_breach(void *context, const struct contract_breach *b)
-{
-    (void)context;
-    if (!b->first) return;
-    check_record(b);
-    if (b->note)
-        SAY(PSM_PROFILER_CHECK_NOTE, psm_profiler_check_note, b->call, b->version, b->name, b->text, b->ancestry);
-    else if (b->by_plugin)
-        SAY(PSM_PROFILER_CHECK_PLUGIN, psm_profiler_check_plugin, b->call, b->version, b->name, b->text, b->ancestry);
-    else
-        SAY(PSM_PROFILER_CHECK_CALLER, psm_profiler_check_caller, b->call, b->version, b->name, b->text, b->ancestry);
-}
-
 void check_say_end(int version, struct contract *c)
 {
     char which[600] = "";
@@ -88,7 +75,7 @@ static const struct psm_record_message messages[] = {
 static const struct psm_schema schema =
     PSM_SCHEMA_SELECTED("psm.profiler_check", struct breach_row, fields, messages, 3);
 
-void check_record(const struct contract_breach *b)
+static void check_record(const struct contract_breach *b)
 {
     psm_section *rows = psm_record_section(psm_record_self(), &schema, PSM_RING, BREACHES);
     uint64_t ticket;
@@ -103,4 +90,17 @@ void check_record(const struct contract_breach *b)
     psm_record_text(row->what, sizeof row->what, b->text);
     psm_record_text(row->event, sizeof row->event, b->ancestry);
     psm_ring_commit(rows, ticket);
+}
+
+void check_say_breach(void *context, const struct contract_breach *b)
+{
+    (void)context;
+    if (!b->first) return;
+    check_record(b);
+    if (b->note)
+        SAY(PSM_PROFILER_CHECK_NOTE, psm_profiler_check_note, b->call, b->version, b->name, b->text, b->ancestry);
+    else if (b->by_plugin)
+        SAY(PSM_PROFILER_CHECK_PLUGIN, psm_profiler_check_plugin, b->call, b->version, b->name, b->text, b->ancestry);
+    else
+        SAY(PSM_PROFILER_CHECK_CALLER, psm_profiler_check_caller, b->call, b->version, b->name, b->text, b->ancestry);
 }

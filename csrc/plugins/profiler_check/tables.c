@@ -162,31 +162,23 @@ PSM_ABI_PROFILER_VERSIONS(CALLS)
     }
 PSM_ABI_PROFILER_init_V1(INIT_OLD)
 
-#define INIT_NAMED(v)                                                                                                  \
-    static ncclResult_t init_v##v(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,    \
-                                  int rank, ncclDebugLogger_t logger)                                                  \
+/* The order of the arguments differs. */
+#define INIT(v, hash, ...)                                                                                             \
     {                                                                                                                  \
         if (!init_before(v, logger)) return ncclInvalidUsage;                                                          \
-        ncclResult_t result = wrapped_v##v()                                                                           \
-                                  ? wrapped_v##v()->init(context, mask, name, hash, nodes, ranks, rank, logger)        \
-                                  : own_init(v, context, mask);                                                        \
+        ncclResult_t result = wrapped_v##v() ? wrapped_v##v()->init(__VA_ARGS__) : own_init(v, context, mask);         \
         struct stream_line line = comm_line(name, hash, nodes, ranks, rank);                                           \
         return init_after(v, result, *context, mask, &line);                                                           \
     }
-    PSM_ABI_PROFILER_init_V4(INIT_NAMED)
-
+#define INIT_NAMED(v)                                                                                                  \
+    static ncclResult_t init_v##v(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,    \
+                                  int rank, ncclDebugLogger_t logger)                                                  \
+        INIT(v, hash, context, mask, name, hash, nodes, ranks, rank, logger)
 #define INIT_NEW(v)                                                                                                    \
     static ncclResult_t init_v##v(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks,      \
                                   int rank, ncclDebugLogger_t logger)                                                  \
-    {                                                                                                                  \
-        if (!init_before(v, logger)) return ncclInvalidUsage;                                                          \
-        ncclResult_t result = wrapped_v##v()                                                                           \
-                                  ? wrapped_v##v()->init(context, id, mask, name, nodes, ranks, rank, logger)          \
-                                  : own_init(v, context, mask);                                                        \
-        struct stream_line line = comm_line(name, id, nodes, ranks, rank);                                             \
-        return init_after(v, result, *context, mask, &line);                                                           \
-    }
-        PSM_ABI_PROFILER_init_V5(INIT_NEW)
+        INIT(v, id, context, id, mask, name, nodes, ranks, rank, logger)
+    PSM_ABI_PROFILER_init_V4(INIT_NAMED) PSM_ABI_PROFILER_init_V5(INIT_NEW)
 
 /* exports.c returns it. */
 #define TABLE(v)                                                                                                       \
@@ -197,4 +189,4 @@ PSM_ABI_PROFILER_init_V1(INIT_OLD)
                                                     .stopEvent = stop_v##v,                                            \
                                                     .recordEventState = state_v##v,                                    \
                                                     .finalize = end_v##v};
-            PSM_ABI_PROFILER_VERSIONS(TABLE)
+        PSM_ABI_PROFILER_VERSIONS(TABLE)

@@ -7,7 +7,8 @@
 #include "tuner.h"
 #include "tuner_say.h"
 
-struct tuner_table *tuner_enter(struct tuner_context *c, uint64_t call)
+/* Tables of a context; only readers call it. */
+static struct tuner_table *tuner_enter(struct tuner_context *c, uint64_t call)
 {
     atomic_fetch_add(&c->readers, 1);
     /* In this order: when a pending table becomes the current one, pending is cleared afterwards. */

@@ -381,7 +381,8 @@ static bool is_text(const char *text, size_t n, struct tuner_error *error)
     return true;
 }
 
-bool tuner_rules_parse(const char *text, size_t n, bool toml, struct tuner_rules *out, struct tuner_error *error)
+/* toml: otherwise CSV. false: error says where and what; out is empty. */
+static bool tuner_rules_parse(const char *text, size_t n, bool toml, struct tuner_rules *out, struct tuner_error *error)
 {
     *out = (struct tuner_rules){0};
     *error = (struct tuner_error){0};

@@ -54,8 +54,6 @@ struct tuner_error {
     char text[200];
 };
 
-/* toml: otherwise CSV. false: error says where and what; out is empty. */
-bool tuner_rules_parse(const char *text, size_t n, bool toml, struct tuner_rules *out, struct tuner_error *error);
 bool tuner_rules_read(const char *path, struct tuner_rules *out, struct tuner_error *error);
 void tuner_rules_free(struct tuner_rules *rules);
 

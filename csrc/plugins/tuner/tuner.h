@@ -40,8 +40,6 @@ psm_section *tuner_record(void);
 void tuner_record_decision(const struct tuner_context *context, uint64_t call, const struct tuner_query *query,
                            const struct tuner_choice *choice);
 
-/* Tables of a context; only readers call it. */
-struct tuner_table *tuner_enter(struct tuner_context *context, uint64_t call);
 static inline void tuner_leave(struct tuner_context *context)
 {
     atomic_fetch_sub(&context->readers, 1);

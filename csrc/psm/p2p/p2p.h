@@ -55,6 +55,20 @@ static inline bool psm_p2p_copied(struct psmP2pLocalInfo *local, const struct ps
     return sub->nbytes == 0 ||
            psm_conn_copied(&local->conn, psm_p2p_event_of(local, sub, sub->base + sub->done), status) > 0;
 }
+/* Publishes the steps whose copy is complete, in order. publish is known where this is compiled, so it is no call
+ * through a pointer. */
+static inline __attribute__((always_inline)) psm_status
+psm_p2p_publish_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub,
+                       psm_status (*publish)(struct psmP2pLocalInfo *, struct psmProxySubArgs *), bool *moved)
+{
+    while (sub->done < sub->transmitted) {
+        psm_status status = PSM_OK;
+        if (!psm_p2p_copied(local, sub, &status)) return status;
+        PSM_TRY(publish(local, sub));
+        *moved = true;
+    }
+    return PSM_OK;
+}
 static inline char *psm_p2p_slot(const struct psmP2pLocalInfo *local, uint64_t step)
 {
     return (char *)local->fifo.ptr + step % local->conn.steps * local->conn.chunk;

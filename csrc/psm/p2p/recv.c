@@ -106,18 +106,6 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
-/* Release the slots whose bytes are copied out, in order. */
-static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
-{
-    while (sub->done < sub->transmitted) {
-        psm_status status = PSM_OK;
-        if (!psm_p2p_copied(local, sub, &status)) return status;
-        PSM_TRY(give_back(local, sub));
-        *moved = true;
-    }
-    return PSM_OK;
-}
-
 static psm_status recv_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
     struct psmP2pLocalInfo *local = (struct psmP2pLocalInfo *)conn;
@@ -148,9 +136,9 @@ static psm_status recv_step(struct psm_conn *conn, struct psmProxySubArgs *sub, 
         psm_line_fetch_own(&local->shared->offer);
         PSM_TRY(copy_out(local, sub, sub->base + sub->transmitted));
         *moved = true;
-        PSM_TRY(give_back_copied(local, sub, moved));
+        PSM_TRY(psm_p2p_publish_copied(local, sub, give_back, moved));
     }
-    PSM_TRY(give_back_copied(local, sub, moved));
+    PSM_TRY(psm_p2p_publish_copied(local, sub, give_back, moved));
     if (sub->done == sub->nsteps) *ended = true;
     return PSM_OK;
 }

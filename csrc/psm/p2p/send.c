@@ -85,18 +85,6 @@ static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs 
     return PSM_OK;
 }
 
-/* Publish what is in its slot, in order. */
-static psm_status publish_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
-{
-    while (sub->done < sub->transmitted) {
-        psm_status status = PSM_OK;
-        if (!psm_p2p_copied(local, sub, &status)) return status;
-        PSM_TRY(publish(local, sub));
-        *moved = true;
-    }
-    return PSM_OK;
-}
-
 static psm_status send_step(struct psm_conn *conn, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
     struct psmP2pLocalInfo *local = (struct psmP2pLocalInfo *)conn;
@@ -125,9 +113,9 @@ static psm_status send_step(struct psm_conn *conn, struct psmProxySubArgs *sub, 
         *moved = true;
         /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, even if
          * a copy takes this thread's time. */
-        PSM_TRY(publish_copied(local, sub, moved));
+        PSM_TRY(psm_p2p_publish_copied(local, sub, publish, moved));
     }
-    PSM_TRY(publish_copied(local, sub, moved));
+    PSM_TRY(psm_p2p_publish_copied(local, sub, publish, moved));
     if (sub->done < sub->nsteps) return PSM_OK;
     *ended = true;
     if (!local->import) return PSM_OK;

@@ -16,7 +16,18 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, without_tag
 from psmkit.logparse.types import Event
 
-__all__ = ["FAULTS", "KILLED", "Death", "at_work_by_lab", "collect", "manner", "signal_name", "told_by_lab", "workers"]
+__all__ = [
+    "FAULTS",
+    "KILLED",
+    "Death",
+    "at_work_by_lab",
+    "collect",
+    "ended_by_lab",
+    "manner",
+    "signal_name",
+    "told_by_lab",
+    "workers",
+]
 
 #: Lines of signal handlers.
 _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
@@ -59,6 +70,12 @@ def told_by_lab(job: Job, event: Event) -> bool:
 def at_work_by_lab(job: Job) -> set[int | None]:
     """The processes that `psmkit lab run` saw alive when the deadline of the run passed."""
     return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.waits")} - {None}
+
+
+@once
+def ended_by_lab(job: Job) -> set[int | None]:
+    """The processes of the ranks that `psmkit lab run` reports: it prints this when it has ended them all, on whichever host its files are read."""
+    return {job.named_by(e) for e in job.events("lab.rank.")} - {None}
 
 
 @once

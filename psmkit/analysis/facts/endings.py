@@ -23,6 +23,7 @@ __all__ = [
     "timed_out",
     "warned",
     "went_on",
+    "worked_on",
 ]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
@@ -177,6 +178,25 @@ def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
         return True
     process = job.process(proc)
     return process.stream == event.stream and process.last.seq > event.ref.seq + WENT_ON
+
+
+def worked_on(job: Job, run: int | None, stream: int, seq: int) -> bool:
+    """Whether the program went on with its steps behind a place of a stream, and no rank gave up and no launcher ended the job there.
+
+    Steps behind such an end can be those of a job that was started again.
+    """
+    if not program.worked_after(job, run, stream, seq):
+        return False
+    later = (e for e in _ends(job).get((run, stream), ()) if e.ref.seq > seq)
+    return all(not e.name.startswith(STOPS) and program.came_after(job, e) for e in later)
+
+
+@once
+def _ends(job: Job) -> dict[tuple[int | None, int], list[Event]]:
+    out: dict[tuple[int | None, int], list[Event]] = {}
+    for event in job.events(*_GIVES_UP, *STOPS):
+        out.setdefault((job.run_of_event(event), event.stream), []).append(event)
+    return out
 
 
 def continued(job: Job, run: int | None, event: Event, proc: int | None) -> bool:

@@ -18,7 +18,9 @@ __all__ = [
     "message_at_start",
     "of_an_error",
     "prefetch",
+    "unfolded",
     "with_role",
+    "without_escapes",
 ]
 
 # NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
@@ -31,6 +33,26 @@ _FILES, _LINES = 8, 400
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
 )
+
+#: Characters as JSON spells them; a text that was quoted twice has two backslashes.
+_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_BREAK = re.compile(r"\\+([ntr\"])")
+_SPELLED = {"n": "\n", "t": "\t", "r": " ", '"': '"'}
+
+
+def without_escapes(text: str) -> str:
+    """A text in which ``\\u003c`` is the ASCII character that it spells; psmkit itself spells others so that do not print."""
+    return _ESCAPE.sub(lambda m: _character(m) if _character(m).isascii() else m[0], text) if "\\u" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    found = chr(int(match[1], 16))
+    return found if found.isprintable() else match[0]
+
+
+def unfolded(text: str) -> str:
+    """A line of a structured log with the characters and line breaks that it spells, as the scanner reads it."""
+    return _BREAK.sub(lambda m: _SPELLED[m[1]], _ESCAPE.sub(_character, text)) if "\\" in text else text
 
 
 def catalogue(job: Job) -> Catalogue:

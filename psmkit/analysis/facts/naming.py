@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job
@@ -9,6 +10,7 @@ from psmkit.logparse.types import Event
 
 __all__ = [
     "comm_name",
+    "differing",
     "joined",
     "name_of",
     "name_of_rank",
@@ -115,3 +117,12 @@ def short(text: str, most: int) -> str:
     cut = text[: most - 1]
     kept = cut if text[most - 1].isspace() else cut.rpartition(" ")[0]
     return (kept if len(kept) > most // 2 else cut).rstrip(" ,;:(") + "\N{HORIZONTAL ELLIPSIS}"
+
+
+#: Pointers and ports: they differ from process to process, and no reader compares them.
+_OWN = re.compile(r"0x[0-9a-f]+|<\d+>")
+
+
+def differing(texts: Iterable[str]) -> str:
+    """What to put behind the first of these texts of several processes: ``(others differ)`` where they do."""
+    return " (others differ)" if len({" ".join(_OWN.sub("#", text).split()) for text in texts}) > 1 else ""

@@ -13,9 +13,11 @@ from psmkit.analysis.facts.naming import ranks_text
 from psmkit.logparse.types import Event
 from psmkit.model.wording import counted
 
-__all__ = ["came_after", "ends", "restarted_after", "told"]
+__all__ = ["came_after", "ends", "restarted_after", "told", "worked_after"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
+#: Lines of which the program prints one after the other while it works.
+_STEPS = ("program.step", "nccltests.row", "nccltests.unchecked")
 
 
 def told(job: Job, run: int) -> str | None:
@@ -108,21 +110,25 @@ def _last(event: Event) -> int:
 
 def came_after(job: Job, event: Event) -> bool:
     """Whether the program printed about two steps or more behind a line of the same stream and run."""
-    run = job.run_of_event(event)
-    return _steps_after(event, (s for s in job.events("program.step") if job.run_of_event(s) == run))
+    return worked_after(job, job.run_of_event(event), event.stream, event.ref.seq)
+
+
+def worked_after(job: Job, run: int | None, stream: int, seq: int) -> bool:
+    """Whether the program printed about two steps or two rows of a benchmark or more behind a place of a stream, in the same run."""
+    return _steps_after(stream, seq, (s for s in job.events(*_STEPS) if job.run_of_event(s) == run))
 
 
 def restarted_after(job: Job, event: Event) -> bool:
     """Whether the program, in any run, printed steps or the end of its work behind a line of the same stream that names no process."""
     done = any(e.stream == event.stream and _last(e) > event.ref.seq for e in job.events(_DONE))
-    return done or _steps_after(event, job.events("program.step"))
+    return done or _steps_after(event.stream, event.ref.seq, job.events("program.step"))
 
 
-def _steps_after(event: Event, steps: Iterable[Event]) -> bool:
+def _steps_after(stream: int, seq: int, steps: Iterable[Event]) -> bool:
     for step in steps:
-        if step.stream != event.stream or step.last is None:
+        if step.stream != stream or step.last is None:
             continue
         pace = (step.last.seq - step.ref.seq) / max(step.count - 1, 1)
-        if step.count > 2 and step.last.seq - event.ref.seq > 2 * pace:
+        if step.count > 2 and step.last.seq - seq > 2 * pace:
             return True
     return False

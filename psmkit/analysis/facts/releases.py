@@ -8,7 +8,7 @@ from functools import lru_cache
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
-__all__ = ["release_of"]
+__all__ = ["release_of", "shown_release"]
 
 _PART = re.compile("[0-9]{1,9}")
 
@@ -16,6 +16,12 @@ _PART = re.compile("[0-9]{1,9}")
 def release_of(job: Job, proc: int) -> tuple[int, int] | None:
     """The release (major, minor) of the library that a process loaded, None if the log does not show it."""
     return _releases(job).get(proc)
+
+
+def shown_release(job: Job, run: int | None) -> tuple[int, int] | None:
+    """The oldest release (major, minor) that the processes of a run loaded; None if a line shows none, or the run is unknown."""
+    found = [release for proc, release in _releases(job).items() if run is not None and job.run_of(proc) == run]
+    return min(found, default=None)
 
 
 @lru_cache(maxsize=64)

@@ -90,6 +90,9 @@ INSIDE = (
         rf"(?:\[TensorRT-LLM\]\[(?:ERROR|WARNING|INFO)\]|\[TRT-LLM\] \[[EWI]\] )\[(?P<rank>{_N})\] ",
     ),
     *(_form("vLLM", text) for text in _VLLM),
+    # a rank without its local rank can be another process, which the line is about
+    _form("key=value", rf"\b(?:global_)?rank=(?P<rank>{_N})(?:[ ,]+world_size=\d+)?[ ,]+local_rank=\d+\b"),
+    _form("key=value", rf"\blocal_rank=\d+[ ,]+(?:global_)?rank=(?P<rank>{_N})\b"),
 )
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
 ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")

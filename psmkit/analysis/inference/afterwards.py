@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts import clock, deaths, outside
+from psmkit.analysis.facts import clock, deaths, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.releases import shown_release
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["ended", "last_line", "since", "step"]
+__all__ = ["ended", "last_line", "ras_answer", "since", "step"]
 
 #: Lines of torch in which it ends its process after a timeout.
 _ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
-_RECORD = "Set TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
+_RECORD = "et TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
+#: The first release of torch with the flight recorder, and of NCCL with RAS.
+_RECORDER, _RAS = "PyTorch 2.2 or later", (2, 24)
+#: So many lines of torch are read for its release.
+_MOST = 64
 
 
 def ended(job: Job, run: int | None) -> bool:
@@ -55,9 +60,27 @@ def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every:
     when = f"just before {start}, when the wait began" if start else "before the timeout"
     # a process that has ended has no stack
     over = ended(job, run)
-    stacks = "the stacks of all threads and a RAS answer (ncclras)" if every else "its stack (py-spy dump, gdb)"
+    stacks = f"the stacks of all threads{ras_answer(job, run)}" if every else "its stack (py-spy dump, gdb)"
     parts = [first, f"Read the lines {when}.", "" if over else f"If the processes still run, take {stacks}."]
     # torch itself asks for the recorder where it lacks the stack of the collective
     if over or run in outside.runs_of(job, "torch.dump.disabled"):
-        parts.append(_RECORD)
+        parts.append(f"S{_RECORD}" if _recorder(job, run) else f"With {_RECORDER}, s{_RECORD}")
     return " ".join(part for part in parts if part)
+
+
+def ras_answer(job: Job, run: int | None) -> str:
+    """``and a RAS answer``, as far as the release of NCCL has RAS or may have it."""
+    release = shown_release(job, run)
+    if release is None:
+        return " and, with NCCL 2.24 or later, a RAS answer (ncclras)"
+    return " and a RAS answer (ncclras)" if release >= _RAS else ""
+
+
+def _recorder(job: Job, run: int | None) -> bool:
+    """Whether a line of torch has a form that only releases with the flight recorder print."""
+    if run in outside.runs_of(job, "torch.dump.", "torch.heartbeat."):
+        return True
+    events = [e for e in job.events("torch.") if job.run_of_event(e) == run][:_MOST]
+    lines.prefetch(job, (e.ref for e in events))
+    texts = ("".join(part.text for part in job.quotes.of(e.ref)) for e in events)
+    return any(lines.catalogue(job).phrase("torch has a flight recorder", text) is not None for text in texts)

@@ -6,6 +6,7 @@ The rank at the end of the chain is the one to look at, even if it has no log at
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,6 +19,7 @@ from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, 
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults, reports
+from psmkit.analysis.inference.chains import UNKNOWN
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
@@ -43,6 +45,8 @@ __all__ = [
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
 _PEERS = ("peer", "peer_rank", "remote_rank", "tp_rank", "dead_rank")
 _ADDRS = ("addr", "peer_addr", "remote", "peer")
+#: The address of a peer in a line that no entry knows.
+_PEER = re.compile(r"\b(?:connect to|recv from|send to|closed by(?: remote)? peer) ([\w.:-]+)<\d+>", re.IGNORECASE)
 #: Addresses that mean the own host.
 _SELF = ("127.", "localhost", "::1", "[::1]")
 #: Lines that a process prints when the other end of a socket closes. Alone they look like the normal end of any job.
@@ -222,7 +226,9 @@ def addressed(events: Iterable[Event]) -> list[Named]:
 
 def _address(event: Event) -> str | None:
     texts = (value for name in _ADDRS if isinstance(value := event.fields.get(name), str))
-    hosts = (text.rpartition("<")[0] for text in texts if text.endswith(">"))
+    hosts = [text.rpartition("<")[0] for text in texts if text.endswith(">")]
+    if event.name in UNKNOWN:
+        hosts = _PEER.findall(str(event.fields.get("text", "")))
     return next((host for host in hosts if host and not host.startswith(_SELF)), None)
 
 

@@ -17,7 +17,7 @@ from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
 
-__all__ = ["ends_of", "links_down"]
+__all__ = ["ends_of", "links_down", "peer_in_text"]
 
 
 def ends_of(job: Job, group: Sequence[Cascade], code: str, local_address: bool) -> list[Named]:
@@ -44,6 +44,16 @@ def ends_of(job: Job, group: Sequence[Cascade], code: str, local_address: bool) 
     if broke or len({c.proc for c in group}) > 1:
         return peers
     return _either(_end(job, group[0].proc, first.event), *peers)
+
+
+def peer_in_text(job: Job, cascade: Cascade) -> list[Named]:
+    """The peer that the first line of an error names by an address; both ends where no entry knows that line and it says of no connection that it broke."""
+    event = cascade.first.event
+    peers = blame.addressed([event])
+    broke = faults.phrase(job, "a connection broke", faults.body(job, event)) is not None
+    if not peers or broke or not faults.unknown(event):
+        return peers
+    return _either(_end(job, cascade.proc, event), *peers)
 
 
 def _either(*ends: Named, peer_unnamed: bool = False) -> list[Named]:

@@ -14,6 +14,7 @@ from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
+from psmkit.model.wording import without_bars
 
 __all__ = [
     "Raised",
@@ -370,10 +371,15 @@ def _text(job: Job, event: Event) -> str:
     """``KeyError: 'name'``: the line from the type of the exception on."""
     line = "".join(e.text for e in job.quotes.of(event.ref))
     what = str(event.fields.get("what", "")).strip()
+    if what and what not in line:
+        line, what = (
+            lines.unfolded(line),
+            lines.unfolded(what),
+        )  # the fields of a structured log are those of the text that it spells
     at = line.rfind(what) if what else len(line)
-    words = line[:at].split()
+    words = line[: max(at, 0)].split()
     kind = (
-        words[-1].rpartition("\\n")[2].rpartition("]")[2].lstrip(":") if words else ""
+        words[-1].rpartition("\\n")[2].rpartition("]")[2].rpartition('"')[2].lstrip(":") if words else ""
     )  # a structured log spells line breaks
-    text = f"{kind} {what}".strip()
+    text = without_bars(f"{kind} {what}".strip())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

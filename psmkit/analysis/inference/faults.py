@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
@@ -60,6 +60,8 @@ _NETWORKS = frozenset({"ib", "plugins"})
 _ALARMS = ("WARN", "ABORT")
 #: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
 _CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
+#: Fields whose numbers say what failed.
+_NUMBERS = ("code", "err", "errno", "error", "res", "status")
 _CUDA_ERROR = 1  # ncclUnhandledCudaError
 _SYSTEM_ERROR = 2  # ncclSystemError: of a call of this process. What follows from the abort of others is an internal or a remote error.
 #: The end of a quoted line whose end is lost.
@@ -132,7 +134,7 @@ class Cascade:
     threads: frozenset[int]
     _lines: _Lines
     _at: int  # the place of the process among the lines
-    survived: bool = False  # its init completed, its communicator went on, or NCCL repaired it
+    survived: bool = False  # its init completed, its communicator or the program went on, or NCCL repaired it
     repaired: bool = False  # NCCL retried or replaced the failed operation, and that completed
     stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
     destroyed: bool = False  # the process had an orderly teardown later
@@ -478,7 +480,7 @@ def _repaired(cascade: Cascade, later: _Later) -> bool:
 
 
 def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
-    """Whether a communicator of the process finished its init or went on with work after these failures.
+    """Whether a communicator of the process finished its init or went on with work after these failures, or the program did.
 
     A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
     """
@@ -486,6 +488,8 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
     known = cascade.first.known
     starts = known is not None and known.subsystem in _NETWORKS and not cascade.returned
     if starts and chose_network(job).get(cascade.proc, -1) > last:
+        return True
+    if not watched and endings.worked_on(job, job.run_of(cascade.proc), job.process(cascade.proc).stream, last):
         return True
     for instance in job.instances_of.get(cascade.proc, ()):
         if instance.complete is not None and instance.complete.seq > last:
@@ -576,4 +580,5 @@ def signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
         return (reports.MISMATCH,)  # both ends report it, each with its own side of it
     # A bus id is printed in brackets, without 0x.
     text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", body(job, cascade.first.event))
-    return (cascade.first.event.name, text)
+    codes = (cascade.first.event.fields.get(name) for name in _NUMBERS)
+    return (cascade.first.event.name, text, *(code for code in codes if isinstance(code, int)))

@@ -14,7 +14,8 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Evidence, Finding, Named, Severity
+from psmkit.model import CODES, Code, Evidence, Finding, Named, Severity
+from psmkit.model.wording import without_bars
 
 __all__ = ["new_finding", "with_evidence"]
 
@@ -52,8 +53,7 @@ def new_finding(
     info = CODES[code]
     severity = severity or info.severity
     refs, procs = list(refs), list(procs)
-    own = not (info.caused_by_watchdog or info.reported_by_watchdog)
-    if severity is Severity.ERROR and own and _aftermath(job, refs, procs):
+    if severity is Severity.ERROR and _aftermath(job, info, refs, procs):
         severity, culprits, named = Severity.INFO, (), ()
         explanation = f"{explanation or info.meaning} The process had been aborted before, so this is a consequence."
     if severity is Severity.ERROR and not info.breaks:
@@ -62,25 +62,18 @@ def new_finding(
         )
     places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
     evidence = job.quotes.cite(*refs)
-    if next_step in (None, info.next_step):
-        said = _advice(job, title, evidence) if info.by_text and severity is not Severity.INFO else None
-        if said is not None:
-            next_step = _at_node(job, said.next_step)
-            explanation = f"{explanation or ''} {said.meaning}".strip()
-        if info.general and next_step in (None, info.next_step) and evidence and evidence[0].line == 1:
-            next_step = _NO_REASON if _only_code(job, refs[0]) else _NO_LINES_BEFORE
-    if evidence and _leads_nowhere(job, next_step or info.next_step, next(ref for ref in refs if ref is not None)):
-        only = _NO_LINES_BEFORE if evidence[0].line == 1 else _NO_WARNING_BEFORE
-        only = _NO_REASON if _only_code(job, refs[0]) else only
-        next_step = _without_above(job, next_step or info.next_step) or only
+    by_text = info.by_text and severity is not Severity.INFO and next_step in (None, info.next_step)
+    if by_text and (said := _advice(job, title, evidence)) is not None:
+        next_step = _at_node(job, said.next_step)
+        explanation = f"{explanation or ''} {said.meaning}".strip()
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
-        title=title or info.title,
+        title=without_bars(lines.without_escapes(title or info.title)),
         severity=severity,
         confidence=confidence,
         explanation=_sentences(explanation or info.meaning),
-        next_step=next_step or info.next_step,
+        next_step=_step(job, info, next_step or info.next_step, refs, evidence),
         evidence=evidence,
         run=run,
         comm=comm,
@@ -92,6 +85,23 @@ def new_finding(
         named=tuple(dict.fromkeys(named)),
         suspects=tuple(suspects),
     )
+
+
+def _step(job: Job, info: Code, step: str, refs: Sequence[Ref | None], evidence: Sequence[Evidence]) -> str:
+    """The next step, without advice to read lines above the proof where there are none."""
+    if not evidence:
+        return step
+    at_top = evidence[0].line == 1
+    if info.general and step == info.next_step and at_top:
+        step = _instead(job, refs[0], at_top)
+    if not _leads_nowhere(job, step, next(ref for ref in refs if ref is not None)):
+        return step
+    return _without_above(job, step) or _instead(job, refs[0], at_top)
+
+
+def _instead(job: Job, proof: Ref | None, at_top: bool) -> str:
+    """What to do where no line above the proof says more."""
+    return _NO_REASON if _only_code(job, proof) else _NO_LINES_BEFORE if at_top else _NO_WARNING_BEFORE
 
 
 def _advice(job: Job, title: str | None, evidence: Sequence[Evidence]) -> Phrase | None:
@@ -146,8 +156,10 @@ def _sentences(text: str) -> str:
     return ("R" + text[1:] if text.startswith(("rank ", "ranks ")) else text).replace(". rank", ". Rank")
 
 
-def _aftermath(job: Job, refs: Sequence[Ref | None], procs: Sequence[int]) -> bool:
-    """Whether all evidence of a finding comes after the abort of its only process."""
+def _aftermath(job: Job, info: Code, refs: Sequence[Ref | None], procs: Sequence[int]) -> bool:
+    """Whether all evidence of a finding comes after the abort of its only process, and is not about that abort."""
+    if info.caused_by_watchdog or info.reported_by_watchdog:
+        return False
     places = {p for p in procs if p >= 0}
     known = [ref for ref in refs if ref is not None]
     if len(places) != 1 or not known:

@@ -13,6 +13,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.entries import Value
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Named
+from psmkit.model.wording import without_bars
 
 __all__ = ["LastError", "last_errors"]
 
@@ -20,7 +21,7 @@ _HEAD = "Last error:"
 _XLA = "framework.nccl_error"
 #: What XLA appends behind the text of the warning.
 _APPENDED = ("'. [", "'.;", "'.")
-#: Blank lines between the head and the text.
+#: Blank lines and progress bars between the head and the text.
 _MOST_BLANK = 2
 #: A text is repeated by each rank.
 _MOST = 64
@@ -69,7 +70,7 @@ def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
         if below is None:
             return None
         ref = below
-        text = _line(job, ref).strip().removeprefix(before.strip()).strip()
+        text = without_bars(_line(job, ref).strip().removeprefix(before.strip()).strip())
         if text:
             return ref, text
     return None
@@ -90,6 +91,8 @@ def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
     other_end = blame.addressed([replace(head, fields=fields)])
     peers = other_end if closed and known is not None and known.blames == "peer" else _pair(known, fields)
     code = _code(job, known, text)
+    if other_end and not peers and CODES[code].two_ends:
+        peers = [replace(end, either=True) for end in other_end]  # the log does not show which end is at fault
     one_end = CODES[code].two_ends and not (closed or other_end or peers)
     return LastError(head, ref, " ".join(text.split()), known, tuple(peers), code, one_end)
 

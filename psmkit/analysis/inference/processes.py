@@ -11,11 +11,15 @@ __all__ = ["blamed", "device_of_rank", "global_rank"]
 
 
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
-    """The processes behind the culprits of a finding, as far as they are known."""
-    if finding.run is None:
-        return frozenset()
-    found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
-    return frozenset(proc for proc in found if proc is not None)
+    """The processes behind the culprits of a finding. A rank of the job without a process has a negative number of its own."""
+    out: set[int] = set()
+    for rank in finding.culprits:
+        proc = behind_rank(job, finding.run, rank, finding.comm) if finding.run is not None else None
+        if proc is not None:
+            out.add(proc)
+        elif finding.comm is None:
+            out.add(~rank)
+    return frozenset(out)
 
 
 def global_rank(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:

@@ -6,14 +6,25 @@ from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import names_of, ranks_text, words
+from psmkit.analysis.facts.naming import differing, names_of, ranks_text, words
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
 
-__all__ = ["absent", "came", "headline", "named_ranks", "named_self", "place", "places", "printers", "short"]
+__all__ = [
+    "absent",
+    "came",
+    "headline",
+    "named_ranks",
+    "named_self",
+    "other_ends",
+    "place",
+    "places",
+    "printers",
+    "short",
+]
 
 _LONGEST = 80
 _MOST = 3  # values that a title lists
@@ -96,6 +107,15 @@ def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
     return [n for n in out if n.rank is not None] or list(out) or outside.tagged_process(job, events)
 
 
+def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The address of the other end of these failed requests, as the line below each of them names it, if all name the same one."""
+    below = {(e.stream, e.ref.seq): e for e in job.events("ucx.request")}
+    requests = [below.get((e.stream, e.ref.seq + 1)) for e in events]
+    found = {r.fields.get("addr") if r is not None else None for r in requests}
+    (addr,) = found if len(found) == 1 else (None,)
+    return [Named(host=addr)] if isinstance(addr, str) else []
+
+
 def absent(events: Iterable[Event]) -> list[Named]:
     """The rank for which several ranks wait in vain, if it is the only one, and waits for none itself."""
     waits: dict[int, set[int]] = {}
@@ -123,7 +143,16 @@ def headline(job: Job, entry: Message, events: Sequence[Event], named: Sequence[
         return _value(blank, [v for e in events if (v := e.fields.get(blank.name)) not in (None, "")])
 
     # the barriers of DeepEP say more than a title can
-    return (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)
+    title = (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)
+    return title + (differing(_own_text(entry, e) for e in events) if len(named) > 1 else "")
+
+
+def _own_text(entry: Message, event: Event) -> str:
+    """The words that a title takes of the first of several lines."""
+    assert entry.title is not None
+    blanks = [b for part in titles.read(entry.title) for b in part if isinstance(b, titles.Blank) and not b.form]
+    found = (event.fields.get(b.name) for b in blanks)
+    return " ".join(text for text in found if isinstance(text, str))
 
 
 def short(value: Value | None) -> str:

@@ -244,34 +244,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         explanation += (
             " The program worked after this line: it was started again, or the line is about another process."
         )
-    step: str | None
-    if death.reason is not None and death.reason.name.startswith("sys.cuda."):
-        step = None  # the error says what to do
-    elif death.oom:
-        step = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
-    elif death.signal == signals.SIGKILL:
-        step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
-    elif death.signal is not None:
-        step = _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
-        if any(e.name in _CHECKS for e in death.events):
-            step = _READ_CHECK
-        elif stack is not None and stack.refs:
-            step = _READ_STACK.format(stack.first)
-    elif death.reason is not None and death.reason.name == RECORDED:
-        step = "Read the error file or the last lines of this process: they show the traceback of this exception."
-    elif death.reason is not None:
-        step = _of_exception(job, death.reason)
-    elif death.raised:
-        step = f"Give the lines below line {death.events[0].ref.line}: they end with the exception of this process, which this log does not show."
-    elif lines.catalogue(job).phrase("advice", death.where or "") is not None:
-        step = None
-    elif death.rank is None and death.pid is None and death.local is None and death.host is None:
-        step = "Give the whole output of the launcher and of all ranks: no line of this log names the process."
-    else:
-        step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     title = f"{name} {manner(death)}" + (stack.told if stack is not None else "")
-    if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
-        step = None  # the text says what to do
     return new_finding(
         job,
         "PSM402",
@@ -286,7 +259,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         if death.rank is not None or death.proc is not None
         else 0.8,
         explanation=explanation.strip() or None,
-        next_step=step,
+        next_step=_next_step(job, death, stack, title),
         refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
@@ -295,6 +268,35 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         stage="killed",
         named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
     )
+
+
+def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: str) -> str | None:
+    """What to do about a crash, unless the text of its title says so."""
+    if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
+        return None
+    if death.reason is not None and death.reason.name.startswith("sys.cuda."):
+        return None  # the error says what to do
+    if death.oom:
+        return "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
+    if death.signal == signals.SIGKILL:
+        return f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
+    if death.signal is not None:
+        if any(e.name in _CHECKS for e in death.events):
+            return _READ_CHECK
+        if stack is not None and stack.refs:
+            return _READ_STACK.format(stack.first)
+        return _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
+    if death.reason is not None and death.reason.name == RECORDED:
+        return "Read the error file or the last lines of this process: they show the traceback of this exception."
+    if death.reason is not None:
+        return _of_exception(job, death.reason)
+    if death.raised:
+        return f"Give the lines below line {death.events[0].ref.line}: they end with the exception of this process, which this log does not show."
+    if lines.catalogue(job).phrase("advice", death.where or "") is not None:
+        return None
+    if death.rank is None and death.pid is None and death.local is None and death.host is None:
+        return "Give the whole output of the launcher and of all ranks: no line of this log names the process."
+    return "Read the last lines of this process: an exception or a message before its exit shows the reason."
 
 
 def _of_exception(job: Job, reason: Event) -> str:

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import damage, settings
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, name_of, name_of_thread, names_of, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.causes import failed_before
-from psmkit.analysis.inference.connection_ends import ends_of, links_down
+from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -34,6 +34,8 @@ from psmkit.model.wording import plural
 __all__ = ["find", "origins"]
 
 _WHOLE = 4096
+#: So many lines of a group are compared.
+_COMPARED = 64
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
@@ -217,17 +219,8 @@ def _finding(
     cascade = group[0]
     event, known = cascade.first.event, cascade.first.known
     code = _code(job, cascade)
-    where = faults.place(event)
-    said = faults.brief(job, event)
     procs = [c.proc for c in group]
     victims = sorted({c.proc for c in after} - {*procs})
-    if cascade.first.chain:
-        lacks = "; its warning is not in this log" if cascade.torn else " without a warning"
-        what = f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')}{lacks}, first at {where or said}"
-    elif (report := cascade.first.report) is not None and _unanswered(job, cascade) is not None:
-        what = f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(report.reason)}"
-    else:
-        what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
     whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
     disagree = _disagreement(job, run, group)
@@ -237,27 +230,9 @@ def _finding(
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
-    # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
-    torn = {c.proc for c in after if c.unexplained}
-    explanation = f"The error of {whose}{_FIRST}"
-    if torn.intersection(victims):
-        explanation = (
-            f"{whose} {plural(len(group), 'prints', 'print')} the reason of {plural(len(group), 'its', 'their')} error."
-        )
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     says = _reason(job, cascade) or _one_link(job, cascade) or _self_test(job, cascade) or (known if sure else None)
-    if says is not None and says.meaning:
-        explanation += f" {says.meaning}"
-    explanation += _route(job, cascade)
-    # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
-    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)} - torn
-    if later := [p for p in victims if p not in above | torn]:
-        explanation += f" The errors of {names_of(job, later)} follow from it."
-    if earlier := [p for p in victims if p in above]:
-        explanation += f" The errors of {names_of(job, earlier)} stand above it, without a warning; whether they follow from it is not clear."
-    if lacking := [p for p in victims if p in torn]:
-        explanation += f" {names_of(job, lacking)} {plural(len(lacking), 'returns an error, too; its warning is', 'return errors, too; their warnings are')} not in this log."
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75
@@ -269,10 +244,10 @@ def _finding(
         job,
         code,
         run=run,
-        title=disagree or f"{whose} {what}{_devices(cascade, after)}",
+        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
-        explanation=explanation,
+        explanation=_explanation(job, group, after, whose, says),
         next_step=_on_this_host(job, cascade) or _advice(says, cascade),
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
@@ -281,8 +256,48 @@ def _finding(
         culprits=guilty,
         named=[] if guilty else ends_of(job, group, code, _one_link(job, group[0]) is not None),
         stage="error",
-        known_issue=issue_of(job, event, said),
+        known_issue=issue_of(job, event, faults.brief(job, event)),
     )
+
+
+def _failure(job: Job, group: Sequence[Cascade]) -> str:
+    """What happened to the ranks of a group, for the title."""
+    first = group[0].first
+    where, said = faults.place(first.event), faults.brief(job, first.event)
+    if first.chain:
+        lacks = "; its warning is not in this log" if group[0].torn else " without a warning"
+        return f"returned {_RESULTS.get(first.code or 0, 'an error')}{lacks}, first at {where or said}"
+    if first.report is not None and _unanswered(job, group[0]) is not None:
+        return f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(first.report.reason)}"
+    what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    return what + differing(faults.body(job, c.first.event) for c in group[:_COMPARED])
+
+
+def _explanation(
+    job: Job, group: Sequence[Cascade], after: Sequence[Cascade], whose: str, says: Message | Phrase | None
+) -> str:
+    """What the error means, and which errors of other processes follow from it."""
+    cascade = group[0]
+    victims = sorted({c.proc for c in after} - {c.proc for c in group})
+    # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
+    torn = {c.proc for c in after if c.unexplained}
+    explanation = f"The error of {whose}{_FIRST}"
+    if torn.intersection(victims):
+        explanation = (
+            f"{whose} {plural(len(group), 'prints', 'print')} the reason of {plural(len(group), 'its', 'their')} error."
+        )
+    if says is not None and says.meaning:
+        explanation += f" {says.meaning}"
+    explanation += _route(job, cascade)
+    # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
+    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)} - torn
+    if later := [p for p in victims if p not in above | torn]:
+        explanation += f" The errors of {names_of(job, later)} follow from it."
+    if earlier := [p for p in victims if p in above]:
+        explanation += f" The errors of {names_of(job, earlier)} stand above it, without a warning; whether they follow from it is not clear."
+    if lacking := [p for p in victims if p in torn]:
+        explanation += f" {names_of(job, lacking)} {plural(len(lacking), 'returns an error, too; its warning is', 'return errors, too; their warnings are')} not in this log."
+    return explanation
 
 
 def _above(one: Ref, other: Ref, job: Job) -> bool:
@@ -539,7 +554,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         # a connection that broke between two living processes does not say which end closed it
         culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
-        named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
+        named=peer_in_text(job, lead) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
     )

@@ -8,7 +8,7 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.death import KILLED, signal_of
 from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
 from psmkit.analysis.inference.exceptions import Raised, raised, told
 from psmkit.analysis.inference.findings import new_finding
@@ -63,7 +63,8 @@ def _exceptions(
             job,
             "PSM402",
             run=run,
-            title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} ended by an uncaught exception: {first.text}",
+            title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} ended by an uncaught exception: {first.text}"
+            + differing(i.text for i in origins),
             confidence=0.85,
             explanation="An uncaught Python exception ends the rank." + _peers_wait(job, run, by_rank),
             next_step="Read the traceback. The error is in the program, not in NCCL.",
@@ -97,7 +98,7 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
                 job,
                 "PSM503" if full else "PSM402",
                 run=run,
-                title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
+                title=f"a data loader worker of {who} died: {how}" + (" (/dev/shm may be full)" if full else ""),
                 confidence=0.85,
                 explanation="The rank stops when its worker dies."
                 + _peers_wait(job, run, [rank] if rank is not None else [])

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.afterwards import ras_answer
 from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import DUMPED, counted, plural
 
 __all__ = ["find"]
 
@@ -217,10 +218,11 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
                 + ("" if lasting else " A dump of a healthy job looks the same if it was not taken after a timeout."),
                 next_step="Look first at the ranks without a dump: did they die, or do they hang outside torch?"
                 if absent
-                else "Look below torch: take stacks of the proxy threads and a RAS answer (ncclras), and check link counters and Xid messages.",
+                else f"Look below torch: take the stacks of the proxy threads{ras_answer(job, run)}. Check link counters and Xid messages.",
                 ranks=sorted({m.rank for m in waiting} | set(absent)),
                 procs=_procs(job, run, (m.rank for m in waiting)),
                 culprits=absent if absent and 2 * len(absent) < len(group.ranks) else [],
+                stage=DUMPED,
             ),
             evidence,
         )
@@ -262,6 +264,7 @@ def _behind(
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=[] if alone(len(ranks), len(group.members)) else ranks,
+            stage=DUMPED,
         ),
         [*last, *evidence],
     )
@@ -290,6 +293,7 @@ def _scheduled(
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks,
+            stage=DUMPED,
         ),
         evidence,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
@@ -46,7 +47,10 @@ def _decisive(job: Job, run: int | None, events: Sequence[Event]) -> bool:
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
-    events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
+    reported = job.events(*names) or job.events("torch.nccl_result")
+    events = [e for e in reported if job.run_of_event(e) == run and not program.came_after(job, e)]
+    if reported and not events:
+        return []
     # where the exception is cut off, the warning that it repeats is left
     events = events or [item.head for item in last_errors(job, run) if item.known is not None]
     if not events or (run in endings.warned(job) and not _decisive(job, run, events)):
@@ -58,17 +62,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     last = last_errors(job, run)
     events = [*(item.head for item in last[:1] if item.head not in events), *events]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
-    found = {e.fields.get("replica") for e in events} if not ranks else set()
-    replicas = sorted(r for r in found if isinstance(r, int))
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = (outside.tagged_process(job, events) or thrower(job, run, events)) if not ranks and not peer else []
-    if len(replicas) == 1 and not tagged and not peer:
-        tagged = [Named(replicas[0], basis=f"{ASSUMED}replica of XLA")]
-    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
-    inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
-    if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
-        who += f" (rank {next(iter(inside))} of its process group)"
+    tagged = _tagged(job, run, events) if not ranks and not peer else []
     if known is not None:
         # a member of a group can repeat a warning about two others
         pair = {n.rank for n in last[0].peers}
@@ -95,7 +91,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework} on {who}: {_plain(told)}",
+            title=f"NCCL returned an error to {framework} on {_who(events, ranks, tagged)}: {_plain(told)}",
             severity=Severity.ERROR,
             confidence=0.7,
             explanation=why,
@@ -103,12 +99,37 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own or lone else [],
-            named=last[0].peers
+            named=_ends(last[0].peers, ranks)
             if last and (last[0].peers or (known is not None and known.blames == "peer"))
             else tagged,
             stage="error",
         )
     ]
+
+
+def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
+    """The process that a tag of these lines names, or else the only replica of XLA in them."""
+    replicas = {r for e in events if isinstance(r := e.fields.get("replica"), int)}
+    only = [Named(r, basis=f"{ASSUMED}replica of XLA") for r in replicas] if len(replicas) == 1 else []
+    return outside.tagged_process(job, events) or thrower(job, run, events) or only
+
+
+def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:
+    """Whose error this is, for the title."""
+    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
+    inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
+    if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
+        who += f" (rank {next(iter(inside))} of its process group)"
+    return who
+
+
+def _ends(peers: Sequence[Named], ranks: Sequence[int]) -> list[Named]:
+    """The peers that a warning names. Where either end can be at fault, the only rank that reports it is the other one."""
+    if not any(peer.either for peer in peers):
+        return list(peers)
+    if len(ranks) != 1:
+        return [replace(peer, peer_unnamed=True) for peer in peers]
+    return [Named(ranks[0], either=True), *peers]
 
 
 @once

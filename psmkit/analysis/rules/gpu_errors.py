@@ -7,7 +7,8 @@ import textwrap
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, ranks_text
+from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import OF_GROUP, group_rank
@@ -68,6 +69,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"{text} on {who}"
                 + (f": {room.told}" if room is not None else f": {told}" if told else "")
+                + (differing(str(e.fields.get("error", "")) for e in by_rank.values()) if room is None else "")
                 + (", after the watchdog gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
@@ -158,19 +160,34 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 stage="error",
             )
         )
-    for event in job.events("sys.kernel.gpu_lost"):
-        if job.run_of_event(event) == run and not any(number in gpus.HARD_XIDS for _, number in seen):
-            out.append(
-                new_finding(
-                    job,
-                    "PSM405",
-                    run=run,
-                    title=f"{f'the GPU at {lost}' if (lost := event.fields.get('bus')) is not None else 'a GPU'} fell off the PCI bus",
-                    confidence=0.8,
-                    explanation="The driver cannot reach this GPU. Work on it fails or never ends.",
-                    next_step=_DRAIN,
-                    refs=[event.ref],
-                    stage="error",
-                )
+    return out if any(number in gpus.HARD_XIDS for _, number in seen) else [*out, *_unreachable(job, run)]
+
+
+def _unreachable(job: Job, run: int | None) -> list[Finding]:
+    """GPUs that the driver lost, or that nvidia-smi cannot reach."""
+    out: list[Finding] = []
+    for event in job.events("sys.kernel.gpu_lost", "sys.nvidia_smi.no_handle"):
+        if job.run_of_event(event) != run:
+            continue
+        bus, error = event.fields.get("bus"), event.fields.get("error")
+        gpu = f"the GPU at {bus}" if bus is not None else "a GPU"
+        entry = faults.message(job, event.name)
+        out.append(
+            new_finding(
+                job,
+                "PSM405",
+                run=run,
+                title=f"nvidia-smi cannot get a handle of {gpu}: {said.short(error)}"
+                if error is not None
+                else f"{gpu} fell off the bus, as the kernel says"
+                if bus is None
+                else f"{gpu} is lost, as nvidia-smi says",
+                severity=Severity.WARNING if endings.went_on(job, event, None, run) else None,
+                confidence=0.6 if error is not None else 0.8,
+                explanation=f"{entry.meaning if entry is not None else ''} Work on a GPU that the driver cannot reach fails or never ends.",
+                next_step=entry.next_step if entry is not None and error is not None else _DRAIN,
+                refs=[event.ref],
+                stage="error",
             )
+        )
     return out

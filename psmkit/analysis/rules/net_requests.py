@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from psmkit.analysis.facts.deaths import ended_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.printed import number
@@ -514,6 +515,7 @@ def _connections(job: Job) -> list[_Connection]:
         requests[(event.proc, row["connection"], row.text("op"))][row["number"]] = row
     died = {event.proc for event in job.events("record.died")}
     unclosed = {event.proc for event in job.events("record.unclosed")}
+    died |= unclosed & ended_by_lab(job)
     clean = {event.proc for event in job.events("record.process")} - died - unclosed
     out: dict[int, _Connection] = {}
     newest: dict[int, int] = defaultdict(int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import names_of
+from psmkit.analysis.facts.naming import differing, names_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
@@ -17,6 +17,8 @@ __all__ = ["find"]
 
 #: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
 _OF_OTHER_RULES = frozenset({"record.died"})
+#: So many lines of a group are compared.
+_COMPARED = 64
 
 
 @rule(order=11)
@@ -65,7 +67,8 @@ def _of_run(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} {did}{f' {times} times' if times > 1 else ''}{then}: {faults.brief(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did}{f' {times} times' if times > 1 else ''}{then}: {faults.brief(job, first.first.event)}"
+                + differing(faults.body(job, c.first.event) for c in group[:_COMPARED]),
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(
@@ -87,7 +90,7 @@ def _after_it(cascade: Cascade) -> str:
     if cascade.repaired:
         return " NCCL reports later that the operation completed in another way."
     if cascade.survived:
-        return " The process made progress after it: it chose its network, or a communicator went on."
+        return " The job made progress after it: the process chose its network, a communicator went on, or the program printed more of its steps."
     if cascade.destroyed:
         return " The process completed its teardown after it."
     if cascade.aftermath:

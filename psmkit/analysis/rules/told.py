@@ -12,7 +12,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
@@ -204,8 +204,10 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
-    if entry.blames == "unknown" and entry.finding is not None and CODES[entry.finding].two_ends:
-        named = [replace(n, either=True, peer_unnamed=True) for n in named]
+    if _either_end(job, entry, events):
+        peers = said.other_ends(job, events)
+        ends = dict.fromkeys([*named, *peers])
+        named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
     procs, ranks = said.printers(job, events) if own else ([], [])
     first = min(events, key=lambda e: (e.stream, e.ref.seq))
     # its own traceback stands right below what a process says of itself
@@ -225,6 +227,14 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         blamed=named if not procs else [],
     )
     return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
+
+
+def _either_end(job: Job, entry: Message, events: Sequence[Event]) -> bool:
+    """Whether these lines are about a connection that failed, and show one end of it."""
+    if entry.finding is None or not CODES[entry.finding].two_ends or entry.blames == "peer":
+        return False
+    text = lines.matched(job, events[0].ref)
+    return entry.blames == "unknown" or faults.phrase(job, "the other end did it", text) is not None
 
 
 def _with_cut(finding: Finding, shown: str | None) -> Finding:
@@ -268,7 +278,8 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}",
+            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}"
+            + (differing(i.text for i in items) if len(ranks) > 1 else ""),
             confidence=0.55,
             explanation="The exception ended the program."
             + ("" if own else " Its text does not show which rank is the cause."),

@@ -56,18 +56,13 @@ def find(job: Job) -> list[Finding]:
         stated = [] if ranks else _stated(job, events)
         devices = [] if ranks else _devices(events)
         ranks = ranks or stated
-        who = ranks_text(ranks) if ranks else _many(events) or "a rank that its line does not name"
         source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         if stated:
             source = "One of these lines states the rank."
         host = _host(job, events) if devices else _launched(job, events)
-        if host and not (devices or ranks):
-            who = f"a process on {host}"
-        if devices and not ranks:
-            who = f"the rank on {_device_text(devices)}{f' of {host}' if host else ''}"
         bare = bool(devices) and all(_bare(job, e) for e in events)
+        who = ranks_text(ranks) if ranks else _who(events, devices, host, bare)
         if bare and not ranks:
-            who = f"the process with {joined(f'[{d}]' for d in devices)} before its line"
             source += " NCCL prints its device in this form; a launcher that numbers lines (Intel MPI's -prepend-rank) prints a rank."
         # a connection can break at both ends; an address without a route says nothing about its process
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
@@ -171,8 +166,14 @@ def _many(events: Sequence[Event]) -> str | None:
     return f"each of the devices {joined(map(str, sorted(found)))}" if many else None
 
 
-def _device_text(devices: Sequence[int]) -> str:
-    return f"{plural(len(devices), 'device')} {joined(map(str, devices))}"
+def _who(events: Sequence[Event], devices: Sequence[int], host: str | None, bare: bool) -> str:
+    """Whose lines these are where their rank is unknown, for the title."""
+    if bare:
+        return f"the process with {joined(f'[{d}]' for d in devices)} before its line"
+    if devices:
+        of_host = f" of {host}" if host else ""
+        return f"the rank on {plural(len(devices), 'device')} {joined(map(str, devices))}{of_host}"
+    return f"a process on {host}" if host else _many(events) or "a rank that its line does not name"
 
 
 def _bare(job: Job, event: Event) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from psmkit.analysis.facts import calls, clock, damage, outside
+from psmkit.analysis.facts import calls, clock, damage, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import joined, ranks_text, spans_of, spans_text
@@ -60,7 +60,9 @@ def find(job: Job) -> list[Finding]:
     """Watchdog and heartbeat timeouts, ranks that are behind, collectives that differ."""
     out: list[Finding] = []
     names = ("torch.watchdog.timeout", *_STATUS)
-    for run, events in outside.runs_of(job, *names).items():
+    for run, told in outside.runs_of(job, *names).items():
+        # a watchdog may only report, and leave the job at work
+        events = [e for e in told if not program.came_after(job, e)]
         for group in groups_of(job, events):
             found = _judge(job, run, group)
             out.extend(_inside(group, f) for f in found) if group.within else out.extend(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM301",
         title="collective mismatch",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=100,
         outlasts_end=True,
@@ -22,8 +20,6 @@ TABLE = (
     Code(
         code="PSM302",
         title="rank lags behind in collectives",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=70,
         symptom=True,
@@ -33,8 +29,6 @@ TABLE = (
     Code(
         code="PSM303",
         title="send and recv do not pair",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=80,
         meaning="A send has no matching recv on the peer, or a recv has no matching send, or their byte counts differ.",
@@ -43,8 +37,6 @@ TABLE = (
     Code(
         code="PSM304",
         title="rank stopped while its peers went on",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=50,
         symptom=True,
@@ -54,8 +46,6 @@ TABLE = (
     Code(
         code="PSM305",
         title="watchdog timeout",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         reported_by_watchdog=True,
         meaning="A framework watchdog (PyTorch ProcessGroupNCCL) saw a collective that did not finish in time.",
@@ -64,8 +54,6 @@ TABLE = (
     Code(
         code="PSM306",
         title="plan reclaimed or cut out of order",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="Plans of different ranks have different channels or ops, or a plan was reclaimed before its proxy ops finished.",
         next_step="Run `psmkit plan check` on this log.",
@@ -73,8 +61,6 @@ TABLE = (
     Code(
         code="PSM307",
         title="connection between two ranks makes no progress",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=90,
         symptom=True,
@@ -84,8 +70,6 @@ TABLE = (
     Code(
         code="PSM308",
         title="plan freed twice, or used after it was freed",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A kernel plan, or the sync condition of its launch, was freed while it was still in use: its reclaimer was enqueued twice, or a thread or a replayed graph used it after the free.",
         next_step="Enqueue the reclaimer of a plan exactly once: in hostStreamPlanTask, in LaunchKernelAfter (not persistent, no proxy ops) or in the graph's destructor. Free what a callback uses with its plan, never in the callback.",
@@ -93,8 +77,6 @@ TABLE = (
     Code(
         code="PSM309",
         title="sync condition never reaches 0",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         symptom=True,
         meaning="The count of a plan's sync condition differs from the number of ops that decrement it. The host function waits for ever, or returns while data still moves.",
@@ -103,8 +85,6 @@ TABLE = (
     Code(
         code="PSM310",
         title="host function of a plan never ran",
-        family=Family.DATA,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         symptom=True,
         meaning="A plan was put on a stream and its callback did not run. The proxy ops that wait for the callback never start, and nothing reclaims the plan.",
@@ -113,7 +93,6 @@ TABLE = (
     Code(
         code="PSM311",
         title="plan never reclaimed",
-        family=Family.DATA,
         severity=Severity.WARNING,
         effect=Effect.LEAKS,
         meaning="A communicator was destroyed before its plans, their ops or their graph references were released.",
@@ -122,7 +101,6 @@ TABLE = (
     Code(
         code="PSM312",
         title="plan launched out of order",
-        family=Family.DATA,
         severity=Severity.WARNING,
         meaning="CUDA was called between the intra-process barrier and the launch, or the end of the launch left frames on the scoped memory stack.",
         next_step="Call CUDA before the barrier or after the launch. Pop the scoped stack at the end of a launch and when its preparation fails.",

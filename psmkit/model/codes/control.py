@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM101",
         title="proxy call never answered",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.AS_IT_ENDED,
         precedence=120,
         symptom=True,
@@ -22,8 +20,6 @@ TABLE = (
     Code(
         code="PSM102",
         title="fd exchange stuck",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.AS_IT_ENDED,
         precedence=130,
         symptom=True,
@@ -33,8 +29,6 @@ TABLE = (
     Code(
         code="PSM103",
         title="connection stuck before its next message",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=110,
         symptom=True,
@@ -44,8 +38,6 @@ TABLE = (
     Code(
         code="PSM104",
         title="response for no request",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A proxy response arrived with an opId that no pending request has.",
         next_step="The service answered a request twice, or after the caller dropped it. Check that the service answers each request exactly once.",
@@ -53,8 +45,6 @@ TABLE = (
     Code(
         code="PSM105",
         title="sizes differ between the two sides",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The two ends of an exchange expect different sizes of a message, a buffer or a response.",
         next_step="Compare the NCCL builds and the settings of the ranks that differ.",
@@ -62,8 +52,6 @@ TABLE = (
     Code(
         code="PSM106",
         title="foreign client on a NCCL port",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="A client that is not NCCL connected to a NCCL socket. Its first bytes, read as NCCL's magic, show its protocol.",
         next_step="Keep port scanners and metric scrapers away from NCCL's ports (NCCL_SOCKET_IFNAME, firewall).",
@@ -71,8 +59,6 @@ TABLE = (
     Code(
         code="PSM107",
         title="proxy request failed",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         meaning="A proxy service received a request, and its handler returned an error.",
@@ -81,7 +67,6 @@ TABLE = (
     Code(
         code="PSM108",
         title="connection to a peer was closed",
-        family=Family.CONTROL,
         severity=Severity.WARNING,
         effect=Effect.AS_IT_ENDED,
         loses_peer=True,
@@ -94,8 +79,6 @@ TABLE = (
     Code(
         code="PSM109",
         title="descriptor of another handle",
-        family=Family.CONTROL,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         outlasts_end=True,
         meaning="A rank requested the descriptor of one memory handle and received that of another, so it maps the wrong memory.",
@@ -104,8 +87,6 @@ TABLE = (
     Code(
         code="PSM201",
         title="rank never started",
-        family=Family.START,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=40,
         meaning="Fewer ranks started than the communicator has.",
@@ -114,8 +95,6 @@ TABLE = (
     Code(
         code="PSM202",
         title="rank never finished init",
-        family=Family.START,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=30,
         symptom=True,
@@ -125,8 +104,6 @@ TABLE = (
     Code(
         code="PSM203",
         title="bootstrap refused or closed",
-        family=Family.START,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         loses_peer=True,
@@ -139,8 +116,6 @@ TABLE = (
     Code(
         code="PSM204",
         title="no transport between two ranks",
-        family=Family.START,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         meaning="NCCL found no transport for a pair of ranks.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM401",
         title="error with its origin",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         by_text=True,
         meaning="A process reported an error that follows from no other error in the log.",
@@ -22,8 +20,6 @@ TABLE = (
     Code(
         code="PSM402",
         title="rank crashed",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         caused_by_watchdog=True,
         by_text=True,
@@ -34,8 +30,6 @@ TABLE = (
     Code(
         code="PSM403",
         title="peer blamed by others but silent",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.AS_IT_ENDED,
         precedence=10,
         symptom=True,
@@ -45,8 +39,6 @@ TABLE = (
     Code(
         code="PSM404",
         title="error swallowed in a progress thread",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.AS_IT_ENDED,
         precedence=60,
         meaning="A progress or service thread returned an error, and nothing aborted the communicator. The peers wait for ever.",
@@ -55,8 +47,6 @@ TABLE = (
     Code(
         code="PSM405",
         title="CUDA error",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         by_text=True,
@@ -66,8 +56,6 @@ TABLE = (
     Code(
         code="PSM406",
         title="network error",
-        family=Family.ERRORS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         loses_peer=True,
@@ -79,7 +67,6 @@ TABLE = (
     Code(
         code="PSM407",
         title="peer unresponsive on the RAS network",
-        family=Family.ERRORS,
         severity=Severity.WARNING,
         effect=Effect.HANGS,
         precedence=20,
@@ -91,7 +78,6 @@ TABLE = (
     Code(
         code="PSM408",
         title="job ended by its launcher",
-        family=Family.ERRORS,
         severity=Severity.WARNING,
         effect=Effect.FAILS,
         caused_by_watchdog=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM501",
         title="attach to a shared memory segment that no rank created",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A rank could not attach to a segment: no rank created a segment of that name, or its creator removed it.",
         next_step="Compare which ranks use cuMem host memory and which use /dev/shm. NCCL_CUMEM_HOST_ENABLE=0 on all ranks makes them equal (NVIDIA/nccl#2190).",
@@ -20,8 +18,6 @@ TABLE = (
     Code(
         code="PSM502",
         title="shared memory mode split",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="Some ranks share host memory through cuMem and others through files in /dev/shm. A rank reads a peer's descriptor as the wrong kind.",
         next_step="Set NCCL_CUMEM_HOST_ENABLE to the same value (0) on all ranks (NVIDIA/nccl#2190).",
@@ -29,8 +25,6 @@ TABLE = (
     Code(
         code="PSM503",
         title="/dev/shm is full",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         by_text=True,
         meaning="A shared memory segment could not be created or extended.",
@@ -39,8 +33,6 @@ TABLE = (
     Code(
         code="PSM504",
         title="file descriptors run out",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The process cannot open more files, or its descriptor numbers keep growing.",
         next_step="Raise ulimit -n. Check that the process closes its descriptors when a communicator is destroyed.",
@@ -48,7 +40,6 @@ TABLE = (
     Code(
         code="PSM505",
         title="never freed at teardown",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         effect=Effect.LEAKS,
         meaning="A buffer or segment was allocated and not freed although its communicator was torn down.",
@@ -57,7 +48,6 @@ TABLE = (
     Code(
         code="PSM506",
         title="registration never released",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         effect=Effect.LEAKS,
         meaning="A buffer was registered and not deregistered although its communicator was torn down.",
@@ -66,8 +56,6 @@ TABLE = (
     Code(
         code="PSM507",
         title="handle of one process used by another",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         meaning="A process used a stream, event, memory handle or pointer that belongs to another process.",
@@ -76,8 +64,6 @@ TABLE = (
     Code(
         code="PSM508",
         title="memory import failed",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         meaning="A rank could not import, map or open a peer's shared memory.",
@@ -86,8 +72,6 @@ TABLE = (
     Code(
         code="PSM509",
         title="out of memory",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         names_origin=True,
         by_text=True,
@@ -97,8 +81,6 @@ TABLE = (
     Code(
         code="PSM510",
         title="use of a handle that was destroyed or never created",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A CUDA call received a stream, event or memory handle that does not exist in its process: it was destroyed or never created.",
         next_step="Compare the stacks of the code that destroyed the handle and of the code that used it. A handle from a message or from shared memory belongs to another process.",
@@ -106,8 +88,6 @@ TABLE = (
     Code(
         code="PSM511",
         title="invalid access to device memory",
-        family=Family.MEMORY,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A copy or fill went beyond its allocation, a copy or fill used freed memory, or host code dereferenced a device pointer.",
         next_step="The stacks show the access, the allocation and the free. Compare the length of the copy with the size of the allocation.",
@@ -115,7 +95,6 @@ TABLE = (
     Code(
         code="PSM512",
         title="double or invalid free",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         meaning="Memory or a handle was freed twice, or the freed address is not the start of an allocation.",
         next_step="The stacks show both frees. Remove one of them.",
@@ -123,7 +102,6 @@ TABLE = (
     Code(
         code="PSM513",
         title="event used before it was recorded",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         meaning="A query or a wait used an event that was never recorded. CUDA reports such an event as complete, whatever the work does, and answers cudaEventElapsedTime with an invalid handle error.",
         next_step="Record the event before any thread queries it. Otherwise a progress loop takes unfinished work as done.",
@@ -131,7 +109,6 @@ TABLE = (
     Code(
         code="PSM514",
         title="memory of a dead process in use",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         meaning="The process uses imported memory or an imported event although the process that owns it has ended.",
         next_step="Find out why the owner died. On an abort, close imports before the peers exit.",
@@ -139,7 +116,6 @@ TABLE = (
     Code(
         code="PSM515",
         title="stream blocked behind work that has not ended",
-        family=Family.MEMORY,
         severity=Severity.WARNING,
         look_first=True,
         meaning="Queued work, or a thread that synchronises, must wait for a host function that has not returned or for a memory value. If the host function waits for this work or this thread, both wait for ever. If it waits for a peer, look at the peer.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM901",
         title="plugin library cannot be loaded",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The loader refuses the library, or a process that loads it dies. NCCL prints a line at INFO and continues without the plugin.",
         next_step="Build a shared library for this machine (-shared -fPIC). NCCL_DEBUG=INFO shows why NCCL refuses it.",
@@ -20,8 +18,6 @@ TABLE = (
     Code(
         code="PSM902",
         title="plugin table that NCCL cannot find",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The library exports no symbol that any release looks for, or the name, linkage or visibility of its table hides it.",
         next_step='Export the table as data of its own type under its exact name, such as ncclNetPlugin_v8: not static, in C++ extern "C", visibility default.',
@@ -29,8 +25,6 @@ TABLE = (
     Code(
         code="PSM903",
         title="slot of a plugin table is empty",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A function or the name is NULL, and NCCL uses it without a check. The process dies by a signal at that call.",
         next_step="Fill the slot, or remove this table until it is complete: NCCL prefers it to older tables that are complete.",
@@ -38,8 +32,6 @@ TABLE = (
     Code(
         code="PSM904",
         title="symbol is not the table that its name says",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The symbol is a function or a pointer, or has the size of another version's table. NCCL reads it with the layout of the version in its name.",
         next_step="Define the table itself, not a pointer to it, with the type of that version. psmkit's headers declare each symbol with its type (docs/plugins.md: psm_abi/net.h and others).",
@@ -47,8 +39,6 @@ TABLE = (
     Code(
         code="PSM905",
         title="plugin library has an unresolved dependency",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A library that the plugin needs is not found, or no library provides one of its symbols. NCCL binds all symbols at load time, so the load fails.",
         next_step="Link the plugin with the libraries that it calls (-Wl,-z,defs reports a missing one at build time), or add their folder to RUNPATH or LD_LIBRARY_PATH.",
@@ -56,8 +46,6 @@ TABLE = (
     Code(
         code="PSM906",
         title="release does not load the plugin",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The selected release opens no library of this name with these settings, or finds no table of a version that it knows.",
         next_step="Set the variable as the table shows, rename the library, or add a table of a version that the release looks for.",
@@ -65,7 +53,6 @@ TABLE = (
     Code(
         code="PSM907",
         title="plugin table of unknown layout",
-        family=Family.PLUGINS,
         severity=Severity.INFO,
         meaning="Some releases look for this symbol. Its layout is not published, so psmkit cannot check its contents.",
         next_step="Keep a table of the previous version in the library for older releases.",
@@ -73,7 +60,6 @@ TABLE = (
     Code(
         code="PSM908",
         title="plugin table that no release uses",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="The library exports the table, and no release uses it: it is a CollNet table without a net table, or of a version older than plugins.",
         next_step="Add the missing table, or remove this one.",
@@ -81,8 +67,6 @@ TABLE = (
     Code(
         code="PSM911",
         title="net plugin breaks the contract of a call",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="psmkit called the net plugin as NCCL does, and it returned what NCCL cannot use: an error, a value out of bounds, or an invalid request.",
         next_step="The finding names the check, the call and the release that relies on it. `psmkit plugin drive LIB --only CHECK` runs this check alone.",
@@ -90,8 +74,6 @@ TABLE = (
     Code(
         code="PSM912",
         title="net plugin delivers wrong data",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="Bytes, sizes or the order of messages differ from what was sent, or memory beyond a receive was written.",
         next_step="Run the check alone with two ranks. It names the message and the first byte that differs, and the failure repeats at the same message.",
@@ -99,8 +81,6 @@ TABLE = (
     Code(
         code="PSM913",
         title="process dies in a net plugin",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A process that called the plugin as NCCL does died in one of its calls, or when it unloaded the plugin.",
         next_step="Run the check alone under a debugger, or build the plugin with AddressSanitizer. The finding names the call.",
@@ -108,8 +88,6 @@ TABLE = (
     Code(
         code="PSM914",
         title="call of a net plugin does not return",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="One NCCL thread serves all connections. A call that waits for the peer or for a lock stops all of them.",
         next_step="Return at once with a NULL comm, a NULL request or done 0, and continue in the next call.",
@@ -117,8 +95,6 @@ TABLE = (
     Code(
         code="PSM915",
         title="net plugin makes no progress",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="The plugin's calls return, but a connection, a send or a receive that both sides posted does not complete.",
         next_step="Find out what the plugin waits for on both ranks. If the machine was very busy, raise --timeout.",
@@ -126,8 +102,6 @@ TABLE = (
     Code(
         code="PSM916",
         title="net plugin leaks descriptors, threads or processes",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="Descriptors, threads or processes remain after all connections were closed. A long job runs out of them.",
         next_step="Release everything that a connection used when it closes. The finding lists what remains.",
@@ -135,7 +109,6 @@ TABLE = (
     Code(
         code="PSM917",
         title="net plugin truncates a message without an error",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="A message longer than its receive is truncated, and no call returns an error. A bug in the program then shows up as wrong results.",
         next_step="Compare the two sizes when a message matches a receive. If they differ, log both and return an error.",
@@ -143,8 +116,6 @@ TABLE = (
     Code(
         code="PSM921",
         title="profiler breaks its contract",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The profiler returned what NCCL cannot use: an error, the same handle for two events, or no handle, so that the old one stays. Or it wrote into NCCL's descriptor.",
         next_step="The finding names the rule and the call. `psmkit plugin drive LIB --only CHECK` runs this check alone.",
@@ -152,7 +123,6 @@ TABLE = (
     Code(
         code="PSM922",
         title="NCCL breaks the contract with its profiler",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="NCCL stopped an event twice, named a parent that does not exist, or broke its own contract in another way. A profiler must tolerate this.",
         next_step="Compare with the known issues of the release. PSM_PROFILER_STREAM records the calls, and `psmkit plugin drive --stream` replays them to any profiler.",
@@ -160,8 +130,6 @@ TABLE = (
     Code(
         code="PSM923",
         title="process dies in a profiler",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A process that called the profiler as NCCL does died in one of its calls.",
         next_step="Run the check alone under a debugger, or build the profiler with AddressSanitizer. The finding names the call and the event.",
@@ -169,8 +137,6 @@ TABLE = (
     Code(
         code="PSM924",
         title="call of a profiler does not return",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="NCCL's proxy thread calls the profiler. A call that waits stops all transfers of the process.",
         next_step="Take no lock that another thread may hold for long, and do no input or output in startEvent, stopEvent and recordEventState.",
@@ -178,8 +144,6 @@ TABLE = (
     Code(
         code="PSM925",
         title="profiler leaks memory, descriptors or threads",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="Memory, descriptors or threads grow with each communicator that was created and finalized.",
         next_step="Release in finalize what init allocated, including what belongs to events that were never stopped.",
@@ -187,7 +151,6 @@ TABLE = (
     Code(
         code="PSM926",
         title="profiler has a defect that NCCL does not notice",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="The event mask has undefined bits, init returns no context (so NCCL never calls finalize), or a call is slow.",
         next_step="The finding names the defect. NCCL continues in spite of it.",
@@ -195,8 +158,6 @@ TABLE = (
     Code(
         code="PSM941",
         title="tuner breaks the contract of a call",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="psmkit called the tuner as NCCL does, and it returned what NCCL cannot use: an error, which fails the collective or the communicator, a pair that was not offered, or a value out of bounds.",
         next_step="The finding names the check and the result of the call. `psmkit tune why` shows what psmkit's own tuner decides for the same input.",
@@ -204,8 +165,6 @@ TABLE = (
     Code(
         code="PSM942",
         title="process dies in a tuner",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="A process that called the tuner as NCCL does died in the call. The cost table is one array of floats, even if its type says an array of pointers.",
         next_step="Build the tuner with AddressSanitizer, or run the check under a debugger. The finding names the check.",
@@ -213,8 +172,6 @@ TABLE = (
     Code(
         code="PSM943",
         title="call of a tuner does not return",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         meaning="NCCL calls the tuner in the program's thread while it enqueues a collective. A call that waits stops the program.",
         next_step="Read files and wait for others only in init, or in a thread that the tuner created.",
@@ -222,8 +179,6 @@ TABLE = (
     Code(
         code="PSM944",
         title="tuner decides differently on ranks of one communicator",
-        family=Family.PLUGINS,
-        severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="Each rank calls its own tuner, and NCCL does not compare the decisions. Ranks with different algorithms, protocols or channels hang or corrupt data.",
         next_step="Decide only by what all ranks share: the function, the size, the number of ranks and nodes, the communicator's id. Do not use the rank, the host, the time or earlier calls.",
@@ -231,7 +186,6 @@ TABLE = (
     Code(
         code="PSM945",
         title="tuner leaks memory",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="Memory grows with each call or each communicator. A long job makes millions of calls.",
         next_step="Free in finalize what init allocated, and allocate nothing in getCollInfo.",
@@ -239,7 +193,6 @@ TABLE = (
     Code(
         code="PSM946",
         title="tuner is slow",
-        family=Family.PLUGINS,
         severity=Severity.WARNING,
         meaning="A call takes longer than the limit, and NCCL makes one for each collective.",
         next_step="Look the answer up in a table that init made, without locks, files or logs.",

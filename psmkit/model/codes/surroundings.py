@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psmkit.model.findings import Severity
-from psmkit.model.kinds import Code, Effect, Family
+from psmkit.model.kinds import Code, Effect
 
 __all__ = ["TABLE"]
 
@@ -11,8 +11,6 @@ TABLE = (
     Code(
         code="PSM601",
         title="settings that must be equal differ",
-        family=Family.SETTINGS,
-        severity=Severity.ERROR,
         effect=Effect.HANGS,
         explains=True,
         meaning="Ranks run with different values of a setting that both ends of a connection expect to be equal.",
@@ -21,7 +19,6 @@ TABLE = (
     Code(
         code="PSM602",
         title="library versions differ",
-        family=Family.SETTINGS,
         severity=Severity.WARNING,
         # An error where NCCL refuses the releases. A difference alone breaks nothing: it heads no report.
         effect=Effect.FAILS,
@@ -33,7 +30,6 @@ TABLE = (
     Code(
         code="PSM603",
         title="plugin or network differs between ranks",
-        family=Family.SETTINGS,
         severity=Severity.WARNING,
         effect=Effect.HANGS,
         meaning="Some ranks use another network or another plugin than their peers.",
@@ -42,7 +38,6 @@ TABLE = (
     Code(
         code="PSM604",
         title="diagnostic that proves nothing",
-        family=Family.SETTINGS,
         severity=Severity.INFO,
         meaning="A dump or a RAS answer is empty or healthy because of a limit of the tool, not because nothing waits.",
         next_step="Do not conclude that the job is idle. Read the states of all communicators.",
@@ -50,7 +45,6 @@ TABLE = (
     Code(
         code="PSM605",
         title="fault injected on purpose",
-        family=Family.SETTINGS,
         severity=Severity.WARNING,
         look_first=True,
         meaning="PSM_FAULTS was set, and psmkit injected a fault into a call of this process. Everything that the process and its peers did later may follow from it.",
@@ -59,7 +53,6 @@ TABLE = (
     Code(
         code="PSM606",
         title="requested plugin is not in use",
-        family=Family.SETTINGS,
         severity=Severity.WARNING,
         look_first=True,
         meaning="A plugin that the settings name, or that is installed, does not load. NCCL reports this at INFO and uses its own implementation.",
@@ -68,7 +61,6 @@ TABLE = (
     Code(
         code="PSM701",
         title="evidence ends",
-        family=Family.EVIDENCE,
         severity=Severity.INFO,
         meaning="The log ends before the work or the teardown is complete, and no line shows which rank waits for what.",
         next_step="Re-run with the environment that the report prints.",
@@ -76,7 +68,6 @@ TABLE = (
     Code(
         code="PSM702",
         title="ranks missing from the evidence",
-        family=Family.EVIDENCE,
         severity=Severity.WARNING,
         meaning="The communicator has ranks whose log was not given.",
         next_step="Give the logs of all ranks: NCCL_DEBUG_FILE=nccl.%h.%p.log.",
@@ -84,7 +75,6 @@ TABLE = (
     Code(
         code="PSM703",
         title="data plane not observed",
-        family=Family.EVIDENCE,
         severity=Severity.INFO,
         meaning="Every control-plane exchange in the log is complete. The data path prints no lines, so a hang there is not visible.",
         next_step="Take stacks of the proxy progress threads, a proxy dump or a RAS answer, or use the step recorder.",
@@ -92,7 +82,6 @@ TABLE = (
     Code(
         code="PSM704",
         title="response size hints at a whole private struct",
-        family=Family.EVIDENCE,
         severity=Severity.INFO,
         aside=True,
         meaning="Setup responses of one role have the size of a transport's private struct. Healthy builds show this, too. Only the types or a trace can prove a leaked handle.",
@@ -101,7 +90,6 @@ TABLE = (
     Code(
         code="PSM705",
         title="torn or damaged lines",
-        family=Family.EVIDENCE,
         severity=Severity.INFO,
         meaning="Lines were cut, joined or overwritten, and a part of their text is lost.",
         next_step="Let every rank write its own file: NCCL_DEBUG_FILE=nccl.%h.%p.log.",
@@ -109,7 +97,6 @@ TABLE = (
     Code(
         code="PSM706",
         title="log of a rank lost its end",
-        family=Family.EVIDENCE,
         severity=Severity.WARNING,
         headline=True,
         meaning="A peer printed a line that requires a step of this rank, and the log of this rank ends before that step. So the rank did the step, and its log is incomplete.",
@@ -118,7 +105,6 @@ TABLE = (
     Code(
         code="PSM707",
         title="rank owes a step, or its log was cut",
-        family=Family.EVIDENCE,
         severity=Severity.WARNING,
         headline=True,
         while_open=True,
@@ -128,7 +114,6 @@ TABLE = (
     Code(
         code="PSM801",
         title="harmless warning",
-        family=Family.HARMLESS,
         severity=Severity.INFO,
         aside=True,
         survived=False,

@@ -192,7 +192,9 @@ class World
         if (twisted("no connection")) send.head = nullptr;
         if (twisted("no buffer")) memset(recv.buffs, 0, sizeof recv.buffs);
     }
-    template <typename W> void place(std::vector<char> &args, std::vector<W> works, int channel, unsigned type);
+    void fill(ncclDevWorkP2p &p, size_t rank, size_t w, char *send, char *recv);
+    void fill(ncclDevWorkColl &c, char *send, char *recv);
+    ncclDevWorkBatch batch(uint32_t base, size_t works);
 
     spec s_;
     std::vector<void *> blocks_;
@@ -200,6 +202,70 @@ class World
     ncclDevComm *comms_;
     uint32_t *abort_;
 };
+
+/* The twisted ones are what NCCL never writes, or what lies in the FIFO where it was overwritten. */
+void World::fill(ncclDevWorkP2p &p, size_t rank, size_t w, char *send, char *recv)
+{
+    const size_t ranks = static_cast<size_t>(s_.ranks), to = (rank + w) % ranks, from = (rank + ranks - w) % ranks;
+    p.sendAddr = send + to * s_.count;
+    p.recvAddr = recv + from * s_.count;
+    p.sendBytes = p.recvBytes = s_.count;
+    p.sendRank = static_cast<int>(to);
+    p.recvRank = static_cast<int>(from);
+    p.nP2pChannels = p.nSendChannels = p.nRecvChannels = static_cast<uint8_t>(s_.channels);
+    p.sendChunkSize_u32fp8 = p.recvChunkSize_u32fp8 = s_.protocol == 2 ? 80 : 56; /* 4096, 512 */
+    p.sendProtoLL = p.recvProtoLL = s_.protocol == 0;
+    p.sendIpcReg = twisted("registered");
+    p.profilerEnabled = twisted("profiler");
+    if (twisted("peer") || twisted("overwritten peer")) p.sendRank = 99;
+    if (twisted("overwritten channels")) {
+        p.nP2pChannels = p.nSendChannels = p.nRecvChannels = 0;
+        p.channelBase = 1;
+    }
+    if (twisted("overwritten bytes")) p.sendBytes = ~size_t(0) - 5;
+    if (twisted("own message") && w == 0) p.recvBytes--;
+}
+
+void World::fill(ncclDevWorkColl &c, char *send, char *recv)
+{
+    const size_t channels = static_cast<size_t>(s_.channels);
+    c.channelHi = static_cast<uint8_t>(channels - 1);
+    c.root = twisted("root") ? 99 : static_cast<uint32_t>(s_.root);
+    c.sendbuff = twisted("no memory") ? static_cast<void *>(&c) : send;
+    c.recvbuff = recv;
+    const size_t share = (s_.count + channels - 1) / channels;
+    c.cbd.countLo = std::min(share, s_.count);
+    c.cbd.countMid = channels > 2 ? std::min(share, (s_.count - c.cbd.countLo) / (channels - 2)) : 0;
+    c.cbd.countHi = channels > 1 ? s_.count - c.cbd.countLo - (channels - 2) * c.cbd.countMid : 0;
+    c.cbd.chunkGrainsLo = c.cbd.chunkGrainsMid = c.cbd.chunkGrainsHi = s_.grains;
+    c.redOpArg = s_.argument;
+    if (twisted("argument by address")) {
+        uint64_t *argument = make<uint64_t>(1);
+        *argument = s_.argument;
+        c.redOpArg = reinterpret_cast<uint64_t>(argument);
+        c.redOpArgIsPtr = 1;
+    }
+    c.regUsed = twisted("registered");
+    c.netRegUsed = twisted("registered with the net");
+    c.profilerEnabled = twisted("profiler");
+    if (twisted("another channel")) c.channelLo = 1;
+    if (twisted("overwritten count")) c.cbd.countLo = ~size_t(0) / 8;
+    if (twisted("overwritten chunk")) c.cbd.chunkGrainsLo = 0;
+}
+
+ncclDevWorkBatch World::batch(uint32_t base, size_t works)
+{
+    ncclDevWorkBatch b = {};
+    b.workType = s_.p2p ? ncclDevWorkTypeP2p : ncclDevWorkTypeColl;
+    if (twisted("registered work")) b.workType = ncclDevWorkTypeCollReg;
+    if (twisted("unknown work")) b.workType = 3;
+    if (twisted("wrong work")) b.workType = ncclDevWorkTypeP2p;
+    b.funcId = s_.function;
+    b.offsetBase = twisted("work outside") ? 1 << 20 : base;
+    b.offsetBitset = twisted("no work") ? 0 : (UINT64_C(1) << works) - 1;
+    if (twisted("batch outside")) b.nextJump = 1000;
+    return b;
+}
 
 int World::launch(int rank, char *send, char *recv)
 {
@@ -230,50 +296,11 @@ int World::launch(int rank, char *send, char *recv)
     for (size_t w = 0; w < works; w++) {
         if (s_.p2p) {
             ncclDevWorkP2p p = {};
-            const size_t to = (static_cast<size_t>(rank) + w) % works,
-                         from = (static_cast<size_t>(rank) + works - w) % works;
-            p.sendAddr = send + to * s_.count;
-            p.recvAddr = recv + from * s_.count;
-            p.sendBytes = p.recvBytes = s_.count;
-            p.sendRank = static_cast<int>(to);
-            p.recvRank = static_cast<int>(from);
-            p.nP2pChannels = p.nSendChannels = p.nRecvChannels = static_cast<uint8_t>(channels);
-            p.sendChunkSize_u32fp8 = p.recvChunkSize_u32fp8 = s_.protocol == 2 ? 80 : 56; /* 4096, 512 */
-            p.sendProtoLL = p.recvProtoLL = s_.protocol == 0;
-            p.sendIpcReg = twisted("registered");
-            p.profilerEnabled = twisted("profiler");
-            if (twisted("peer") || twisted("overwritten peer")) p.sendRank = 99;
-            if (twisted("overwritten channels")) {
-                p.nP2pChannels = p.nSendChannels = p.nRecvChannels = 0;
-                p.channelBase = 1;
-            }
-            if (twisted("overwritten bytes")) p.sendBytes = ~size_t(0) - 5;
-            if (twisted("own message") && w == 0) p.recvBytes--;
+            fill(p, static_cast<size_t>(rank), w, send, recv);
             put(&p, w);
         } else {
             ncclDevWorkColl c = {};
-            c.channelHi = static_cast<uint8_t>(channels - 1);
-            c.root = twisted("root") ? 99 : static_cast<uint32_t>(s_.root);
-            c.sendbuff = twisted("no memory") ? static_cast<void *>(&c) : send;
-            c.recvbuff = recv;
-            const size_t share = (s_.count + channels - 1) / channels;
-            c.cbd.countLo = std::min(share, s_.count);
-            c.cbd.countMid = channels > 2 ? std::min(share, (s_.count - c.cbd.countLo) / (channels - 2)) : 0;
-            c.cbd.countHi = channels > 1 ? s_.count - c.cbd.countLo - (channels - 2) * c.cbd.countMid : 0;
-            c.cbd.chunkGrainsLo = c.cbd.chunkGrainsMid = c.cbd.chunkGrainsHi = s_.grains;
-            c.redOpArg = s_.argument;
-            if (twisted("argument by address")) {
-                uint64_t *argument = make<uint64_t>(1);
-                *argument = s_.argument;
-                c.redOpArg = reinterpret_cast<uint64_t>(argument);
-                c.redOpArgIsPtr = 1;
-            }
-            c.regUsed = twisted("registered");
-            c.netRegUsed = twisted("registered with the net");
-            c.profilerEnabled = twisted("profiler");
-            if (twisted("another channel")) c.channelLo = 1;
-            if (twisted("overwritten count")) c.cbd.countLo = ~size_t(0) / 8;
-            if (twisted("overwritten chunk")) c.cbd.chunkGrainsLo = 0;
+            fill(c, send, recv);
             put(&c, w);
         }
     }
@@ -285,15 +312,7 @@ int World::launch(int rank, char *send, char *recv)
         }
     }
     for (size_t i = 0; i < channels; i++) {
-        ncclDevWorkBatch b = {};
-        b.workType = s_.p2p ? ncclDevWorkTypeP2p : ncclDevWorkTypeColl;
-        if (twisted("registered work")) b.workType = ncclDevWorkTypeCollReg;
-        if (twisted("unknown work")) b.workType = 3;
-        if (twisted("wrong work")) b.workType = ncclDevWorkTypeP2p;
-        b.funcId = s_.function;
-        b.offsetBase = twisted("work outside") ? 1 << 20 : base;
-        b.offsetBitset = twisted("no work") ? 0 : (UINT64_C(1) << works) - 1;
-        if (twisted("batch outside")) b.nextJump = 1000;
+        const ncclDevWorkBatch b = batch(base, works);
         memcpy(bytes + sizeof args + i * sizeof b, &b, sizeof b);
     }
     memcpy(bytes, &args, sizeof args);

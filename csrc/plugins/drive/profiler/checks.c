@@ -177,6 +177,13 @@ static void null_parent(void)
         p_start(c.context, &handle, &e);
         if (handle) p_stop(handle);
     }
+    for (int kind = 0; kind < EVENT_TYPES; kind++) {
+        if (!(others_known() >> kind & 1) || !asked((uint32_t)d.mask, kind)) continue;
+        void *handle = NULL;
+        struct event e = others_event(kind, c.rank);
+        p_start(c.context, &handle, &e);
+        if (handle) p_stop(handle);
+    }
     p_finalize(&c);
 }
 

@@ -32,6 +32,14 @@ static uint64_t mask_now(void)
     return (uint32_t)__atomic_load_n(&d.mask, __ATOMIC_RELAXED);
 }
 
+/* Starts an event, and plays the kinds below it that this file does not name. Nothing says what NCCL does with these
+ * for another process (PXN). */
+static void start(void *context, uint64_t mask, void **handle, const struct event *e)
+{
+    p_start(context, handle, e);
+    if (*handle && context != foreign_context()) others_play(context, e->rank, mask, e->type, *handle);
+}
+
 static void stop(void **handle)
 {
     if (*handle) p_stop(*handle);
@@ -51,6 +59,7 @@ void plan_begin(struct plan *p, struct comm *c)
     memset(p, 0, sizeof *p);
     p->comm = c;
     p->api = d.version >= 5;
+    others_play(c->context, c->rank, mask_now(), 0, NULL);
 }
 
 /* The states of a group have no arguments; NCCL's adapter for v5 passes a struct anyway. */
@@ -65,7 +74,7 @@ static void open_group(struct plan *p, uint64_t mask)
 {
     if (!p->api || p->group_api || !is_asked(mask, ncclProfileGroupApi)) return;
     struct event e = {.type = ncclProfileGroupApi, .depth = 1};
-    p_start(p->comm->context, &p->group_api, &e);
+    start(p->comm->context, mask, &p->group_api, &e);
     group_state(p->group_api, ncclProfilerGroupStartApiStop);
 }
 
@@ -95,7 +104,7 @@ static void api_event(struct plan *p, struct task *t, uint64_t kind)
     memcpy(e.datatype, t->e.datatype, EVENT_WORD);
     /* 2.30 does not clear this variable after the previous operation's event. */
     if (kind == ncclProfileCollApi) t->api = garbage();
-    p_start(p->comm->context, &t->api, &e);
+    start(p->comm->context, t->mask, &t->api, &e);
     /* Stopped now, but still the parent of later events. */
     if (t->api) p_stop(t->api);
 }
@@ -143,16 +152,16 @@ static void run_ce(struct plan *p, struct task *t)
     if (!is_asked(mask_now(), ncclProfileCeColl)) return;
     t->e.parent = t->api;
     t->e.seq = p->comm->seq++;
-    p_start(p->comm->context, &coll, &t->e);
+    start(p->comm->context, mask_now(), &coll, &t->e);
     if (coll && mask_now() & ncclProfileCeSync) {
         struct event e = {.type = ncclProfileCeSync, .parent = coll, .rank = p->comm->rank, .ops = p->comm->ranks};
-        p_start(p->comm->context, &part, &e);
+        start(p->comm->context, mask_now(), &part, &e);
         stop(&part);
     }
     if (coll && mask_now() & ncclProfileCeBatch) {
         struct event e = {
             .type = ncclProfileCeBatch, .parent = coll, .rank = p->comm->rank, .ops = 8, .bytes = 1 << 20};
-        p_start(p->comm->context, &part, &e);
+        start(p->comm->context, mask_now(), &part, &e);
         stop(&part);
     }
     stop(&coll);
@@ -195,11 +204,11 @@ int plan_launch(struct plan *p, struct op *ops, int most)
         if (p->tasks[i].ce) run_ce(p, &p->tasks[i]);
     if (p->api && mask & ncclProfileKernelLaunch) {
         struct event e = {.type = ncclProfileKernelLaunch, .parent = p->group_api};
-        p_start(p->comm->context, &launch, &e);
+        start(p->comm->context, mask, &launch, &e);
     }
     if (is_asked(mask, ncclProfileGroup)) {
         struct event e = {.type = ncclProfileGroup};
-        p_start(p->comm->context, &group, &e);
+        start(p->comm->context, mask, &group, &e);
     }
     for (int i = 0; i < p->n; i++) {
         struct task *t = &p->tasks[i];
@@ -209,7 +218,7 @@ int plan_launch(struct plan *p, struct op *ops, int most)
         t->e.parent = p->api ? t->api : group;
         t->e.group = p->api ? group : NULL;
         if (t->e.type == ncclProfileColl) t->e.seq = p->comm->seq++;
-        p_start(p->comm->context, &t->handle, &t->e);
+        start(p->comm->context, t->mask, &t->handle, &t->e);
     }
     for (int i = 0; i < p->n; i++)
         if (!p->tasks[i].ce) n = post(p, &p->tasks[i], ops, n, most);
@@ -257,7 +266,7 @@ static void net_event(const struct op *op, void *step)
     if (op->mask & ncclProfileNetPlugin) {
         struct event e = {
             .type = ncclProfileNetPlugin, .parent = step, .rank = op->rank, .net_id = id, .data = descriptor};
-        p_start(op->context, &handle, &e);
+        start(op->context, op->mask, &handle, &e);
     }
     if (handle && d.version >= 4) {
         struct event_args args = {.data = descriptor};
@@ -278,7 +287,7 @@ static void kernel_phases(const struct op *op, void *kernel)
                           .ptimer = 1000 + (uint64_t)i * 300};
         struct event_args args = {.ptimer = e.ptimer + 300};
         name(e.algo, names[i]);
-        p_start(op->context, &handle, &e);
+        start(op->context, op->mask, &handle, &e);
         if (!handle) continue;
         p_state(handle, ncclProfilerKernelPhaseStop, &args);
         p_stop(handle);
@@ -291,7 +300,7 @@ static void kernel_channel(struct op *op)
     if (d.version < 3 || !(op->mask & ncclProfileKernelCh)) return;
     struct event e = {
         .type = ncclProfileKernelCh, .parent = op->parent, .channel = (uint8_t)op->channel, .ptimer = 1000};
-    p_start(op->context, &handle, &e);
+    start(op->context, op->mask, &handle, &e);
     if (!handle) return;
     if (d.version >= 7 && op->mask & ncclProfileKernelPhase) kernel_phases(op, handle);
     struct event_args args = {.ptimer = 2000};
@@ -315,7 +324,7 @@ static void op_begin(struct op *op)
                           .steps = op->steps,
                           .chunk = 1 << 19,
                           .is_send = op->is_send};
-        p_start(op->context, &op->handle, &e);
+        start(op->context, op->mask, &op->handle, &e);
     }
     struct event_args args = {.bytes = 0};
     if (op->handle && d.version >= 4) p_state(op->handle, ncclProfilerProxyOpInProgress_v4, &args);
@@ -327,7 +336,7 @@ static void op_step(struct op *op, int s)
     /* Up to 2.27 no step has an event if its operation has none. */
     if (is_asked(op->mask, ncclProfileProxyStep) && (op->handle || d.version >= 5 || d.adapted)) {
         struct event e = {.type = ncclProfileProxyStep, .parent = op->handle, .rank = op->rank, .step = s};
-        p_start(op->context, step, &e);
+        start(op->context, op->mask, step, &e);
     }
     net_event(op, *step);
     step_states(op, s, s + 1);
@@ -372,7 +381,7 @@ void control(struct comm *c, bool sleeps, int appended)
     if (!(mask_now() & ncclProfileProxyCtrl)) return;
     struct event e = {.type = ncclProfileProxyCtrl};
     struct event_args args = {.appended = 0};
-    p_start(c->context, &handle, &e);
+    start(c->context, mask_now(), &handle, &e);
     if (handle) {
         p_state(handle, sleeps ? ncclProfilerProxyCtrlSleep : ncclProfilerProxyCtrlAppend, &args);
         args.appended = appended;
@@ -380,7 +389,7 @@ void control(struct comm *c, bool sleeps, int appended)
         p_stop(handle);
     }
     handle = garbage();
-    p_start(c->context, &handle, &e);
+    start(c->context, mask_now(), &handle, &e);
     args.appended = 0;
     if (handle) {
         p_state(handle, sleeps ? ncclProfilerProxyCtrlIdle : ncclProfilerProxyCtrlActive, &args);

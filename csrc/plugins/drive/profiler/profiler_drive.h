@@ -118,6 +118,12 @@ void op_run(struct op *op);
 void ops_run(struct op *ops, int n);
 void control(struct comm *c, bool sleeps, int appended);
 
+/* Kinds that none of these functions plays (others.c): what is known of them, an event of one, and a call that starts,
+ * updates and stops those that belong below an event that is open. above 0: those without a parent. */
+uint64_t others_known(void);
+struct event others_event(int kind, int rank);
+void others_play(void *context, int rank, uint64_t mask, uint64_t above, void *parent);
+
 /* Runs on another thread; all end before join returns. */
 typedef void work(void *);
 void in_thread(work *w, void *argument);

@@ -57,7 +57,8 @@ static bool congestion(int fd, const char *name)
     return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
 }
 
-ncclResult_t socket_options(int fd, bool local, int traffic_class, char name[16])
+/* Options of a connected socket. local: both ends are on this host. Writes the congestion control that it has. */
+static ncclResult_t socket_options(int fd, bool local, int traffic_class, char name[16])
 {
     int one = 1, family = 0;
     socklen_t n = sizeof family;

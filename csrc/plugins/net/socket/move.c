@@ -49,7 +49,7 @@ void socket_close(struct net_comm *comm)
     net_comm_free(comm);
 }
 
-void socket_cut(struct net_comm *comm)
+static void socket_cut(struct net_comm *comm)
 {
     struct socket_comm *c = (struct socket_comm *)comm;
     for (uint32_t i = 0; i < c->streams; i++) shutdown(c->stream[i].fd, SHUT_RDWR);
@@ -483,13 +483,13 @@ static ncclResult_t pull(struct socket_comm *c, const struct net_request *wanted
 
 /* ---- the backend ---- */
 
-ncclResult_t socket_post(struct net_comm *comm, struct net_request *request, bool *taken)
+static ncclResult_t socket_post(struct net_comm *comm, struct net_request *request, bool *taken)
 {
     struct socket_comm *c = (struct socket_comm *)comm;
     return comm->sends ? post_send(c, request, taken) : post_recv(c, request, taken);
 }
 
-ncclResult_t socket_progress(struct net_comm *comm, struct net_request *request)
+static ncclResult_t socket_progress(struct net_comm *comm, struct net_request *request)
 {
     struct socket_comm *c = (struct socket_comm *)comm;
     return comm->sends ? push(c) : pull(c, request);

@@ -172,14 +172,9 @@ ncclResult_t socket_connect(const struct net_context *context, int dev, void *ha
 ncclResult_t socket_accept(struct net_listener *listener, struct net_comm **comm);
 /* Which connections were begun by connect and are neither made nor given up: closed by fini. */
 void socket_forget_pending(void);
-/* Options of a connected socket. local: both ends are on this host. Writes the congestion control that it has. */
-ncclResult_t socket_options(int fd, bool local, int traffic_class, char congestion[16]);
 
 /* The rest of what a comm needs, where its streams are connected. NULL: no memory. */
 struct socket_comm *socket_comm_new(bool sends, int dev, int max_recvs, uint32_t streams);
-ncclResult_t socket_post(struct net_comm *comm, struct net_request *request, bool *taken);
-ncclResult_t socket_progress(struct net_comm *comm, struct net_request *request);
-void socket_cut(struct net_comm *comm);
 void socket_close(struct net_comm *comm);
 
 #endif

@@ -118,67 +118,89 @@ static void ahead(bool sender)
     link_down(&l, sender);
 }
 
+enum { GROUP_ROOM = 70000 };
+
+static unsigned char group_data[2][8][GROUP_ROOM];
+
+static size_t size_in_group(int index, int k)
+{
+    return (size_t)(index * 977 + k * 3331) % GROUP_ROOM;
+}
+
+/* The last tag first; each for the second group as soon as its first is sent, which has to wait. */
+static void send_groups(struct link *l, int n, int round)
+{
+    void *request[16] = {0};
+    bool sent[16] = {false};
+    int left = 2 * n, first = n;
+    for (double until = now() + DEADLINE; left > 0;) {
+        CHECK(now() < until, "sends are not taken");
+        for (int i = 2 * n - 1; i >= 0; i--) {
+            int group = i & 1 ? 0 : 1, k = i / 2, index = 2 * round + group, at = group * n + k;
+            if (sent[at] || (group == 1 && !sent[k])) continue;
+            size_t size = size_in_group(index, k);
+            fill(group_data[group][k], size, (unsigned)(index * 8 + k));
+            OK(t_isend(l->comm, group_data[group][k], size, 100 + k, NULL, &request[at]));
+            if (!request[at]) continue;
+            CHECK(group == 0 || first == 0, "the second group was open before the first was full");
+            first -= group == 0;
+            sent[at] = true;
+            left--;
+        }
+        /* A tag that is in no group is never taken. */
+        void *never = NULL;
+        if (left) OK(t_isend(l->comm, group_data[0][0], 1, 999, NULL, &never));
+        CHECK(!never);
+    }
+    for (int i = 0; i < 2 * n; i++) OK(finish(request[i], NULL));
+}
+
+static void post_groups(struct link *l, int n, void **request)
+{
+    for (int group = 0; group < 2; group++) {
+        void *data[8], *mhandles[8] = {0};
+        size_t sizes[8];
+        int tags[8];
+        for (int k = 0; k < n; k++) data[k] = group_data[group][k], sizes[k] = GROUP_ROOM, tags[k] = 100 + k;
+        do OK(t_irecv(l->comm, n, data, sizes, tags, mhandles, &request[group]));
+        while (!request[group]);
+    }
+}
+
+static void take_groups(int n, int round, void *const *request)
+{
+    int sizes[8];
+    for (int group = 0; group < 2; group++) {
+        int index = 2 * round + group;
+        OK(finish(request[group], sizes));
+        for (int k = 0; k < n; k++) {
+            size_t size = size_in_group(index, k);
+            CHECK(sizes[k] == (int)size, "slot %d: %d, not %zu", k, sizes[k], size);
+            compare(group_data[group][k], size, (unsigned)(index * 8 + k));
+        }
+    }
+}
+
 /* Groups whose tags are sent in another order; a tag of the second group waits until the first is full. */
 static void groups(bool sender)
 {
-    enum { ROUNDS = 40, ROOM = 70000 };
+    enum { ROUNDS = 40 };
     struct link l = link_up(sender);
     int n = l.max_recvs;
     CHECK(n > 1, "maxRecvs is %d", n);
-    static unsigned char buffer[2][8][ROOM];
     for (int round = 0; round < ROUNDS; round++) {
-        void *request[16] = {0};
-        if (sender) {
-            meet(); /* both groups are posted */
-            bool sent[16] = {false};
-            int left = 2 * n, first = n;
-            /* The last tag first; each for the second group as soon as its first is sent, which has to wait. */
-            for (double until = now() + DEADLINE; left > 0;) {
-                CHECK(now() < until, "sends are not taken");
-                for (int i = 2 * n - 1; i >= 0; i--) {
-                    int group = i & 1 ? 0 : 1, k = i / 2, index = 2 * round + group, at = group * n + k;
-                    if (sent[at] || (group == 1 && !sent[k])) continue;
-                    size_t size = (size_t)(index * 977 + k * 3331) % ROOM;
-                    fill(buffer[group][k], size, (unsigned)(index * 8 + k));
-                    OK(t_isend(l.comm, buffer[group][k], size, 100 + k, NULL, &request[at]));
-                    if (!request[at]) continue;
-                    CHECK(group == 0 || first == 0, "the second group was open before the first was full");
-                    first -= group == 0;
-                    sent[at] = true;
-                    left--;
-                }
-                /* A tag that is in no group is never taken. */
-                void *never = NULL;
-                if (left) OK(t_isend(l.comm, buffer[0][0], 1, 999, NULL, &never));
-                CHECK(!never);
-            }
-            for (int i = 0; i < 2 * n; i++) OK(finish(request[i], NULL));
-            meet();
-        } else {
-            for (int group = 0; group < 2; group++) {
-                void *data[8], *mhandles[8] = {0};
-                size_t sizes[8];
-                int tags[8];
-                for (int k = 0; k < n; k++) data[k] = buffer[group][k], sizes[k] = ROOM, tags[k] = 100 + k;
-                do OK(t_irecv(l.comm, n, data, sizes, tags, mhandles, &request[group]));
-                while (!request[group]);
-            }
-            /* Half of the times they are looked at while nothing has come. */
-            int done = 0, sizes[8];
-            if (round & 1) OK(t_test(request[0], &done, sizes));
-            CHECK(!done);
-            meet();
-            for (int group = 0; group < 2; group++) {
-                int index = 2 * round + group;
-                OK(finish(request[group], sizes));
-                for (int k = 0; k < n; k++) {
-                    size_t size = (size_t)(index * 977 + k * 3331) % ROOM;
-                    CHECK(sizes[k] == (int)size, "slot %d: %d, not %zu", k, sizes[k], size);
-                    compare(buffer[group][k], size, (unsigned)(index * 8 + k));
-                }
-            }
-            meet();
-        }
+        void *request[2] = {0};
+        if (!sender) post_groups(&l, n, request);
+        /* Half of the times they are looked at while nothing has come. */
+        int done = 0, sizes[8];
+        if (!sender && round & 1) OK(t_test(request[0], &done, sizes));
+        CHECK(!done);
+        meet(); /* both groups are posted */
+        if (sender)
+            send_groups(&l, n, round);
+        else
+            take_groups(n, round, request);
+        meet();
     }
     link_down(&l, sender);
 }

@@ -208,43 +208,33 @@ PLAY(6, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGrou
            d.kernelPhase.pTimer = 0));                                                                                 \
     table->stopEvent(unknown);                                                                                         \
     printf("{\"phase\": %zu, \"unknown\": %zu}\n", (size_t)phase, (size_t)unknown);
-PLAY(7, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group, d.coll.userTag = 5),
-     (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group, d.p2p.userTag = UINT64_C(1) << 63 | 9),
-     KERNEL(7) API(7) CE(7) PHASE)
+/* Later versions have at least these kinds. */
+#define NEWEST(V)                                                                                                      \
+    PLAY(V, (NUMBERS(d.coll), NAMES(d.coll), d.coll.nChannels = 1, d.coll.parentGroup = group, d.coll.userTag = 5),    \
+         (SENDS(d.p2p), d.p2p.nChannels = 1, d.p2p.parentGroup = group, d.p2p.userTag = UINT64_C(1) << 63 | 9),        \
+         KERNEL(V) API(V) CE(V) PHASE)
+PSM_ABI_PROFILER_SINCE_V7(NEWEST)
 
 static int tree(int version)
 {
     ncclResult_t result = ncclInternalError;
+    void (*play)(void) = NULL;
     switch (version) {
-    case 1:
-        result = ncclProfiler_v1.init(&context, &mask);
+#define TREE(V, ...)                                                                                                   \
+    case V:                                                                                                            \
+        result = ncclProfiler_v##V.init(__VA_ARGS__);                                                                  \
+        play = play_v##V;                                                                                              \
         break;
-    case 2:
-        result = ncclProfiler_v2.init(&context, &mask);
-        break;
-    case 3:
-        result = ncclProfiler_v3.init(&context, &mask);
-        break;
-    case 4:
-        result = ncclProfiler_v4.init(&context, &mask, "driver", 0xfeed, 2, 4, 1, NULL);
-        break;
-    case 5:
-        result = ncclProfiler_v5.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
-        break;
-    case 6:
-        result = ncclProfiler_v6.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
-        break;
-    case 7:
-        result = ncclProfiler_v7.init(&context, 0xfeed, &mask, "driver", 2, 4, 1, NULL);
-        if (!(mask & ncclProfileKernelPhase)) return 2;
-        break;
-    default:
-        break;
+#define NAMELESS(V) TREE(V, &context, &mask)
+#define NAMED(V)    TREE(V, &context, &mask, "driver", 0xfeed, 2, 4, 1, NULL)
+#define HASHED(V)   TREE(V, &context, 0xfeed, &mask, "driver", 2, 4, 1, NULL)
+        PSM_ABI_PROFILER_init_V1(NAMELESS) PSM_ABI_PROFILER_init_V4(NAMED) PSM_ABI_PROFILER_init_V5(HASHED) default
+            : break;
     }
     if (result != ncclSuccess) return 1;
-    static void (*const play[])(void) = {play_v1, play_v2, play_v3, play_v4, play_v5, play_v6, play_v7};
+    if (version >= 7 && !(mask & ncclProfileKernelPhase)) return 2;
     say_file();
-    play[version - 1]();
+    play();
     say_counters();
     wait_for_end();
     return ncclProfiler_v6.finalize(context);

@@ -99,11 +99,29 @@ static uint64_t option(int argc, char **argv, const char *name, uint64_t otherwi
     return otherwise;
 }
 
+static const struct psmPlanRule *rules;
+static size_t nrules;
+
+/* Counts the rules that a simulation breaks, and keeps the first breach of all in text. */
+static void count(const psmPlanResult *result, uint64_t seed, uint64_t *broken, char *text, size_t room)
+{
+    const struct psmPlanBreach *breaches;
+    size_t n = psmPlanResultBreaches(result, &breaches);
+    for (size_t k = 0; k < nrules; k++)
+        for (size_t i = 0; i < n; i++)
+            if (strcmp(breaches[i].rule, rules[k].name) == 0) {
+                broken[k]++;
+                break;
+            }
+    if (n > 0 && !*text)
+        snprintf(text, room, "seed %" PRIu64 " rank %d: %s: %s", seed, breaches[0].rank, breaches[0].rule,
+                 breaches[0].text);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4) return 2;
-    const struct psmPlanRule *rules;
-    size_t nrules = psmPlanRules(&rules);
+    nrules = psmPlanRules(&rules);
     uint64_t broken[RULES] = {0}, stuck = 0, events = 0, seeds = strtoull(argv[3], NULL, 10);
     uint64_t from = option(argc, argv, "first", 0), aborts = option(argc, argv, "abort", 0);
     uint64_t wild = option(argc, argv, "wild", 0), refused = 0;
@@ -136,17 +154,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "seed %" PRIu64 ": %s\n", seed, psm_last_error()->text);
             return 1;
         }
-        const struct psmPlanBreach *breaches;
-        size_t n = psmPlanResultBreaches(result, &breaches);
-        for (size_t k = 0; k < nrules; k++)
-            for (size_t i = 0; i < n; i++)
-                if (strcmp(breaches[i].rule, rules[k].name) == 0) {
-                    broken[k]++;
-                    break;
-                }
-        if (n > 0 && !*first)
-            snprintf(first, sizeof first, "seed %" PRIu64 " rank %d: %s: %s", seed, breaches[0].rank, breaches[0].rule,
-                     breaches[0].text);
+        count(result, seed, broken, first, sizeof first);
         stuck += (uint64_t)psmPlanResultStuck(result);
         events += psmPlanResultOrder(result, &(const int32_t *){NULL});
         psmPlanResultFree(result);

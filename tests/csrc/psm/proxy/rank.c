@@ -311,19 +311,6 @@ static void give_hex(const void *bytes, size_t n)
     for (size_t i = 0; i < n; i++) printf("%02x", ((const uint8_t *)bytes)[i]);
 }
 
-static int command(char *line)
-{
-    char *rest = NULL, *word = strtok_r(line, " \n", &rest);
-    long long a[6] = {0};
-    if (!word) return 1;
-    char *text = strdup(rest ? rest : ""), *at = text;
-    text[strcspn(text, "\n")] = 0;
-    for (int i = 0; i < 6; i++) {
-        char *end;
-        a[i] = (long long)strtoull(at, &end, 0);
-        if (end == at) break;
-        at = end;
-    }
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
         if ((call) < 0)                                                                                                \
@@ -331,31 +318,27 @@ static int command(char *line)
         else                                                                                                           \
             printf("ok\n");                                                                                            \
     } while (0)
-    if (!strcmp(word, "init")) {
-        struct psmProxyOptions options = {.size = sizeof options, .rank = (int)a[0], .nranks = (int)a[1], .device = -1};
-        options.transports[0][0] = options.transports[0][1] = &comm;
-        nranks = (int)a[1];
-        if (psmProxyInit(&state, &options) < 0) {
-            complain();
-        } else {
-            struct psmProxyAddress own;
-            psmProxyAddress(state, &own);
-            printf("ok ");
-            give_hex(&own, sizeof own);
-            printf("\n");
-        }
-    } else if (!strcmp(word, "create")) {
-        TRY(psmProxyCreate(state));
-    } else if (!strcmp(word, "addresses")) {
-        for (int i = 0; i < nranks; i++)
-            for (size_t k = 0; k < sizeof *addresses; k++)
-                sscanf(text + (size_t)i * (2 * sizeof *addresses + 1) + 2 * k, "%2hhx", (uint8_t *)&addresses[i] + k);
-        TRY(psmProxySetAddresses(state, addresses, nranks));
-    } else if (!strcmp(word, "connect")) { /* slot rank send */
-        TRY(psmProxyConnect(state, 0, (int)a[2], &addresses[a[1]], &slots[a[0]]));
-    } else if (!strcmp(word, "disconnect")) {
-        TRY(psmProxyDisconnect(&slots[a[0]]));
-    } else if (!strcmp(word, "call")) { /* slot type mode turns value key */
+
+static void init(int rank, int ranks)
+{
+    struct psmProxyOptions options = {.size = sizeof options, .rank = rank, .nranks = ranks, .device = -1};
+    options.transports[0][0] = options.transports[0][1] = &comm;
+    nranks = ranks;
+    if (psmProxyInit(&state, &options) < 0) {
+        complain();
+    } else {
+        struct psmProxyAddress own;
+        psmProxyAddress(state, &own);
+        printf("ok ");
+        give_hex(&own, sizeof own);
+        printf("\n");
+    }
+}
+
+/* Calls of the proxy. The comments say what follows each word. */
+static bool call_command(const char *word, const long long *a)
+{
+    if (!strcmp(word, "call")) { /* slot type mode turns value key */
         struct order order = {(uint32_t)a[2], (uint32_t)a[3], (uint64_t)a[4], (uint64_t)a[5]};
         struct reply reply = {0, 0};
         if (psmProxyCallBlocking(&slots[a[0]], (int)a[1], &order, sizeof order, &reply, sizeof reply) < 0)
@@ -376,15 +359,16 @@ static int command(char *line)
             complain();
         else
             printf("ok %s %" PRIu64 "\n", psm_status_name(status), reply.value);
-    } else if (!strcmp(word, "storm")) { /* total window slots seed */
-        storm((int)a[0], (int)a[1], (int)a[2], (uint64_t)a[3]);
-    } else if (!strcmp(word, "threads")) { /* count calls slots */
-        threads((int)a[0], (int)a[1], (int)a[2]);
-    } else if (!strcmp(word, "ops")) { /* slots rounds kind */
-        operations((int)a[0], (int)a[1], (int)a[2]);
-    } else if (!strcmp(word, "wait")) {
-        operations_wait((int)a[0]);
-    } else if (!strcmp(word, "offer")) { /* id: a memfd; its inode */
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Descriptors that are offered, fetched and given. */
+static bool fd_command(const char *word, const long long *a)
+{
+    if (!strcmp(word, "offer")) { /* id: a memfd; its inode */
         int fd = memfd_create("offered", MFD_CLOEXEC);
         struct stat about;
         fstat(fd, &about);
@@ -436,6 +420,48 @@ static int command(char *line)
             close(fd);
             printf("ok %llu\n", (unsigned long long)about.st_ino);
         }
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static int command(char *line)
+{
+    char *rest = NULL, *word = strtok_r(line, " \n", &rest);
+    long long a[6] = {0};
+    if (!word) return 1;
+    char *text = strdup(rest ? rest : ""), *at = text;
+    text[strcspn(text, "\n")] = 0;
+    for (int i = 0; i < 6; i++) {
+        char *end;
+        a[i] = (long long)strtoull(at, &end, 0);
+        if (end == at) break;
+        at = end;
+    }
+    if (call_command(word, a) || fd_command(word, a)) {
+        /* done */
+    } else if (!strcmp(word, "init")) {
+        init((int)a[0], (int)a[1]);
+    } else if (!strcmp(word, "create")) {
+        TRY(psmProxyCreate(state));
+    } else if (!strcmp(word, "addresses")) {
+        for (int i = 0; i < nranks; i++)
+            for (size_t k = 0; k < sizeof *addresses; k++)
+                sscanf(text + (size_t)i * (2 * sizeof *addresses + 1) + 2 * k, "%2hhx", (uint8_t *)&addresses[i] + k);
+        TRY(psmProxySetAddresses(state, addresses, nranks));
+    } else if (!strcmp(word, "connect")) { /* slot rank send */
+        TRY(psmProxyConnect(state, 0, (int)a[2], &addresses[a[1]], &slots[a[0]]));
+    } else if (!strcmp(word, "disconnect")) {
+        TRY(psmProxyDisconnect(&slots[a[0]]));
+    } else if (!strcmp(word, "storm")) { /* total window slots seed */
+        storm((int)a[0], (int)a[1], (int)a[2], (uint64_t)a[3]);
+    } else if (!strcmp(word, "threads")) { /* count calls slots */
+        threads((int)a[0], (int)a[1], (int)a[2]);
+    } else if (!strcmp(word, "ops")) { /* slots rounds kind */
+        operations((int)a[0], (int)a[1], (int)a[2]);
+    } else if (!strcmp(word, "wait")) {
+        operations_wait((int)a[0]);
     } else if (!strcmp(word, "abort")) {
         TRY(psmProxyAbort(state, text));
     } else if (!strcmp(word, "async")) {

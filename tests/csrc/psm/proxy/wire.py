@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 from pathlib import Path
-from types import TracebackType
 
 MAGIC, VERSION = 0x50584D50, 1
 HELLO, REQUEST, RESPONSE, BYE, FD_ASK, FD_ANSWER = range(1, 7)
@@ -81,9 +80,7 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end.close()
 
     def say(self, data: bytes) -> None:
@@ -127,9 +124,7 @@ class Service:
     def __enter__(self) -> Service:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     @property
