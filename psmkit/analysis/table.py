@@ -144,7 +144,7 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
     out.blamed.update(_equals(job, run, findings))
     reasons = {c.why for c in run.culprits}
     out.lead = next((f.evidence[0] for f in findings if f.title in reasons and f.evidence), None)
-    out.aborted.update(e.proc for e in job.events("comm.end.abort", run=run.index) if e.proc >= 0)
+    out.aborted.update(job.printers("comm.end.abort") & job.runs[run.index].procs)
     out.failed.update(_reported_failed(job, run.index))
     stuck = {_place(job, run, c.rank, c.comm) for c in run.culprits if c.rank is not None}
     out.waits = waiting(

@@ -429,8 +429,9 @@ class _Later:
 
 def _later(job: Job, other: Others) -> _Later:
     aborts: dict[int, int] = {}
-    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
-        aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
+    events, rows = job.scan.events, job.rows("comm.end.abort", "comm.abort.start", "comm.revoke.")
+    for proc, seq in zip(events.proc[rows].tolist(), events.first[rows].tolist(), strict=True):
+        aborts[proc] = max(seq, aborts.get(proc, 0))
     repairs: dict[tuple[int, str], list[Event]] = defaultdict(list)
     repairable: set[str] = set()
     for entry in lines.catalogue(job).messages:
