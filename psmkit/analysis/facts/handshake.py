@@ -71,9 +71,10 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
             own, opened, setup, connect = _owes(release, ours)
             same[key] = own, opened, tuple(sorted(opened.items())), setup, connect
         own, shake.opened, shake.kinds, shake.setup, shake.connect = same[key]
-        shake.newest = max(
-            (t.last_opened for t in ours if t.last_opened is not None), key=lambda r: r.seq, default=None
-        )
+        shake.newest = ours[0].last_opened
+        if len(ours) > 1:
+            opened_at = (t.last_opened for t in ours if t.last_opened is not None)
+            shake.newest = max(opened_at, key=lambda r: r.seq, default=None)
         local[job.run_of(proc), job.process(proc).host, own] = proc
     imported = counts(job).sums(*_IMPORTS)
     for proc, done in counts(job).sums("proxy.fd.done").items():
