@@ -95,9 +95,7 @@ def _remarks(job: Job, run: int | None, kinds: list[_Lines]) -> Finding:
     first = firsts[0]
     more = f" and {counted(len(kinds) - 1, 'more kind')} of such lines" if len(kinds) > 1 else ""
     meanings = [
-        known.meaning
-        for event in firsts
-        if (known := faults.message(job, event.name)) is not None and known.meaning
+        known.meaning for event in firsts if (known := faults.message(job, event.name)) is not None and known.meaning
     ]
     return new_finding(
         job,
