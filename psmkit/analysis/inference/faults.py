@@ -385,9 +385,9 @@ def _kinds(job: Job, name: str, known: Message | None, rows: Column) -> tuple[li
     places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     kinds: list[Kind | None] = []
     for level_at, other_end, file, code in places:
-        level, shown = LEVELS[level_at], code if chain and isinstance(code, int) else None
-        reports_error = other_end is not None and (chain or _reports(name, level, known))
-        of = Kind(name, level, known, chain, bool(other_end), str(file or ""), shown)
+        of_level, shown = LEVELS[level_at], code if chain and isinstance(code, int) else None
+        reports_error = other_end is not None and (chain or _reports(name, of_level, known))
+        of = Kind(name, of_level, known, chain, bool(other_end), str(file or ""), shown)
         kinds.append(of if reports_error else None)
     return kinds, np.fromiter(map(places.__getitem__, keys), dtype=np.intp, count=len(keys))
 
