@@ -6,7 +6,7 @@
 
 enum {
     LS_LINE_MAX = 1 << 20, /* longer lines are cut and counted */
-    LS_CACHE = 4096,       /* prefixes remembered */
+    LS_CACHE = 1 << 15,    /* prefixes remembered */
     LS_CACHE_KEY = 104,    /* bytes of a remembered prefix */
     LS_MAX_SHAPES = 4096,
     LS_MAX_EVENTS = 150000, /* events kept in one scan of complaints, and of all other messages */

@@ -54,13 +54,19 @@ def scanned(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Do not look for unreachable objects: the tables of a scan only grow, and each search passes all of them."""
+def uncollected(*, last: bool = False) -> Iterator[None]:
+    """Do not look for unreachable objects: the tables of a scan only grow, and each search passes all of them.
+
+    ``last``: the program ends after it. What was made then waits for a search of all objects, which a program that goes on may not reach for long.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if was and last:
+            gc.freeze()  # to the oldest objects, in place of a search through them
+            gc.unfreeze()
         if was:
             gc.enable()
 

@@ -53,20 +53,15 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
 
 
 def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
-    process = job.process(proc)
-    devices = devices_of(job, proc)
-    threads: list[tuple[int | None, int | None]] = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
-    if job.rank_of(proc) is not None or not threads:
-        threads = [(job.rank_of(proc), job.device_of(proc))]
-    else:  # a rank of each device, as far as the lines show it
-        threads += [(None, device) for device in _devices(job, proc) if device not in devices.values()]
+    process, all_ = job.process(proc), job.instances_of.get(proc, ())
+    threads = _ranks(job, proc)
     claim = job.numbering.known.get(proc)
     printed = _printed(job) if len(threads) > 1 else {}
     for rank, device in threads:
         lines, last = printed.get(
             (proc, device), (process.lines if rank is not None or len(threads) == 1 else 0, process.last)
         )
-        ours = [i for i in job.instances_of.get(proc, ()) if len(threads) == 1 or i.dev == device]
+        ours = all_ if len(threads) == 1 else [i for i in all_ if i.dev == device]
         yield RankRow(
             run=ends.run.index,
             rank=rank,
@@ -82,6 +77,17 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
             rank_dispute=_dispute(job, proc) if proc in job.numbering.disputed else None,
             devices=(device,) if device is not None else _devices(job, proc) if len(threads) == 1 else (),
         )
+
+
+def _ranks(job: Job, proc: int) -> list[tuple[int | None, int | None]]:
+    """The ranks of a process, each with its device."""
+    rank = job.rank_of(proc)
+    if rank is not None or not job.ranks_of(proc):
+        return [(rank, job.device_of(proc))]
+    devices = devices_of(job, proc)
+    threads: list[tuple[int | None, int | None]] = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
+    # a rank of each device, as far as the lines show it
+    return threads + [(None, device) for device in _devices(job, proc) if device not in devices.values()]
 
 
 def _devices(job: Job, proc: int) -> tuple[int, ...]:
@@ -144,7 +150,7 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
     out.blamed.update(_equals(job, run, findings))
     reasons = {c.why for c in run.culprits}
     out.lead = next((f.evidence[0] for f in findings if f.title in reasons and f.evidence), None)
-    out.aborted.update(e.proc for e in job.events("comm.end.abort", run=run.index) if e.proc >= 0)
+    out.aborted.update(job.printers("comm.end.abort") & job.runs[run.index].procs)
     out.failed.update(_reported_failed(job, run.index))
     stuck = {_place(job, run, c.rank, c.comm) for c in run.culprits if c.rank is not None}
     out.waits = waiting(

@@ -76,7 +76,7 @@ def command(
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
 
-    with uncollected():
+    with uncollected(last=True):
         with progress_bar() as progress:
             report = analyze(paths, catalogue=catalogues or None, progress=progress)
         # Of the whole report: to look at some ranks only does not make a job healthy.

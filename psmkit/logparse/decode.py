@@ -251,7 +251,7 @@ class Decoder:
         constant = self.constants[message].get(field)
         if field not in names:
             return [constant] * len(rows)
-        found = self._column(message, names.index(field), self.events[rows])
+        found = self._column(message, names.index(field), rows)
         return found if constant is None else [constant if value is None else value for value in found]
 
     def _decode(self, message: int, records: npt.NDArray[Any], seen: _Seen) -> Iterator[Event]:
@@ -315,9 +315,9 @@ class Decoder:
     def _column(self, message: int, at: int, rows: npt.NDArray[Any]) -> list[Value | None]:
         """The values of one field of each row, by its place among the fields of the message."""
         _, kind = self.catalogue.fields[message][at]
-        raw = self.values[rows["first_value"].astype(np.intp) + at]
+        raw = self.values[self.events["first_value"][rows].astype(np.intp) + at]
         bit = np.uint64(1 << at)
-        present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
+        present, is_text = ((self.events[flags][rows] & bit) != 0 for flags in ("present", "texts"))
         if present.all() and not is_text.any() and kind != _FLOAT:
             found: list[Value | None] = (raw.view(np.int64) if kind == _INT else raw).tolist()
             return found

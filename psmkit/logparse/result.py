@@ -186,6 +186,10 @@ class _Collector:
             self.texts[packed] = self.decoder.text(packed)
         return self.texts[packed]
 
+    def texts_of(self, column: npt.NDArray[Any]) -> list[str | None]:
+        """The texts of a column."""
+        return [self.texts[packed] if packed in self.texts else self.text(packed) for packed in column.tolist()]
+
     def result(
         self, inputs: Sequence[Input], stream_of: Sequence[int], foreign: Sequence[ForeignInput], notes: Sequence[str]
     ) -> ScanResult:
@@ -276,18 +280,18 @@ class _Collector:
     def instances(self) -> list[CommInstance]:
         found = array(self.native, "ls_instances", INSTANCE)
         columns = (
-            "proc", "comm", "rank", "nranks", "group", "commid", "has_commid", "guessed", "dev", "bus",
+            "proc", "comm", "rank", "nranks", "group", "commid", "has_commid", "guessed", "dev",
             "start", "complete", "end", "ops", "sends", "recvs", "last_op",
         )  # fmt: skip
         return [
             CommInstance(
-                i, proc, comm, rank, nranks, group, commid if has_commid else None, bool(guessed), _known(dev), self.text(bus),
+                i, proc, comm, rank, nranks, group, commid if has_commid else None, bool(guessed), None if dev == -1 else dev, bus,
                 start, complete, end, ops, sends, recvs, last_op,
             )
-            for i, (
-                proc, comm, rank, nranks, group, commid, has_commid, guessed, dev, bus,
+            for i, ((
+                proc, comm, rank, nranks, group, commid, has_commid, guessed, dev,
                 start, complete, end, ops, sends, recvs, last_op,
-            ) in enumerate(rows(found, *columns))
+            ), bus) in enumerate(zip(rows(found, *columns), self.texts_of(found["bus"]), strict=True))
         ]  # fmt: skip
 
     def groups(self, instances: Sequence[CommInstance]) -> list[SeqGroup]:
@@ -360,8 +364,9 @@ class _Collector:
         setups: dict[int, dict[tuple[str, int], Ref]] = defaultdict(dict)
         tallies = array(self.native, "ls_tallies", TALLY)
         opening, serving, answering = (tallies[tallies["served"] == kind] for kind in range(3))
-        for service, way, type_, first in rows(answering, "service", "dir", "type", "first"):
-            setups[service][self.text(way) or "", type_] = first
+        ways = self.texts_of(answering["dir"])
+        for (service, type_, first), way in zip(rows(answering, "service", "type", "first"), ways, strict=True):
+            setups[service][way or "", type_] = first
         services = array(self.native, "ls_services", SERVICE)
         opened = _alike(
             opening,
@@ -372,12 +377,13 @@ class _Collector:
         served = _alike(serving, len(services), ("type", "count"), lambda found: {row[0]: row[1] for row in found})
         out = []
         columns = (
-            "proc", "thread", "last_opened", "opened_dir", "opened_transport", "opened_rank", "last_served", "served_type",
-            "last_begun", "begun_operation", "begun_res", "begun", "gaps",
+            "proc", "thread", "last_opened", "opened_transport", "opened_rank", "last_served", "served_type",
+            "last_begun", "begun_res", "begun", "gaps",
         )  # fmt: skip
+        ways, operations = self.texts_of(services["opened_dir"]), self.texts_of(services["begun_operation"])
         for i, (
-            proc, thread, was_opened, way, transport, rank, was_served, type_, was_begun, operation, res, begun, gaps,
-        ) in enumerate(rows(services, *columns)):  # fmt: skip
+            (proc, thread, was_opened, transport, rank, was_served, type_, was_begun, res, begun, gaps), way, operation,
+        ) in enumerate(zip(rows(services, *columns), ways, operations, strict=True)):  # fmt: skip
             out.append(
                 ServiceTally(
                     proc=proc,
@@ -385,11 +391,11 @@ class _Collector:
                     opened=opened[i],
                     served=served[i],
                     last_opened=was_opened,
-                    opened_as=(self.text(way) or "", transport, rank) if was_opened else None,
+                    opened_as=(way or "", transport, rank) if was_opened else None,
                     last_served=was_served,
                     served_type=type_ if was_served else None,
                     last_begun=was_begun,
-                    begun_operation=self.text(operation) or "" if was_begun else None,
+                    begun_operation=operation or "" if was_begun else None,
                     begun_res=res if was_begun else None,
                     setups=setups.get(i, _NOTHING),
                     begun=begun,

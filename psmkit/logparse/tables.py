@@ -175,7 +175,16 @@ class Events(_Table[Event]):
 
     def with_fields(self, *fields: str) -> list[Event]:
         """The events of messages that can have all of these fields, in the order of the scan; a line may lack some."""
-        return self.of(*(name for name in self.names if all(field in self._fields[name] for field in fields)))
+        return self.of(*self._having(*fields))
+
+    def told(self, *fields: str) -> list[tuple[Any, ...]]:
+        """The process and these fields of the events that :meth:`with_fields` returns, without objects for them; None for a field that a line lacks."""
+        found = self.fields(self._having(*fields), *fields)
+        procs = self.proc[np.array([at for at, *_ in found], dtype=np.intp)].tolist()
+        return [(proc, *row[1:]) for proc, row in zip(procs, found, strict=True)]
+
+    def _having(self, *fields: str) -> list[str]:
+        return [name for name in self.names if all(field in self._fields[name] for field in fields)]
 
     def fields(self, names: Iterable[str], *fields: str) -> list[tuple[Any, ...]]:
         """The number of each row of these messages, then these fields (None for one that it lacks), in the order of the scan.

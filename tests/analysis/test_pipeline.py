@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 import psmkit
-from psmkit.analysis.inputs import scanned
+from psmkit.analysis.inputs import scanned, uncollected
 from psmkit.model.errors import NothingToAnalyse
 from psmkit.report.text import render
 
@@ -140,3 +141,18 @@ def test_a_program_that_ends_without_destroying_its_group_has_not_failed(what: s
     report = psmkit.analyze([str(log)])
     assert (report.verdict, report.culprits) == ("inconclusive", ())
     assert [f.code for f in report.findings] == ["PSM801"]
+
+
+def test_the_end_of_a_program_does_not_search_through_what_it_made() -> None:
+    searched: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        searched.append(phase)
+
+    gc.collect()
+    with uncollected(last=True):
+        made = [[at] for at in range(5000)]
+        gc.callbacks.append(note)
+    made += [[at] for at in range(100)]
+    gc.callbacks.remove(note)
+    assert gc.isenabled() and not searched and not gc.get_freeze_count()

@@ -173,6 +173,12 @@ def test_links_that_an_issue_tracker_made_of_addresses_are_read_as_their_texts(s
     assert linked.totals.matched == plain.totals.matched == 2
 
 
+def test_a_link_is_seen_wherever_it_stands_in_the_text(scan_text: Scan) -> None:
+    lines = [f"{'x' * at}\nn0:1:2 [0] NCCL INFO Using network [a.b:{at}](http://a.b:{at}/)\n" for at in range(300)]
+    result = scan_text("".join(lines) + "\n" * 1000)
+    assert [e.fields["name"] for e in result.events] == [f"a.b:{at}" for at in range(300)]
+
+
 @pytest.mark.parametrize(
     "words", ["[see](http://10.0.0.2/x)", "[a](http", "[](http://)", "[10.0.0.2](http://10.0.0.2/x)", "[a](http://a"]
 )

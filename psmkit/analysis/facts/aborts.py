@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.logparse.types import CommInstance, Ref
+from psmkit.logparse.types import CommInstance, Ref, Value
 
 __all__ = ["aborted_before"]
 
@@ -53,9 +55,16 @@ def _stream(job: Job, ref: Ref) -> int:
 def _marks(job: Job) -> dict[int, list[tuple[Ref, int | None]]]:
     """The lines of each process, with the pointer of the communicator that they name."""
     found: dict[int, list[tuple[Ref, int | None]]] = defaultdict(list)
-    for event in job.events(*_MARKS, *_OF_COMM):
-        comm = event.fields.get("comm")
-        refs = [event.ref] if event.last is None else [event.ref, event.last]
-        if event.proc >= 0:
-            found[event.proc] += [(ref, comm if isinstance(comm, int) else None) for ref in refs]
+    events, rows = job.scan.events, job.rows(*_MARKS, *_OF_COMM)
+    rows = rows[events.proc[rows] >= 0]
+    rows = rows[np.lexsort((events.first[rows], events.stream[rows]))]
+    comms: dict[int, Value | None] = {}
+    for name in (*_MARKS, *_OF_COMM):
+        named = job.rows(name)
+        comms.update(zip(named.tolist(), events.values(name, "comm", named), strict=True))
+    repeated = rows[events.last[rows] != events.first[rows]]
+    lasts = {row: event.last for row, event in zip(repeated.tolist(), events.make(repeated), strict=True)}
+    for row, proc, ref in zip(rows.tolist(), events.proc[rows].tolist(), events.refs(rows), strict=True):
+        comm, last = comms[row], lasts.get(row)
+        found[proc] += [(r, comm if isinstance(comm, int) else None) for r in (ref, last) if r is not None]
     return found

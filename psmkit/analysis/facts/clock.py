@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time
 
+import numpy as np
+
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -40,9 +42,9 @@ def seconds(text: str | None) -> tuple[float, bool] | None:
 def _last(job: Job) -> dict[int, tuple[float, bool]]:
     """The time of the last line of each rank's program."""
     out: dict[int, tuple[float, bool]] = {}
-    for event in job.scan.events.make(job.scan.events.timed.nonzero()[0]):
-        if event.time is None or event.name.startswith(_NO_ACTIVITY):
-            continue
+    events = job.scan.events
+    idle = [at for at, kind in enumerate(events.kinds) if kind.startswith(_NO_ACTIVITY)]
+    for event in events.make((events.timed & ~np.isin(events.message, idle)).nonzero()[0]):
         rank, at = outside.global_rank(job, event), seconds(event.time)
         if rank is not None and at is not None:
             out[rank] = max(out.get(rank, at), at)

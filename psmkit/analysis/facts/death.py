@@ -75,9 +75,12 @@ class Death:
 
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
-        own = [(e.ref, e.name) for e in self.events]
-        known = set(own) if len(own) > 4 else own  # most have two or three, and a set takes longer to make
-        self.events.extend(e for e in other.events if (e.ref, e.name) not in known)
+        own = self.events
+        if len(own) > 4:  # most have two or three, and a set takes longer to make
+            known = {(e.ref, e.name) for e in own}
+            own.extend(e for e in other.events if (e.ref, e.name) not in known)
+        else:
+            own += [e for e in other.events if not any(e is k or (e.ref, e.name) == (k.ref, k.name) for k in own)]
         self.rank = other.rank if self.rank is None else self.rank
         self.proc = other.proc if self.proc is None else self.proc
         self.pid = other.pid if self.pid is None else self.pid

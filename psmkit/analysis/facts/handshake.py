@@ -17,9 +17,11 @@ from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.releases import release_of
 from psmkit.logparse.types import Call, FdExchange, Ref, ServiceTally
 
-__all__ = ["Handshake", "Kind", "handshakes", "kind_name"]
+__all__ = ["Handshake", "Kind", "Opened", "handshakes", "kind_name"]
 
 Kind = tuple[int, str]
+#: Connections by kind, sorted.
+Opened = tuple[tuple[Kind, int], ...]
 _SHARED_INIT, _SETUP, _CONNECT = 2, 3, 4
 #: A rank maps the memory behind a descriptor of a peer.
 _IMPORTS = ("memory.p2p.imported", "psm.imported", "memory.shm.cumem.imported")
@@ -43,6 +45,7 @@ class Handshake:
     asks: list[FdExchange] = field(default_factory=list)
     serves: list[FdExchange] = field(default_factory=list)
     newest: Ref | None = None
+    kinds: Opened = ()  # opened, sorted
 
 
 def kind_name(kind: Kind) -> str:
@@ -60,16 +63,18 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
         tallies[tally.proc].append(tally)
     local: dict[tuple[int | None, str, int], int] = {}
     # thousands of ranks open the same connections: they share the mappings of their tallies
-    same: dict[object, tuple[int, Counter[Kind], tuple[int, int], tuple[int, int]]] = {}
+    same: dict[object, tuple[int, Counter[Kind], Opened, tuple[int, int], tuple[int, int]]] = {}
     for proc, ours in tallies.items():
         shake, release = out[proc], release_of(job, proc)
         key = (release, *((id(t.opened), id(t.served)) for t in ours))
         if key not in same:
-            same[key] = _owes(release, ours)
-        own, shake.opened, shake.setup, shake.connect = same[key]
-        shake.newest = max(
-            (t.last_opened for t in ours if t.last_opened is not None), key=lambda r: r.seq, default=None
-        )
+            own, opened, setup, connect = _owes(release, ours)
+            same[key] = own, opened, tuple(sorted(opened.items())), setup, connect
+        own, shake.opened, shake.kinds, shake.setup, shake.connect = same[key]
+        shake.newest = ours[0].last_opened
+        if len(ours) > 1:
+            opened_at = (t.last_opened for t in ours if t.last_opened is not None)
+            shake.newest = max(opened_at, key=lambda r: r.seq, default=None)
         local[job.run_of(proc), job.process(proc).host, own] = proc
     imported = counts(job).sums(*_IMPORTS)
     for proc, done in counts(job).sums("proxy.fd.done").items():

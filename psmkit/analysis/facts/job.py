@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.missing import MissingRanks
@@ -179,6 +180,19 @@ class Job:
     @cached_property
     def _events_by_run(self) -> dict[str, dict[int | None, list[Event]]]:
         return {}
+
+    def rows(self, *names: str) -> npt.NDArray[Any]:
+        """The numbers of the rows of the events that :meth:`events` returns, in the order of the scan: for those who need no objects."""
+        return self.scan.events.rows(set(self._named(*names)))
+
+    def printers(self, *names: str) -> set[int]:
+        """The processes that printed an event that :meth:`events` returns."""
+        found: set[int] = set(self.scan.events.proc[self.rows(*names)].tolist())
+        return found - {-1}
+
+    def refs(self, *names: str) -> set[Ref]:
+        """The lines of the events that :meth:`events` returns."""
+        return set(self.scan.events.refs(self.rows(*names)))
 
     def values(self, field: str, *names: str) -> list[tuple[int, int | None, Value | None]]:
         """The process, the run and a field of each line of these messages, as :meth:`events` orders them, without objects for the lines."""

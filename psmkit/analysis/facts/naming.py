@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 
 __all__ = [
@@ -60,8 +61,12 @@ def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
 
 def comm_name(job: Job, group: int) -> str:
     """A communicator's commId in hex, or ``comm#N`` if the log has none."""
-    info = job.groups.get(group)
-    return f"0x{info.commid:x}" if info is not None and info.commid is not None else f"comm#{group}"
+    return _comm_names(job).get(group) or f"comm#{group}"
+
+
+@once
+def _comm_names(job: Job) -> dict[int, str]:
+    return {group: f"0x{info.commid:x}" for group, info in job.groups.items() if info.commid is not None}
 
 
 def words(items: Iterable[str], most: int = 6, total: int | None = None) -> str:

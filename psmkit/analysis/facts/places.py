@@ -222,14 +222,12 @@ def _by_local_rank(job: Job) -> dict[tuple[int, str, int], int]:
 @once
 def _local_ranks(job: Job) -> dict[int, int]:
     out: dict[int, int] = {}
-    for event in job.scan.events.with_fields("local_rank", "nranks"):
-        local = event.fields.get("local_rank")
-        nranks = event.fields.get("nranks")
-        if event.proc < 0 or not isinstance(local, int) or not isinstance(nranks, int):
+    for proc, local, nranks in job.scan.events.told("local_rank", "nranks"):
+        if proc < 0 or not isinstance(local, int) or not isinstance(nranks, int):
             continue
-        run = job.run_of(event.proc)
+        run = job.run_of(proc)
         if run is not None and nranks == job.runs[run].nranks:
-            out[event.proc] = local
+            out[proc] = local
     return out
 
 
@@ -243,9 +241,9 @@ def single_node(job: Job, run: int) -> bool:
 @once
 def _single_nodes(job: Job) -> dict[int, bool]:
     out: dict[int, bool] = {}
-    for event in job.scan.events.with_fields("nodes", "nranks"):
-        nodes, run = event.fields.get("nodes"), job.run_of(event.proc)
-        if run is not None and isinstance(nodes, int) and event.fields.get("nranks") == job.runs[run].nranks:
+    for proc, nodes, nranks in job.scan.events.told("nodes", "nranks"):
+        run = job.run_of(proc)
+        if run is not None and isinstance(nodes, int) and nranks == job.runs[run].nranks:
             out[run] = nodes == 1
     return out
 

@@ -59,8 +59,8 @@ def unused(job: Job) -> list[Unused]:
     failures = _by_proc(job, _FAILURES)
     settings = _by_proc(job, ("param.env", "plugin.env_name"))
     loaded = _by_proc(job, _LOADED)
-    networks = {e.proc: str(e.fields.get("name", "")) for e in job.events("plugin.net.initialized")}
-    networks |= {e.proc: str(e.fields.get("net", "")) for e in job.events("net.using")}
+    networks = {proc: str(name or "") for proc, _, name in job.values("name", "plugin.net.initialized")}
+    networks |= {proc: str(name or "") for proc, _, name in job.values("net", "net.using")}
     out: list[Unused] = []
     for proc, lines in sorted(failures.items()):
         got = {_kind(e) for e in loaded.get(proc, ())}

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -20,6 +21,20 @@ def number(fields: Mapping[str, Value] | None, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
+#: Up to this number of cells, a table of all keys takes less time than to sort them.
+_CELLS = 1 << 20
+
+
+def _places(keys: npt.NDArray[np.int64], cells: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The different keys, ascending, and the place of each key among them. All keys are below ``cells``."""
+    if cells > _CELLS:
+        found, place = np.unique(keys, return_inverse=True)
+        return found, place
+    known = np.zeros(cells, dtype=np.bool_)
+    known[keys] = True
+    return np.flatnonzero(known), (np.cumsum(known) - 1)[keys]
+
+
 class Printed:
     """How often each process printed each message, as columns. A message may be both kept and counted; the larger number is right."""
 
@@ -27,17 +42,17 @@ class Printed:
         events, counts = job.scan.events, job.scan.counts
         self.names: Sequence[str] = sorted({*events.names, *counts.names})
         number = {name: at for at, name in enumerate(self.names)}
+        width = max(len(number), 1)
         sums = []
         for table in (counts, events):
             kind = np.array([number.get(name, 0) for name in table.kinds], dtype=np.int64)
-            sums.append((table.proc.astype(np.int64) * len(number) + kind[table.message], table.times))
-        keys, place = np.unique(np.concatenate([key for key, _ in sums]), return_inverse=True)
+            sums.append(((table.proc.astype(np.int64) + 1) * width + kind[table.message], table.times))
+        keys, place = _places(np.concatenate([key for key, _ in sums]), (len(job.scan.processes) + 1) * width)
         parts = np.split(place, [len(sums[0][0])])
         times = [
             np.bincount(at, weights=n, minlength=len(keys)) for at, (_, n) in zip(parts, sums, strict=True) if len(keys)
         ]
-        width = max(len(number), 1)
-        self.proc, self.kind = (keys // width).astype(np.int32), (keys % width).astype(np.int32)
+        self.proc, self.kind = (keys // width - 1).astype(np.int32), (keys % width).astype(np.int32)
         self.times = np.maximum(*times).astype(np.int64) if times else np.zeros(0, dtype=np.int64)
         # where the rows of each process begin, from -1 on
         self._begins = np.searchsorted(

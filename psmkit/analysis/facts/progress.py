@@ -79,8 +79,7 @@ def _stages(job: Job) -> dict[int, int]:
         if instance.end is not None or (alone and printed(job, instance.proc, "proxy.uds.exit")):
             stage = _TEARDOWN
         out[instance.proc] = max(out[instance.proc], stage)
-    aborted = {e.proc for e in job.events("comm.end.abort")}
-    out.update(dict.fromkeys(_torn_down(job) - aborted, STAGES.index("done")))
+    out.update(dict.fromkeys(_torn_down(job) - job.printers("comm.end.abort"), STAGES.index("done")))
     return out
 
 
@@ -94,8 +93,9 @@ def _stage_of(name: str) -> int:
 def chose_network(job: Job) -> dict[int, int]:
     """Where each process first says which devices or which network it uses: what it could not open before that, it does without."""
     out: dict[int, int] = {}
-    for event in job.events("ib.using", "net.using"):
-        out[event.proc] = min(event.ref.seq, out.get(event.proc, event.ref.seq))
+    events, rows = job.scan.events, job.rows("ib.using", "net.using")
+    for proc, seq in zip(events.proc[rows].tolist(), events.first[rows].tolist(), strict=True):
+        out[proc] = min(seq, out.get(proc, seq))
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ ASSUMED = "assumed: "
 #: Subsystems of threads that select no device: their lines show device 0, whatever the rank's is.
 _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
 _NO_RANK = 1 << 31  # no job has this rank
+_FEW = 64
 #: A host has at most this many GPUs, so a larger job has more hosts.
 MOST_DEVICES = 16
 
@@ -226,8 +228,8 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     helping = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind in helpers])
     known = (events.proc >= 0) & (events.device >= 0)
     plain = known & ((events.device > 0) | ~(events.placed | helping))
-    for pair in np.unique(events.proc[plain].astype(np.int64) << 32 | events.device[plain]).tolist():
-        seen[pair >> 32].add(pair & 0xFFFFFFFF)
+    for proc, device in _pairs(events.proc[plain], events.device[plain]):
+        seen[proc].add(device)
     for event in events.make(np.flatnonzero(known & ~plain & ~helping)):  # its place decides
         if _selected(event, helpers) is not None:
             seen[event.proc].add(0)
@@ -252,9 +254,26 @@ def _on_first(scan: ScanData, out: Collection[int], known: NDArray[np.bool_]) ->
     rows = np.flatnonzero(known)
     hosts: dict[str, int] = {}
     places = np.array([hosts.setdefault(p.host, len(hosts)) for p in scan.processes], dtype=np.int64)
-    key = places[events.proc[rows]] << 32 | events.message[rows]
-    chosen = (events.device[rows] == 0) & np.isin(key, np.unique(key[events.device[rows] > 0]))
+    kinds = np.zeros(len(events.kinds), dtype=np.int64)  # the messages that occur, numbered from 0
+    kinds[events.message] = 1
+    kinds = np.cumsum(kinds) - 1
+    key = places[events.proc[rows]] * (int(kinds.max(initial=0)) + 1) + kinds[events.message[rows]]
+    others = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.bool_)  # whether other devices print it
+    others[key[events.device[rows] > 0]] = True
+    chosen = (events.device[rows] == 0) & others[key]
     return [proc for proc in np.unique(events.proc[rows][chosen]).tolist() if proc not in out]
+
+
+def _pairs(procs: NDArray[Any], devices: NDArray[Any]) -> list[tuple[int, int]]:
+    """Each process with each device that its lines print; both are 0 or more."""
+    few = int(devices.max(initial=-1)) + 1
+    if few > _FEW:
+        pairs = np.unique(procs.astype(np.int64) << 32 | devices).tolist()
+        return [(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs]
+    printed = np.zeros((int(procs.max(initial=-1)) + 1, few), dtype=np.bool_)
+    printed[procs, devices] = True
+    found, on = printed.nonzero()
+    return list(zip(found.tolist(), on.tolist(), strict=True))
 
 
 def _tags(scan: ScanData, out: Evidence) -> None:

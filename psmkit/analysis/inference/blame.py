@@ -387,7 +387,7 @@ def _stopped(job: Job) -> set[int]:
     exits = job.events("proxy.uds.exit")
     asked = {e.proc for e in exits if e.fields.get("stop") == 1}
     asked |= {t.proc for t in job.scan.services if t.begun_operation == "Stop"}
-    aborted = {e.proc for e in exits if e.fields.get("abort")} | {e.proc for e in job.events("comm.end.abort")}
+    aborted = {e.proc for e in exits if e.fields.get("abort")} | job.printers("comm.end.abort")
     return (asked - aborted) & leaving(job).keys()
 
 

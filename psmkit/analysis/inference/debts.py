@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
-from psmkit.analysis.facts.handshake import Handshake, Kind, handshakes, kind_name
+from psmkit.analysis.facts.handshake import Handshake, Kind, Opened, handshakes, kind_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.once import once
@@ -56,18 +57,24 @@ def debts(job: Job) -> dict[int, Debt]:
         ranks[run.index] = [p for p in run.procs if p in job.instances_of or (p in shakes and shakes[p].opened)]
         for proc in ranks[run.index]:
             if proc in shakes and shakes[proc].opened:
-                alike[run.index, _kinds(shakes[proc])].append(shakes[proc])
+                alike[run.index, _kinds(shakes[proc].kinds)].append(shakes[proc])
     agreed = {key: _Agreed(found, pair=_pair(job, key[0])) for key, found in alike.items()}
     out: dict[int, Debt] = {}
     for run_index, procs in ranks.items():
         opened = _Opened(job, procs, pair=_pair(job, run_index))
+        clear: set[tuple[object, ...]] = set()  # handshakes that owe nothing: those of thousands of ranks are equal
         for proc in procs:
             if torn_down(job, proc) or proc in job.phantoms:
                 continue
             shake = shakes.get(proc, _NOTHING)
-            found = _debt(job, proc, shake, opened, agreed.get((run_index, _kinds(shake))))
+            done = (shake.kinds, shake.setup, shake.connect, shake.answered, shake.imported, settled(job, proc) is None)
+            if done in clear and not (shake.calls or shake.asks or shake.serves):
+                continue
+            found = _debt(job, proc, shake, opened, agreed.get((run_index, _kinds(shake.kinds))))
             if found is not None:
                 out[proc] = found
+            elif not (shake.calls or shake.asks or shake.serves):
+                clear.add(done)
     return out
 
 
@@ -80,7 +87,7 @@ def uneven(job: Job) -> list[int]:
     alike: dict[object, list[int]] = defaultdict(list)
     for proc, shake in handshakes(job).items():
         if shake.opened and proc not in job.phantoms and settled(job, proc) is None and not torn_down(job, proc):
-            alike[job.run_of(proc), release_of(job, proc), _opened(shake)].append(proc)
+            alike[job.run_of(proc), release_of(job, proc), shake.kinds].append(proc)
     out = []
     for procs in alike.values():
         done = {p: (handshakes(job)[p].answered, handshakes(job)[p].connect[1]) for p in procs}
@@ -145,7 +152,7 @@ class _Opened:
 
     def __init__(self, job: Job, procs: Sequence[int], *, pair: bool) -> None:
         shakes = handshakes(job)
-        self.by_proc = {p: _opened(shakes.get(p, _NOTHING)) for p in procs if not torn_down(job, p)}
+        self.by_proc = {p: shakes.get(p, _NOTHING).kinds for p in procs if not torn_down(job, p)}
         self.counted = Counter(self.by_proc.values())
         self.at_work = {p for p in self.by_proc if settled(job, p) is not None}
         self.enough = len(self.by_proc) > 2 or (pair and len(self.by_proc) == 2)
@@ -168,7 +175,7 @@ class _Agreed:
     def __init__(self, shakes: Sequence[Handshake], *, pair: bool) -> None:
         # one other rank is enough only where there is just one
         self.enough = len(shakes) > 2 or (pair and len(shakes) == 2)
-        self.opened = Counter(_beside_nets(shake) for shake in shakes)
+        self.opened = Counter(_beside_nets(shake.kinds) for shake in shakes)
         self.answered = Counter(shake.answered for shake in shakes)
         self.kept = Counter(shake.answered - shake.imported for shake in shakes)
         self.connects = Counter(_connects(shake) for shake in shakes)
@@ -180,7 +187,7 @@ class _Agreed:
         kept = _others(self.kept, shake.answered - shake.imported)
         if kept is not None and shake.answered - shake.imported > kept:
             return "the import of a descriptor", "import", True
-        mine = _beside_nets(shake)
+        mine = _beside_nets(shake.kinds)
         same = _others(self.opened, mine) == mine
         for counter, done, step in (
             # the request goes over a connection to the peer's proxy, which shows only when the peer takes it
@@ -195,24 +202,22 @@ class _Agreed:
         return None
 
 
-def _kinds(shake: Handshake) -> frozenset[Kind]:
+@lru_cache(maxsize=1 << 10)  # thousands of ranks open the same
+def _kinds(opened: Opened) -> frozenset[Kind]:
     """The kinds of connections whose steps may depend on a mode. A rank beside the network has others as well, and the table knows those."""
-    return frozenset(kind for kind in shake.opened if kind[0] not in _NETS) or frozenset(shake.opened)
+    return frozenset(kind for kind, _ in opened if kind[0] not in _NETS) or frozenset(kind for kind, _ in opened)
 
 
-def _beside_nets(shake: Handshake) -> tuple[tuple[Kind, int], ...]:
-    kinds = _kinds(shake)
-    return tuple((kind, number) for kind, number in _opened(shake) if kind in kinds)
+@lru_cache(maxsize=1 << 10)
+def _beside_nets(opened: Opened) -> Opened:
+    kinds = _kinds(opened)
+    return tuple((kind, number) for kind, number in opened if kind in kinds)
 
 
 def _connects(shake: Handshake) -> int:
     """The Connects beyond those that the table says are owed."""
     owed, served = shake.connect
-    return max(served - owed, 0) if len(_kinds(shake)) < len(shake.opened) else served
-
-
-def _opened(shake: Handshake) -> tuple[tuple[Kind, int], ...]:
-    return tuple(sorted(shake.opened.items()))
+    return max(served - owed, 0) if len(_kinds(shake.kinds)) < len(shake.kinds) else served
 
 
 def _others(counter: Counter[_T], mine: _T) -> _T | None:

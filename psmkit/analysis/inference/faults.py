@@ -6,6 +6,7 @@ of these shows how far the error travelled. A chain continues in another thread 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -350,9 +351,9 @@ def _faults(job: Job) -> tuple[Column, Column, list[Kind], Others]:
         # few messages report errors
         if _may_report(name, known) or alarms[rows].any():
             rows = rows[events.proc[rows] >= 0]
-            kinds = _kinds(job, name, known, rows)
-            found = {kind: numbers.setdefault(kind, len(numbers)) for kind in set(kinds) if kind is not None}
-            kind_of[rows] = [-1 if kind is None else found[kind] for kind in kinds]
+            kinds, kind_at = _kinds(job, name, known, rows)
+            found = [-1 if kind is None else numbers.setdefault(kind, len(numbers)) for kind in kinds]
+            kind_of[rows] = np.array(found, dtype=np.int32)[kind_at]
     rows = np.flatnonzero(kind_of >= 0)
     rows = rows[np.lexsort((events.first[rows], events.proc[rows]))]
     # lines of the RAS thread and counted repetitions are no evidence about the failed thread
@@ -364,35 +365,33 @@ def _faults(job: Job) -> tuple[Column, Column, list[Kind], Others]:
     return rows, kind_of[rows], list(numbers), others
 
 
-def _kinds(job: Job, name: str, known: Message | None, rows: Column) -> Sequence[Kind | None]:
-    """The kind of each row of a message, None for a line that reports no error."""
+def _kinds(job: Job, name: str, known: Message | None, rows: Column) -> tuple[list[Kind | None], Column]:
+    """The kinds of the rows of a message, None for lines that report no error, and the place of each row's kind among them."""
     events = job.scan.events
-    levels = [LEVELS[level] for level in events.level[rows].tolist()]
-    made: dict[tuple[object, ...], Kind | None] = {}
-
-    def kind(level: str, other_end: bool, file: Value | None, code: Value | None) -> Kind | None:
-        key = (level, other_end, file, code)
-        if key not in made:
-            chain = is_step(name)
-            shown = code if chain and isinstance(code, int) else None
-            reports_error = chain or _reports(name, level, known)
-            of = Kind(name, level, known, chain, other_end, str(file or ""), shown)
-            made[key] = of if reports_error else None
-        return made[key]
-
+    chain = is_step(name)
+    levels: list[int] = events.level[rows].tolist()
+    none: list[Value | None] = [None] * len(rows)
+    keys: list[tuple[int, bool | None, Value | None, Value | None]]
     if name in _CALLS:
-        out = []
-        for event in events.pick(rows):
+        keys = []
+        for level, event in zip(levels, events.pick(rows), strict=True):
             reason = " ".join(str(v) for v in event.fields.values())
             # RAS serves queries only. If its sockets fail, for example because its port is taken, work continues without it
             served = not (event.where or "").startswith("ras/")
             broke = phrase(job, "the other end did it", reason) is not None
-            out.append(kind(event.level, broke, None, None) if served else None)
-        return out
-    files, codes = events.values(name, "file", rows), events.values(name, "code", rows)
-    if not is_step(name):
-        return [kind(level, False, None, None) for level in levels]
-    return [kind(level, False, file, code) for level, file, code in zip(levels, files, codes, strict=True)]
+            keys.append((level, broke if served else None, None, None))
+    else:
+        files, codes = (events.values(name, field, rows) if chain else none for field in ("file", "code"))
+        keys = list(zip(levels, itertools.repeat(False), files, codes))
+    # a flood has hundreds of thousands of a few kinds
+    places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    kinds: list[Kind | None] = []
+    for level_at, other_end, file, code in places:
+        of_level, shown = LEVELS[level_at], code if chain and isinstance(code, int) else None
+        reports_error = other_end is not None and (chain or _reports(name, of_level, known))
+        of = Kind(name, of_level, known, chain, bool(other_end), str(file or ""), shown)
+        kinds.append(of if reports_error else None)
+    return kinds, np.fromiter(map(places.__getitem__, keys), dtype=np.intp, count=len(keys))
 
 
 def _may_report(name: str, known: Message | None) -> bool:
@@ -431,8 +430,9 @@ class _Later:
 
 def _later(job: Job, other: Others) -> _Later:
     aborts: dict[int, int] = {}
-    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
-        aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
+    events, rows = job.scan.events, job.rows("comm.end.abort", "comm.abort.start", "comm.revoke.")
+    for proc, seq in zip(events.proc[rows].tolist(), events.first[rows].tolist(), strict=True):
+        aborts[proc] = max(seq, aborts.get(proc, 0))
     repairs: dict[tuple[int, str], list[Event]] = defaultdict(list)
     repairable: set[str] = set()
     for entry in lines.catalogue(job).messages:

@@ -164,7 +164,7 @@ def _by_inits(job: Job) -> Iterator[Lost]:
 
 
 def _by_ends(job: Job) -> Iterator[Lost]:
-    aborted = {event.ref for event in job.events("comm.end.abort")}
+    aborted = job.refs("comm.end.abort")
     for group, members in job.members.items():
         if all(instance.end is not None for instance in members):
             continue
@@ -205,7 +205,7 @@ def _needs_all(call: Mapping[str, Value], rank: int) -> bool:
 
 
 def _by_pairs(job: Job) -> Iterator[Lost]:
-    aborted = {event.ref for event in job.events("comm.end.abort")}
+    aborted = job.refs("comm.end.abort")
     members = {(i.group, i.rank): i for i in job.scan.instances}
     for pair in job.scan.pairs:
         receiver, sender = members.get((pair.group, pair.dst)), members.get((pair.group, pair.src))
@@ -220,15 +220,22 @@ def _by_pairs(job: Job) -> Iterator[Lost]:
 
 def settled(job: Job, proc: int) -> Ref | None:
     """The first known line of work of a process after its newest connection; None if there is none."""
-    shake = handshakes(job).get(proc)
-    newest = shake.newest if shake is not None else None
-    if newest is None:
-        return None
-    for instance in job.instances_of.get(proc, ()):
-        for later in (instance.complete, instance.last_op, instance.end):
+    return _settled(job).get(proc)
+
+
+@once
+def _settled(job: Job) -> dict[int, Ref]:
+    out: dict[int, Ref] = {}
+    for proc, shake in handshakes(job).items():
+        newest = shake.newest
+        if newest is None:
+            continue
+        steps = (step for i in job.instances_of.get(proc, ()) for step in (i.complete, i.last_op, i.end))
+        for later in steps:
             if later is not None and later.file == newest.file and later.seq > newest.seq:
-                return later
-    return None
+                out[proc] = later
+                break
+    return out
 
 
 def _by_connections(job: Job) -> Iterator[Lost]:

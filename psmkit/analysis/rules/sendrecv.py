@@ -62,7 +62,7 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     queues = _Queues(job.scan.pairs)
     ended = {i.group for i in job.scan.instances if i.end is not None}
-    aborts = {e.ref for e in job.events("comm.end.abort")}
+    aborts = job.refs("comm.end.abort")
     destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
     left = _leavers(job, ended)
     applied = _circles(job, ended) + _wrong_peers(job, ended)

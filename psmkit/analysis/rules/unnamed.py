@@ -35,7 +35,7 @@ _BARE = f"{ASSUMED}number in brackets"
 def find(job: Job) -> list[Finding]:
     """One finding for each kind of warning without a process; the first one is the most probable cause."""
     kinds, entries = _kinds(job)
-    ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
+    ends = max(job.scan.events.first[job.rows(*_ENDS)].tolist(), default=-1)
     told = any(c.fatal for c in faults.cascades(job))
     out: list[Finding] = []
     merged = _merged(kinds, entries)
