@@ -12,7 +12,8 @@ from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import scanned
-from psmkit.model import CODES, Finding, Report, Verdict
+from psmkit.model import CODES, Finding, Report, Severity, Verdict
+from psmkit.model.wording import LAST_RESORT
 
 __all__ = ["analyse_job", "analyze"]
 
@@ -44,7 +45,7 @@ def analyse_job(job: Job) -> Report:
     findings: list[Finding] = []
     for rule in registry.registered():
         findings.extend(rule.find(job))
-    findings = marked(job, _ordered(job.quotes.filled(findings)))
+    findings = marked(job, _ordered(job.quotes.filled(_without_resorts(findings))))
     runs = verdict.judge(job, findings)
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
@@ -64,6 +65,14 @@ def analyse_job(job: Job) -> Report:
         causes=groups.group(findings, runs, functools.partial(blamed, job)),
         suspects=tuple(s for run in runs for s in run.suspects),
     )
+
+
+def _without_resorts(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings without the last resorts in runs with another error; lines of no run may be of any."""
+    explained = {f.run for f in findings if f.severity is Severity.ERROR and f.stage != LAST_RESORT}
+    return [
+        f for f in findings if f.stage != LAST_RESORT or not (explained if f.run is None else explained & {f.run, None})
+    ]
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:

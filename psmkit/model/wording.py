@@ -9,6 +9,7 @@ __all__ = [
     "ENDED",
     "ENDED_BY_LAUNCHER",
     "LACKS",
+    "LAST_RESORT",
     "RAISED",
     "counted",
     "plural",
@@ -27,6 +28,9 @@ ENDED = frozenset({"crashed", "died", "error", "killed", "lost"})
 
 #: The stage of a job whose launcher ended its workers before they were done.
 ENDED_BY_LAUNCHER = "ended by launcher"
+
+#: The stage of an error in words that psmkit does not know: it counts only where nothing else explains how a log ends.
+LAST_RESORT = "last words"
 
 #: The stage of ranks that were ended because of a failure or a wait that the log shows.
 CONSEQUENCE = "consequence"
@@ -51,6 +55,7 @@ _KINDS = frozenset(
             "net",
             "plan",
             ENDED_BY_LAUNCHER,
+            LAST_RESORT,
             RAISED,
         ),
         *(

@@ -87,7 +87,7 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("mpispawn exit", "[n2:mpispawn_1][child_handler] MPI process (rank: 3, pid: 4711) exited with status 1\n", "failed", [(3, "n2", 4711)]),
     # Slurm
     ("srun exit", "srun: error: n2: task 3: Exited with exit code 1\n", "failed", [(3, "n2", None)]),
-    ("srun killed", "srun: error: n2: tasks 2-7: Killed\n", "inconclusive", []),
+    ("srun killed", "srun: error: n2: tasks 2-7: Killed\n", "failed", []),
     ("srun oom", "srun: error: n2: task 3: Out Of Memory\n", "failed", [(3, "n2", None)]),
     ("srun tagged", "3: srun: error: n2: task 5: Segmentation fault (core dumped)\n", "failed", [(5, "n2", None)]),
     ("srun bus", "srun: error: n2: task 5: Bus error\n", "failed", [(5, "n2", None)]),

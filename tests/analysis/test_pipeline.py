@@ -70,7 +70,8 @@ def test_two_lines_about_collectives_that_psmkit_does_not_know_are_quoted_and_no
     log = tmp_path / "x.log"
     log.write_text("Cannot make the NCCL clique: it broke\nsee above\n")
     report = psmkit.analyze([log])
-    assert report.verdict == "inconclusive" and "'Cannot make the NCCL clique: it broke'" in report.reason
+    assert report.verdict == "failed" and "Cannot make the NCCL clique: it broke" in report.reason
+    assert report.confidence <= 0.4 and not report.culprits
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_na
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import process_of_tags, without_tag
+from psmkit.analysis.facts.tags import process_of_head, process_of_tags, without_tag
 from psmkit.logparse.types import Event
 
 __all__ = [
@@ -50,6 +50,7 @@ _BLOCK = (
 _ABOVE, _SAME = 10, 40
 #: mpirun prints the exit code of a process so many lines from its name.
 _BESIDE = 2
+_FIRST, _HEAD_LINES = "The first process to do so was", 4
 #: So much of the text of a C++ exception is shown.
 _LONGEST = 140
 # Ray's report of how a worker ended has few sentences, and then one that lists causes.
@@ -428,8 +429,11 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
         death.exited(fields.get("exitcode"))
         return death if death.signal is not None or death.code else None
     if name == "launch.mpi.nonzero":
-        codes = [e for e in job.events("launch.mpi.exitcode") if e.stream == event.stream]
-        if any(abs(e.ref.seq - event.ref.seq) <= _BESIDE for e in codes) or not _first_of_mpi(job, event, death):
+        near = [
+            e for e in _of_the_first(job) if e.stream == event.stream and abs(e.ref.seq - event.ref.seq) <= _HEAD_LINES
+        ]
+        coded = any(e.name == "launch.mpi.exitcode" for e in near)
+        if coded or not near or not _first_of_mpi(job, event, death):
             return None
         death.root, death.where = True, "its launcher names it as the first that ended with a non-zero status"
         return death
@@ -470,6 +474,13 @@ def _of_engine(job: Job, run: int | None, event: Event, death: Death) -> Death |
     else:
         death.pid, death.where = None, "its engine reports it"
     return death if death.signal is not None or death.code else None
+
+
+@once
+def _of_the_first(job: Job) -> list[Event]:
+    """The head of mpirun's or horovodrun's lines about the first process that failed, and its exit code."""
+    raised = [e for e in job.events("sys.python.exception") if _FIRST in str(e.fields.get("what", ""))]
+    return [*job.events("launch.mpi.first", "launch.mpi.exitcode"), *raised]
 
 
 def _first_of_mpi(job: Job, event: Event, death: Death) -> bool:
@@ -535,7 +546,8 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     else:
         return None
     if death.pid is None and not name.startswith("sys.shell."):
-        death.pid, death.host = process_of_tags(_line(job, event))
+        line = _line(job, event)
+        death.pid, death.host = process_of_tags(line) if event.tag else process_of_head(line)
     death.rank = outside.global_rank(job, event)
     return death
 
@@ -557,7 +569,7 @@ def _printed_above(job: Job, event: Event, said: str) -> int | None:
         if above.stream == event.stream and 0 < event.ref.seq - above.ref.seq <= _ABOVE:
             line = _line(job, above)
             if said[:_SAME] in line:
-                return process_of_tags(line)[0]
+                return process_of_head(line)[0]
     return None
 
 

@@ -134,10 +134,9 @@ def tagged_rank(job: Job, pid: int, host: str | None = None) -> int | None:
 
 
 def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
-    """The process in the tags of Ray or vLLM or in the heads before these lines, if all that name one name the same one."""
-    lines_ = {e.tag if pid_of_tag(e.tag) is not None else e.ref: e.ref for e in events}
-    every = {process_of_tags("".join(e.text for e in job.quotes.of(ref))) for ref in [*lines_.values()][:_MOST_LINES]}
-    found = {(pid, host) for pid, host in every if pid is not None}
+    """The process in the tags of Ray or vLLM before these lines, if all that have a tag name the same one."""
+    lines_ = {e.tag: e.ref for e in events if pid_of_tag(e.tag) is not None}
+    found = {process_of_tags("".join(e.text for e in job.quotes.of(ref))) for ref in lines_.values()}
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
 
 

@@ -16,11 +16,13 @@ from psmkit.logparse.types import Value
 __all__ = [
     "ACTOR",
     "BEFORE",
+    "HEADS",
     "INSIDE",
     "Form",
     "is_default_group",
     "local_rank_of_tag",
     "pid_of_tag",
+    "process_of_head",
     "process_of_tags",
     "rank_in_line",
     "rank_of_tag",
@@ -142,12 +144,18 @@ def _before(tag: str) -> Mapping[str, int]:
 
 
 def process_of_tags(text: str) -> tuple[int | None, str | None]:
-    """The process id and the host in the last tag of Ray or vLLM in a line, which stands next to the process's own words, or in the head of a library."""
+    """The process id and the host in the last tag of Ray or vLLM in a line: it stands next to the process's own words."""
     found = list(ACTOR.text.finditer(text))
-    if not found:
-        found = [m for form in HEADS if (m := form.text.search(text)) is not None][:1]
-    parts = found[-1].groupdict() if found else {}
-    return int(parts["pid"]) if parts else None, parts.get("host")
+    return (int(found[-1]["pid"]), found[-1]["host"]) if found else (None, None)
+
+
+def process_of_head(text: str) -> tuple[int | None, str | None]:
+    """The process id and the host in the tags of a line, or else in the head that a library gives to its lines."""
+    pid, host = process_of_tags(text)
+    if pid is None and (found := next((m for form in HEADS if (m := form.text.search(text)) is not None), None)):
+        parts = found.groupdict()
+        return int(parts["pid"]), parts.get("host")
+    return pid, host
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import rank_in_line, without_tag
+from psmkit.analysis.facts.tags import process_of_head, process_of_tags, rank_in_line, without_tag
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 
@@ -43,6 +43,7 @@ _ADDRESS = re.compile(
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
 #: So many lines of a box are read.
 _BOX = 16
+_TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
 _CONNECTS = re.compile(
     r"connect|bind|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
     re.IGNORECASE,
@@ -81,7 +82,12 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     few processes that the lines name.
     """
     texts = ["".join(_text(job, e)) for e in events[:_MOST]]
-    process = outside.tagged_process(job, events[:1]) or outside.tagged_process(job, events[:_MOST])
+    heads = [Named(host=host, pid=pid) for pid, host in map(process_of_head, texts) if pid is not None]
+    process = (
+        heads[:1]
+        if len(set(heads)) == 1 or heads[:1] == [Named(host=h, pid=p) for p, h in [process_of_head(texts[0])]]
+        else []
+    )
     for near in (texts[:1], texts):
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)}
         if len(hosts) == 1:
@@ -100,7 +106,8 @@ def stated_below(job: Job, event: Event) -> tuple[int | None, int | None]:
     """The rank and the process id that the next lines of an error with several lines state, as in ``(PID:4711, RankID:3)``."""
     ref, text = lines.below(job, event.ref), ""
     for _ in range(_PARTS):
-        text += "".join(e.text for e in job.quotes.of(ref)) + "\n" if ref is not None else ""
+        line = "".join(e.text for e in job.quotes.of(ref)) if ref is not None else ""
+        text += "" if process_of_tags(line)[0] is not None else f"{line}\n"  # a tag is that of another line
         ref = lines.below(job, ref) if ref is not None else None
     ranks, pids = set(_KEYED.findall(text)), set(_PID.findall(text))
     return int(ranks.pop()) if len(ranks) == 1 else None, int(pids.pop()) if len(pids) == 1 else None
@@ -143,9 +150,30 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
     """The lines by run and file."""
     out: dict[int | None, dict[int, list[Event]]] = {}
     for event in job.events(*_ERRORS, _FAILED):
-        if event.proc < 0:
+        if event.proc < 0 and (not event.name.startswith("sys.python.") or _opens(job, event)):
             out.setdefault(job.run_of_event(event), {}).setdefault(event.ref.file, []).append(event)
     return out
+
+
+def _goes_on(job: Job, last: Event) -> bool:
+    """Whether a line below the last error shows work or a start, in common words."""
+    ref = lines.below(job, last.last or last.ref)
+    for _ in range(_NEAR):
+        if ref is None:
+            return False
+        text = "".join(e.text for e in job.quotes.of(ref))
+        if lines.catalogue(job).phrase("a program goes on", text) is not None:
+            return True
+        ref = lines.below(job, ref)
+    return False
+
+
+def _opens(job: Job, event: Event) -> bool:
+    """Whether the line begins with the exception, behind tags and times: a text about one proves nothing."""
+    line = "".join(e.text for e in job.quotes.of(event.ref))
+    found = _TYPE.search(line)
+    head = line[: found.start()].rstrip() if found is not None else "a"
+    return not head or not head[-1].isalpha()
 
 
 def _last(job: Job, run: int | None, events: Sequence[Event]) -> Iterator[Event]:
@@ -157,6 +185,8 @@ def _last(job: Job, run: int | None, events: Sequence[Event]) -> Iterator[Event]
             break
         end = event.ref.line
         near.append(event)
+    if near and _goes_on(job, near[0]):
+        return iter(())
     near = [
         e
         for e in reversed(near)

@@ -181,7 +181,7 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
         wraps = [_weak(job, run, entries[name], events) for name, events in kinds]
         # the one that names a process, else the first one
         found = [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or wraps[:1]
-    return found or _program(job, run) or _cut(job, run) or _unknown(job, run) or _waits(job, run)
+    return found or _program(job, run) or _cut(job, run) or _waits(job, run)
 
 
 def _threw_before(job: Job, run: int | None, wait: Event) -> bool:
@@ -330,38 +330,6 @@ def _program(job: Job, run: int | None) -> list[Finding]:
             next_step="Read the lines of the same rank around this one, and give the output of all ranks.",
             refs=[e.ref for e in events[:4]],
             ranks=sorted({r for e in events if (r := outside.global_rank(job, e)) is not None}),
-            stage="error",
-        )
-    ]
-
-
-def _unknown(job: Job, run: int | None) -> list[Finding]:
-    """The errors in unknown words with which the log ends: the first of them, one that names its level before one that only speaks of a failure."""
-    found = unknown.at_the_end(job, run)
-    first = next((e for e in found if e.name != "other.failed"), found[0] if found else None)
-    if first is None:
-        return []
-    after = [first, *(e for e in found if e is not first)]
-    rank = unknown.rank_of(job, after)
-    named = [] if rank is not None else unknown.named(job, after)
-    pid = next((n.pid for n in named if n.pid is not None), None)
-    who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
-    return [
-        new_finding(
-            job,
-            "PSM401",
-            run=run,
-            title=f"{who} printed an error near the end of the log: {unknown.words(job, first)}"
-            if first.name != "other.failed"
-            else f"near its end the log tells of a failure: {unknown.words(job, first)}",
-            severity=Severity.ERROR,
-            confidence=0.5 if first.name != "other.failed" else 0.4,
-            explanation="psmkit does not know this text. It is quoted because nothing known explains the end of the log, and no line below it shows that the program went on.",
-            next_step="Read this line and the lines around it.",
-            refs=[e.ref for e in after[:4]],
-            ranks=[rank] if rank is not None else [],
-            culprits=[rank] if rank is not None else [],
-            named=named,
             stage="error",
         )
     ]

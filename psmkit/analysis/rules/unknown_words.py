@@ -1,0 +1,52 @@
+"""Errors in words that the catalogue does not know, with which a log ends. They count only in a run without any other error."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts import endings, program
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference import unknown
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.model import Finding, Severity
+from psmkit.model.wording import LAST_RESORT
+
+__all__ = ["find"]
+
+
+@rule(order=900)
+def find(job: Job) -> list[Finding]:
+    """PSM401 for the first error in unknown words at the end of each run; one that names its level before one that only speaks of a failure."""
+    return [f for run in endings.runs(job) if (f := _finding(job, run)) is not None]
+
+
+def _finding(job: Job, run: int | None) -> Finding | None:
+    found = unknown.at_the_end(job, run)
+    if not found or endings.done(job, run) or (run is not None and program.ends(job, run)):
+        return None
+    strong = next((e for e in found if e.name != "other.failed"), None)
+    first = strong or found[0]
+    after = [first, *(e for e in found if e is not first)]
+    rank = unknown.rank_of(job, after)
+    named = [] if rank is not None else unknown.named(job, after)
+    pid = next((n.pid for n in named if n.pid is not None), None)
+    who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
+    words = unknown.words(job, first)
+    return new_finding(
+        job,
+        "PSM401",
+        run=run,
+        title=f"{who} printed an error near the end of the log: {words}"
+        if strong
+        else f"near its end the log tells of a failure: {words}",
+        severity=Severity.ERROR,
+        confidence=0.5 if strong else 0.4,
+        explanation="psmkit does not know this text. It is quoted because nothing known explains the end of the log, and no line below it shows that "
+        "the program went on.",
+        next_step="Read this line and the lines around it.",
+        refs=[e.ref for e in after[:4]],
+        ranks=[rank] if rank is not None else [],
+        culprits=[rank] if rank is not None else [],
+        named=named,
+        stage=LAST_RESORT,
+    )
