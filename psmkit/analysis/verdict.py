@@ -468,7 +468,9 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
         return told
     known = lines.catalogue(job).by_name
     bad = [name for name in job.names if name in known and known[name].severity in ("error", "warning")]
-    bad = [name for name in bad if name != "sys.python.traceback" and not name.startswith("other.")]  # the line below it says what happened
+    bad = [
+        name for name in bad if name != "sys.python.traceback" and not name.startswith("other.")
+    ]  # the line below it says what happened
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
     first = next((e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e)), None)
     return lines.without_escapes(faults.body(job, first)) if first is not None else None
@@ -536,7 +538,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
 def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     """The worst verdict, with its reason and confidence."""
     totals = job.scan.totals
-    known = totals.matched or totals.unmatched or getattr(job.scan, "foreign", ())
+    known = totals.matched or totals.unmatched or getattr(job.scan, "foreign", None)
     if not known and all(run.verdict is Verdict.INCONCLUSIVE for run in runs):
         lines_ = counted(totals.other or totals.lines, "line")  # without the empty ones
         told = lines.of_an_error(job)

@@ -8,12 +8,20 @@ from collections.abc import Iterable
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, process_of_tags, rank_in_line, rank_of_tag
+from psmkit.analysis.facts.tags import (
+    is_default_group,
+    pid_of_tag,
+    process_of_head,
+    process_of_tags,
+    rank_in_line,
+    rank_of_tag,
+)
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
 
 __all__ = [
     "global_rank",
+    "headed_process",
     "printing_ranks",
     "proc_of_event",
     "proc_of_pid",
@@ -137,6 +145,13 @@ def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
     """The process in the tags of Ray or vLLM before these lines, if all that have a tag name the same one."""
     lines_ = {e.tag: e.ref for e in events if pid_of_tag(e.tag) is not None}
     found = {process_of_tags("".join(e.text for e in job.quotes.of(ref))) for ref in lines_.values()}
+    return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
+
+
+def headed_process(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The process in the heads that a library gives to these lines, if all that have one name the same one."""
+    lines_ = ("".join(e.text for e in job.quotes.of(event.ref)) for event in events)
+    found = {(pid, host) for pid, host in map(process_of_head, lines_) if pid is not None}
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import process_of_head, process_of_tags, rank_in_line, without_tag
+from psmkit.analysis.facts.tags import process_of_tags, rank_in_line, without_tag
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 
@@ -82,12 +82,7 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     few processes that the lines name.
     """
     texts = ["".join(_text(job, e)) for e in events[:_MOST]]
-    heads = [Named(host=host, pid=pid) for pid, host in map(process_of_head, texts) if pid is not None]
-    process = (
-        heads[:1]
-        if len(set(heads)) == 1 or heads[:1] == [Named(host=h, pid=p) for p, h in [process_of_head(texts[0])]]
-        else []
-    )
+    process = outside.headed_process(job, events[:1]) or outside.headed_process(job, events[:_MOST])
     for near in (texts[:1], texts):
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)}
         if len(hosts) == 1:

@@ -111,7 +111,9 @@ def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     """The process that a tag of these lines names, or else the only replica of XLA in them."""
     replicas = {r for e in events if isinstance(r := e.fields.get("replica"), int)}
     only = [Named(r, basis=f"{ASSUMED}replica of XLA") for r in replicas] if len(replicas) == 1 else []
-    return outside.tagged_process(job, events) or thrower(job, run, events) or only
+    return (
+        outside.tagged_process(job, events) or thrower(job, run, events) or only or outside.headed_process(job, events)
+    )
 
 
 def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:

@@ -1,0 +1,128 @@
+"""Errors in words that the catalogue does not know: they are quoted, and decide only where nothing else explains the end of a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.texts import analyzed
+
+START = "starting 4 workers\nfrobnicator 1.4 up\n"
+
+
+def who(log: str, tmp_path: Path) -> tuple[str, list[tuple[int | None, str | None, int | None]]]:
+    report = analyzed(tmp_path, START + log)
+    return str(report.verdict), [(c.rank, c.host, c.pid) for c in report.culprits]
+
+
+# log, rank, host, pid
+NAMED = {
+    "a tag": ("[rank3]: ERROR frobnicator: queue 4 overran\n", 3, None, None),
+    "before the error": ("10:00:01 | rank 3 | ERROR frobnicator: queue 4 overran\n", 3, None, None),
+    "a field": ("ERROR frobnicator: queue overran, rank:3, size:8\n", 3, None, None),
+    "a line below": (
+        "[ERROR] frobnicator: queue overran\n[ERROR] (PID:4711, Device:3, RankID:3) call failed\n",
+        3,
+        None,
+        None,
+    ),
+    "glog": ("E0301 10:00:01.123456 4711 ring.cc:88] queue 4 overran\n", None, None, 4711),
+    "Open MPI": ("[node7:4711] frob: ERROR queue 4 overran\n", None, "node7", 4711),
+    "oneCCL": ("2026:03:01-10:00:01:(4711) |CCL_ERROR| ring.cpp:88 start: queue 4 overran\n", None, None, 4711),
+    "Neuron": ("2026-Mar-01 10:00:01.0318 4711:4720 ERROR  ENC:queue 4 overran\n", None, None, 4711),
+    "an address": ("frobnicator: error: cannot connect to 10.0.0.7:4000\n", None, "10.0.0.7", None),
+    "a host": ("ssh: Could not resolve hostname node7: Name or service not known\n", None, "node7", None),
+    "a box": ("ERROR a component was not found.\n\nHost:      node7\nFramework: frob\n", None, "node7", None),
+    "a peer": ("frobnicator: Fatal error: lost rank 2\n", 2, None, None),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_unknown_error_at_the_end_names_who_its_lines_name(name: str, tmp_path: Path) -> None:
+    log, *expected = NAMED[name]
+    assert who(log, tmp_path) == ("failed", [tuple(expected)])
+
+
+def test_its_words_are_quoted_and_the_report_is_not_sure(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + "10:00:01 ERROR frobnicator: queue 4 overran\n")
+    assert "frobnicator: queue 4 overran" in report.reason and report.confidence <= 0.5
+    assert report.findings[0].evidence[0].line == 3
+
+
+def test_words_of_a_failure_count_at_the_end_only(tmp_path: Path) -> None:
+    failed = "frobnicator: failed to attach the queue\n"
+    assert who(failed, tmp_path)[0] == "failed"
+    assert who(failed + "still here\n" * 10, tmp_path)[0] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "10:00:01 WARNING frobnicator: failed to attach the queue\n",
+        "10:00:01 INFO frobnicator: 0 errors\n",
+        "E0301 10:00:01.123456 4711 ring.cc:88] queue 4 overran\nepoch 3 | loss 2.31\n",
+        "ERROR frobnicator: queue 4 overran\n" + "at work\n" * 40,
+        "[rank1]: see ValueError: bad shard\n",
+    ],
+    ids=["a warning", "an information", "steps follow", "many lines follow", "a text about an exception"],
+)
+def test_an_error_that_did_not_end_the_work_decides_nothing(log: str, tmp_path: Path) -> None:
+    assert who(log, tmp_path) == ("inconclusive", [])
+
+
+def test_a_known_error_is_never_overruled(tmp_path: Path) -> None:
+    known = (
+        "[node1:9] *** An error occurred in MPI_Send\nMPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n"
+    )
+    report = analyzed(tmp_path, f"[rank3]: ERROR frobnicator: queue 4 overran\n{known}")
+    assert [c.rank for c in report.culprits] == [2]
+    assert not any("frobnicator" in f.title for f in report.findings)
+
+
+def test_an_exception_of_an_unknown_type_ends_its_rank(tmp_path: Path) -> None:
+    stack = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nfrob.api.QueueError\n'
+    report = analyzed(tmp_path, "".join(f"[rank2]: {line}\n" for line in stack.splitlines()))
+    assert report.verdict == "failed" and [c.rank for c in report.culprits] == [2]
+
+
+def test_the_code_of_a_stack_is_no_error(tmp_path: Path) -> None:
+    log = '  File "a.py", line 3, in run\n    logger.error(f"{x} failed to start")\n  File "b.py", line 3, in go\n    raise FrobError("cannot go")\n'
+    assert not any(f.stage == "last words" for f in analyzed(tmp_path, START + log).findings)
+
+
+def test_the_first_line_of_a_text_that_nothing_completes_is_a_line_like_others(tmp_path: Path) -> None:
+    # it ends within a pattern of the catalogue
+    assert who("10:00:01 ERROR queue 4 overran, MPI_ABORT was invoked on rank\n", tmp_path)[0] == "failed"
+
+
+def test_a_log_with_stacks_between_its_lines_is_read_as_a_log(tmp_path: Path) -> None:
+    stack = 'Thread 71 (idle): "MainThread"\n    wait (threading.py:302)\n'
+    log = f"[2026-03-01 10:00:00] starting\n{stack}[2026-03-01 10:00:05 TP1] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n"
+    report = analyzed(tmp_path, log)
+    assert report.verdict == "hung" and report.coverage.lines == 4
+
+
+def test_mpirun_names_the_first_that_failed_although_its_exit_code_is_cut_off(tmp_path: Path) -> None:
+    log = "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so was:\n\n  Process name: [[13834,1],3]\n"
+    report = analyzed(tmp_path, log)
+    assert report.verdict == "failed" and [c.rank for c in report.culprits] == [3]
+
+
+def test_an_exception_with_the_process_on_its_next_lines_names_it(tmp_path: Path) -> None:
+    log = 'Traceback (most recent call last):\n  File "a.py", line 3, in run\nRuntimeError: [ERROR] call failed in:\n[ERROR] 2026-03-01 (PID:4711, Device:3, RankID:3) ERR02200 failed.\n'
+    assert [(c.rank, c.pid) for c in analyzed(tmp_path, log).culprits] == [(3, 4711)]
+
+
+def test_ray_names_the_task_whose_exception_stands_above_its_report(tmp_path: Path) -> None:
+    log = (
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2615, unhandled system error, NCCL version 2.24.3\n"
+        "(main pid=41) Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): ray::Worker.init() (pid=912, ip=10.0.0.7, actor_id=1, repr=x)\n"
+    )
+    assert [(c.host, c.pid) for c in analyzed(tmp_path, log).culprits] == [("10.0.0.7", 912)]
+
+
+def test_processes_that_srun_could_not_start_are_no_dead_ranks(tmp_path: Path) -> None:
+    log = "srun: error: Task launch for StepId=141.0 failed on node c2: Socket timed out on send/recv operation\n"
+    report = analyzed(tmp_path, log)
+    assert "could not start the tasks on c2" in report.reason and [c.host for c in report.culprits] == ["c2"]
