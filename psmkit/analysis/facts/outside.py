@@ -150,8 +150,12 @@ def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
 
 def headed_process(job: Job, events: Iterable[Event]) -> list[Named]:
     """The process in the heads that a library gives to these lines, if all that have one name the same one."""
-    lines_ = ("".join(e.text for e in job.quotes.of(event.ref)) for event in events)
-    found = {(pid, host) for pid, host in map(process_of_head, lines_) if pid is not None}
+    found: set[tuple[int, str | None]] = set()
+    for event in events:
+        pid, host = process_of_head("".join(e.text for e in job.quotes.of(event.ref)))
+        tagged = pid_of_tag(event.tag)
+        if pid is not None:
+            found.add((pid, host) if tagged in (None, pid) else (tagged or pid, None))
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
 
 

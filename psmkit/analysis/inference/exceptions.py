@@ -18,6 +18,7 @@ from psmkit.model.wording import without_bars
 
 __all__ = [
     "Raised",
+    "about_others",
     "called_in",
     "headless",
     "innermost",
@@ -64,6 +65,7 @@ _WRAPPERS = frozenset(
     "__init__ __new__ __call__ __enter__ __exit__ wrapper wrapped _wrapper inner _inner _fn decorate_context _call_impl _wrapped_call_impl "
     "auto_init_wrapper run_method <module> <lambda>".split()
 )
+_PATH = re.compile(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
 # What stands before the name of a call in a line of Python.
 _BEFORE_CALL = re.compile(r"[^\w.]+")
 # The last line of a traceback: the type of the exception, perhaps with a message.
@@ -136,7 +138,7 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
         if head is None:
             continue
         text = _text(job, event)
-        if faults.phrase(job, "the others are named", text) or _of_parent(job, run, text):
+        if about_others(job, text) or _of_parent(job, run, text):
             continue
         # Ray's driver repeats the traceback of a worker below its pid
         task = _before(tasks, event)
@@ -161,6 +163,11 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
             rank = outside.global_rank(job, event)
             out.setdefault(rank, Raised(rank, event, text))
     return out
+
+
+def about_others(job: Job, text: str) -> bool:
+    """Whether the text of an exception speaks of other ranks. The path of a source file does not."""
+    return faults.phrase(job, "the others are named", _PATH.sub("", text)) is not None
 
 
 def _of_parent(job: Job, run: int | None, text: str) -> bool:

@@ -32,6 +32,8 @@ _RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
 _MOST, _FEW, _PARTS = 64, 2, 3
+#: Lines whose errors begin alike are one error of several processes.
+_SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
 _NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s]+\s*)*")
@@ -82,7 +84,12 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     few processes that the lines name.
     """
     texts = ["".join(_text(job, e)) for e in events[:_MOST]]
-    process = outside.headed_process(job, events[:1]) or outside.headed_process(job, events[:_MOST])
+    alike = [
+        e for e in events[:_MOST] if str(e.fields.get("what"))[:_SAME] == str(events[0].fields.get("what"))[:_SAME]
+    ]
+    process = outside.headed_process(job, alike) or (
+        [] if len(alike) > 1 else outside.headed_process(job, events[:_MOST])
+    )
     for near in (texts[:1], texts):
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)}
         if len(hosts) == 1:
@@ -92,9 +99,11 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     if process or len(there) == 1:
         return process or [Named(host=there[0])]
     if pids := dict.fromkeys(int(n) for t in texts for n in _PID.findall(t)):
-        return [Named(pid=pid) for pid in pids] if len(pids) <= _FEW else []
+        return [Named(pid=pid, basis=_BASIS) for pid in pids] if len(pids) <= _FEW else []
     ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(t))
-    return [Named(rank, basis=_BASIS) for rank in ranks] if len(ranks) <= _FEW else []
+    either = any(map(_CONNECTS.search, texts))
+    named_ = [Named(rank, basis=_BASIS, either=either, peer_unnamed=either and len(ranks) == 1) for rank in ranks]
+    return named_ if len(named_) <= _FEW else []
 
 
 def stated_below(job: Job, event: Event) -> tuple[int | None, int | None]:

@@ -380,12 +380,12 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         job,
         "PSM408",
         run=run,
-        title=f"{who} ended {why}: a consequence, not the cause",
+        title=f"{who} ended {why}" + (": a consequence, not the cause" if given_up else ""),
         severity=Severity.WARNING,
         confidence=0.85,
         explanation="A process aborts itself after such a line, and launchers end the ranks that are left."
         if given_up
-        else "The lines before this one show a failure or a wait. A launcher, a scheduler or a person ended the job after it.",
+        else "A launcher, a scheduler or a person ended the job.",
         next_step="Find out what the ranks waited for before this."
         if not given_up
         else _unjoined(given_up)

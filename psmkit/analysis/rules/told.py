@@ -16,6 +16,7 @@ from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
+    about_others,
     named_by_engine,
     of_nobody,
     raised,
@@ -262,8 +263,8 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     if not items:
         return []
     # an exception about others only passes on what another process did
-    items = [i for i in items if not faults.phrase(job, "the others are named", i.text)] or items
-    passed_on = faults.phrase(job, "the others are named", items[0].text) is not None
+    items = [i for i in items if not about_others(job, i.text)] or items
+    passed_on = about_others(job, items[0].text)
     ranks = sorted({i.rank for i in items if i.rank is not None})
     own = len(ranks) == 1 and not passed_on
     process = [] if ranks or passed_on else thrower(job, run, [i.event for i in items])

@@ -440,12 +440,15 @@ def _store(job: Job, event: Event) -> Finding:
     run = job.run_of_event(event)
     came, total, address = (event.fields.get(name) for name in ("joined", "total", "address"))
     source = event.fields.get("from_rank")
+    step = _at_store(address)
     if isinstance(came, int) and isinstance(total, int):
-        title = f"{total - came} of {total} processes never reached torch's store"
+        title, step = _at_barrier(came, total)
     elif isinstance(source, int):
         title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
     elif (address := event.fields.get("address")) is not None:
         title = f"a process could not connect to torch's store at {address}"
+    elif isinstance(rank := event.fields.get("rank"), int):
+        title, step = f"rank {rank} waited in vain in the barrier of torch's store: not all ranks came to it", _LATE
     else:
         title = "a process waited in vain for torch's store"
     # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
@@ -466,7 +469,7 @@ def _store(job: Job, event: Event) -> Finding:
         title=title,
         confidence=0.75,
         explanation=None if ranks else _STORE,
-        next_step=None if ranks else _at_store(address),
+        next_step=None if ranks else step,
         refs=[event.ref],
         ranks=ranks,
         procs=_procs(job, run, ranks),
@@ -474,6 +477,23 @@ def _store(job: Job, event: Event) -> Finding:
         stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
         named=ends,
     )
+
+
+#: What to do about ranks that did not come to a barrier.
+_LATE = "Find the ranks that did not come: read the last lines of each, see whether their hosts started them, and compare the number of processes with the world size."
+_SHARED = "Give this job a store of its own: end the processes of earlier starts, and use another --rdzv_id, MASTER_PORT or file for each job."
+
+
+def _at_barrier(came: int, total: int) -> tuple[str, str]:
+    """What a barrier of torch's store shows that counts the processes that came, and what to do."""
+    if came > total:
+        return (
+            f"{came} processes were counted in a barrier of torch's store for {total}: its counter has those of another start or job, too",
+            _SHARED,
+        )
+    if came == total:
+        return f"all {total} processes came to the barrier of torch's store, and one timed out in it", _LATE
+    return f"{total - came} of {total} processes never came to the barrier of torch's store", _LATE
 
 
 def _host(address: object) -> str:
