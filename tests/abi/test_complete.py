@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from psmkit.plugins.abi import tables
 from tests.abi.layouts import FACTS
 
 Facts = dict[str, Any]
 FOLDER = FACTS.parents[2] / "csrc" / "abi"
 WHOLE: Facts = json.loads(FACTS.read_text("utf-8"))
-# The newest version, and those whose types are its descriptors and arguments.
-NEWEST = max(map(int, WHOLE["tables"]["profiler"]))
+# The types that are the newest version's descriptors and arguments, and the version that brought its descriptors.
 DESCRIPTOR, ARGUMENTS = (
     max(
         (name for name in WHOLE["structs"] if name.startswith(f"ncclProfiler{what}_v")),
@@ -27,7 +27,7 @@ DESCRIPTOR, ARGUMENTS = (
     )
     for what in ("EventDescr", "EventStateArgs")
 )
-SINCE = next(name for name, some in reversed(WHOLE["lookups"].items()) if f"ncclProfiler_v{NEWEST}" in some)
+NEW = next(table for table in tables() if f"_v{table.version}_t" in DESCRIPTOR and table.kind == "profiler")
 BITS, STATES = "(unnamed) profiler event type bits", "ncclProfilerEventState_t"
 
 
@@ -49,7 +49,7 @@ def problems(generate: ModuleType) -> Callable[[Facts], list[str]]:
 def made_up(facts: Facts) -> Facts:
     """A kind below KernelCh, and a state of it."""
     for enum, name, value in ((BITS, "ncclProfileLap", 1 << 20), (STATES, "ncclProfilerLapStop", 40)):
-        facts["enums"][enum].append([SINCE, None, {**facts["enums"][enum][-1][2], name: value}])
+        facts["enums"][enum].append([NEW.first, None, {**facts["enums"][enum][-1][2], name: value}])
     descriptor = facts["structs"][DESCRIPTOR]["members"]
     (union,) = (at for at, row in enumerate(descriptor) if row[3] == "union")
     offset = descriptor[union][1]
@@ -121,15 +121,15 @@ WRONG: tuple[tuple[Callable[[Facts], Any], str], ...] = (
     (lambda f: f["lookups"]["2.32.3"].append("?"), 'lookups.2.32.3: "?" is left; the row is a guess: correct it'),
     (lambda f: f["lookups"]["2.32.3"].append("ncclProfiler_v70"), "lookups.2.32.3: ncclProfiler_v70 is no symbol of tables; correct the name"),
     (lambda f: f["lookups"].update(newest=[]), "lookups.newest: not a release; write a number such as"),
-    (lambda f: f["lookups"]["2.31.2"].remove("ncclProfiler_v6"), "lookups.2.31.2: no ncclProfiler_v6, which 2.29.2 and 2.32.3 look for; write it there"),
+    (lambda f: f["lookups"]["2.31.2"].remove("ncclProfiler_v6"), "lookups.2.31.2: no ncclProfiler_v6, which 2.29.2 and "),
     (lambda f: f["structs"]["ncclProfiler_v7_t"].update(headers=["2.99.1", "2.99.1"]), "structs.ncclProfiler_v7_t.headers: lookups has no 2.99.1; write there"),
     (lambda f: f["tables"]["tuner"]["6"].update(coming=True), 'tables.tuner.6: "coming", but lookups.2.30.3 has ncclTunerPlugin_v6; take one of them out'),
-    (lambda f: f["tables"]["tuner"]["7"].pop("coming"), 'tables.tuner.7: no release of lookups has ncclTunerPlugin_v7; write it there, or "coming": true here'),
+    (lambda f: f["tables"]["tuner"].update({"99": {"symbol": "ncclTunerPlugin_v99", "struct": "ncclTuner_v7_t"}}), 'tables.tuner.99: no release of lookups has ncclTunerPlugin_v99; write it there, or "coming": true here'),
     (lambda f: f["optional"]["net"].update(isends=""), "optional.net.isends: no net table has it; write one of name, init"),
     (lambda f: f["meanings"]["net"].update(isends=[5]), "meanings.net.isends: no net table has it; write one of name, init"),
     (lambda f: f["enums"][BITS][-1][2].update(ncclProfileLap=1), f'enums, "{BITS}": ncclProfileGroup and ncclProfileLap are both 1; write the number'),
     (lambda f: f["enums"][STATES][-1][2].update(ncclProfilerLapStop=0), "are both 0; write the number that NCCL has for each"),
-    (lambda f: f["enums"][BITS][-3][2].update(ncclProfileLap=1 << 20), "ncclProfileLap is there from v6 on, and lap in the descriptor from v7 on; write a new row"),
+    (lambda f: f["enums"][BITS][0][2].update(ncclProfileLap=1 << 20), f"ncclProfileLap is there from v1 on, and lap in the descriptor from v{NEW.version} on; write a new row"),
     (lambda f: lap(f).update(with_childs=True), "profiler_kinds.Lap.with_childs: the key has no meaning; write one of member, asked"),
     (lambda f: lap(f).update(default="false"), "profiler_kinds.Lap.default: 'false' is not of its form; write true or false"),
     (lambda f: f["profiler_states"]["LapStop"].update(place="1"), "profiler_states.LapStop.place: '1' is not of its form; write a number, without quotation marks"),
