@@ -6,15 +6,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from layout import Facts, known_versions, members, newest, parents_of, record
+from layout import Facts, known_versions, looked_for, members, newest, number, parents_of, record
 from rows import BITS, FIELD_TYPES, STATES, short
+from versions import first_with
 
 _PARTS = ("FIELDS", "ARGS")
+# Words that NCCL gave as a number in v1: the checker has their names.
+_NUMBERED = ("func", "datatype", "algo", "proto")
+# Types of a field with less room than 8 bytes. A flag says whether a number is 0: that needs none.
+_ROOM = {"int": 4, "byte": 1}
 
 
 def problems(facts: Facts) -> list[str]:
     """All that must be mended before headers can be written. Later checks need what the earlier ones found to be there."""
-    for some in (_unfilled, _types, _names, _shapes, _kinds, _states, _descriptors, _kept):
+    for some in (_unfilled, _types, _releases, _slots, _names, _shapes, _kinds, _states, _descriptors, _kept, _since):
         if found := list(dict.fromkeys(some(facts))):
             return found
     return []
@@ -32,7 +37,10 @@ def _unfilled(facts: Any, at: str = "") -> Iterator[str]:
             "source": "repository, file and commit of the declaration",
             "note": "your own words; they become the comment in the header",
         }
-        yield f'{at}: "?" is left; write {meant.get(at.rpartition(".")[2], "what it stands for")}'
+        if at.startswith("lookups."):
+            yield f'{at}: "?" is left; the row is a guess: correct it to what the release looks for, and take the "?" out'
+        else:
+            yield f'{at}: "?" is left; write {meant.get(at.rpartition(".")[2], "what it stands for")}'
 
 
 def _types(facts: Facts) -> Iterator[str]:
@@ -55,14 +63,68 @@ def _types(facts: Facts) -> Iterator[str]:
         if kind not in facts["optional"]:
             yield f"optional: no {kind}; write its slots that may be NULL, or {{}}"
         for version, entry in entries.items():
-            if missing := {"symbol", "struct", "releases", "dropped"} - set(entry):
+            if missing := {"symbol", "struct"} - set(entry):
                 yield f"tables.{kind}.{version}: no {', '.join(sorted(missing))}; write it as in the version before"
+            elif unknown_keys := sorted(set(entry) - {"symbol", "struct", "coming"}):
+                yield f"tables.{kind}.{version}: {', '.join(unknown_keys)} has no meaning; write symbol, struct, coming only"
+            elif not entry["symbol"].endswith(f"_v{version}"):
+                yield f"tables.{kind}.{version}: {entry['symbol']} is of another version; write its own symbol"
             elif entry["struct"] and entry["struct"] not in facts["structs"]:
                 yield f"tables.{kind}.{version}: {entry['struct']} is no type of structs; {write}"
 
 
+def _releases(facts: Facts) -> Iterator[str]:
+    """`lookups` alone says which release looks for which table."""
+    some = sorted((name for name in facts["lookups"] if re.fullmatch(r"\d+\.\d+\.\d+", name)), key=number)
+    known = {entry["symbol"] for entries in facts["tables"].values() for entry in entries.values()}
+    for release, symbols in facts["lookups"].items():
+        if release not in some:
+            yield f"lookups.{release}: not a release; write a number such as 2.32.3"
+        for symbol in sorted(set(symbols) - known):
+            yield f"lookups.{release}: {symbol} is no symbol of tables; correct the name, or write the table's entry"
+    if len(some) != len(facts["lookups"]):
+        return
+    for name, struct in facts["structs"].items():
+        for release in struct["headers"]:
+            if release is not None and release not in some:
+                yield f"structs.{name}.headers: lookups has no {release}; write there which symbols it looks for, or correct it"
+    for kind, entries in facts["tables"].items():
+        last = max(
+            (int(version) for version, entry in entries.items() if looked_for(facts, entry["symbol"])), default=0
+        )
+        for version, entry in entries.items():
+            at, symbol, coming = f"tables.{kind}.{version}", entry["symbol"], entry.get("coming", False)
+            found = looked_for(facts, symbol)
+            if coming and found:
+                yield f'{at}: "coming", but lookups.{found[0]} has {symbol}; take one of them out'
+            elif not coming and not found and int(version) > last:
+                yield f'{at}: no release of lookups has {symbol}; write it there, or "coming": true here'
+            between = some[some.index(found[0]) : some.index(found[-1])] if found else []
+            for release in (one for one in between if one not in found):
+                yield f"lookups.{release}: no {symbol}, which {found[0]} and {found[-1]} look for; write it there"
+
+
+def _slots(facts: Facts) -> Iterator[str]:
+    """What is said of slots is said of some that a table has."""
+    for part in ("optional", "meanings"):
+        for kind, slots in facts[part].items():
+            if kind not in facts["tables"]:
+                yield f"{part}.{kind}: no kind of tables; write one of {', '.join(facts['tables'])}"
+                continue
+            structs = [entry["struct"] for entry in facts["tables"][kind].values() if entry["struct"]]
+            there = list(dict.fromkeys(row[0] for struct in structs for row in facts["structs"][struct]["members"]))
+            for slot in slots:
+                if slot not in there:
+                    yield f"{part}.{kind}.{slot}: no {kind} table has it; write one of {', '.join(there)}"
+
+
 def _names(facts: Facts) -> Iterator[str]:
     """Kinds and states are those of NCCL's enums."""
+    for enum in (BITS, STATES):
+        taken: dict[int, str] = {}
+        for name, value in newest(facts["enums"][enum]).items():
+            if name != taken.setdefault(value, name):
+                yield f'enums, "{enum}": {taken[value]} and {name} are both {value}; write the number that NCCL has for each'
     bits = {name.removeprefix("ncclProfile") for name in newest(facts["enums"][BITS])}
     kinds = set(facts["profiler_kinds"])
     for name in sorted(bits - kinds):
@@ -82,14 +144,43 @@ def _names(facts: Facts) -> Iterator[str]:
                 yield f"profiler_{part.lower()}.{name}: {said}; write one of {', '.join(types)}"
 
 
+_FORMS: dict[str, dict[str, type]] = {
+    "profiler_kinds": {
+        "member": str,
+        "asked": list,
+        "parents": dict,
+        "fields": dict,
+        "args": dict,
+        "keeps": dict,
+        "row": str,
+        "about": str,
+        "with_children": bool,
+        "default": bool,
+    },
+    "profiler_states": {"kind": str, "place": int, "side": int, "last": int},
+    "profiler_fields": {"type": str, "key": str, "kept": str},
+    "profiler_args": {"type": str, "key": str},
+}
+_WRITTEN = {
+    list: "a list, such as []",
+    dict: "an object, such as {}",
+    str: 'a text in ""',
+    bool: "true or false",
+    int: "a number, without quotation marks",
+}
+
+
 def _shapes(facts: Facts) -> Iterator[str]:
-    """What a kind has is of the right form."""
-    forms = {"asked": list, "parents": dict, "fields": dict, "args": dict, "keeps": dict, "member": str, "row": str}
-    written = {list: "a list, such as []", dict: "an object, such as {}", str: "a name"}
+    """What an entry has is of the right form, and has a meaning."""
+    for part, forms in _FORMS.items():
+        for name, entry in facts[part].items():
+            for key, value in entry.items():
+                at = f"{part}.{name}.{key}"
+                if key not in forms:
+                    yield f"{at}: the key has no meaning; write one of {', '.join(forms)}"
+                elif type(value) is not forms[key] and not (key == "key" and value is None):
+                    yield f"{at}: {value!r} is not of its form; write {_WRITTEN[forms[key]]}"
     for name, kind in facts["profiler_kinds"].items():
-        for key, form in forms.items():
-            if not isinstance(kind.get(key, form()), form):
-                yield f"profiler_kinds.{name}.{key}: {kind[key]!r} is not of its form; write {written[form]}"
         parents = kind.get("parents", {})
         for since, some in parents.items() if isinstance(parents, dict) else ():
             if since not in facts["tables"]["profiler"] or not isinstance(some, list):
@@ -160,6 +251,54 @@ def _states(facts: Facts) -> Iterator[str]:
                 yield f"profiler_kinds.{name}.args: no version has {member} in its ncclProfilerEventStateArgs_vN_t; correct the name"
             if field is not None and field not in facts["profiler_args"]:
                 yield f"profiler_kinds.{name}.args: {field} is no field of profiler_args; write its type there"
+            elif field is not None and member in arguments:
+                for version in known_versions(facts, "profiler"):
+                    struct = f"ncclProfilerEventStateArgs_v{version}_t"
+                    yield from _fits(
+                        facts, struct, member, "profiler_args", f"profiler_kinds.{name}.args.{member}", field
+                    )
+
+
+def _fits(facts: Facts, struct: str, path: str, part: str, at: str, field: str) -> Iterator[str]:
+    """A member fits into the field that keeps it."""
+    rows = {row[0]: row for row in facts["structs"][record(facts, struct)]["members"]}
+    entry = facts[part].get(field.removeprefix(">"))
+    if entry is None or path not in rows:
+        return
+    _, _, size, kind, plain, *_ = rows[path]
+    said = f"{at}: {field} has the type {entry['type']}, and {path} of {struct} is {kind} of {size} bytes; write"
+    if "*" in plain:
+        right = ["word", "pointer"] if plain.endswith("char *") and part == "profiler_fields" else ["pointer"]
+        if entry["type"] not in right:
+            yield f"{said} a field of the type {' or '.join(right)}"
+    elif entry["type"] == "pointer" or (entry["type"] == "word" and field not in _NUMBERED):
+        yield f"{said} a field of a number's type"
+    elif size > _ROOM.get(entry["type"], 8):
+        yield f"{said} a field with room for it, such as i64 or u64"
+
+
+def _since(facts: Facts) -> Iterator[str]:
+    """A bit comes with the version whose descriptor has the kind's member."""
+    versions = known_versions(facts, "profiler")
+    for name, kind in facts["profiler_kinds"].items():
+        try:
+            since = first_with(facts, versions, BITS, f"ncclProfile{name}")
+        except ValueError as error:
+            yield f'enums, "{BITS}": {error}; write a row that begins with the first release of a version, or null: none yet'
+            continue
+        if not kind.get("member"):
+            continue
+        first = min(
+            version
+            for version in versions
+            for row in facts["structs"][record(facts, f"ncclProfilerEventDescr_v{version}_t")]["members"]
+            if row[0] == kind["member"]
+        )
+        if since != first:
+            yield (
+                f'enums, "{BITS}": ncclProfile{name} is there from v{since} on, and {kind["member"]} in the descriptor from v{first}'
+                f" on; write a new row that begins with the first release of v{first}, and leave the older rows as they are"
+            )
 
 
 def _descriptors(facts: Facts) -> Iterator[str]:
@@ -180,6 +319,9 @@ def _descriptors(facts: Facts) -> Iterator[str]:
             for inside in there:
                 if inside not in fields:
                     yield f"profiler_kinds.{name}.fields: no {inside}, which {struct} has; write the field that keeps it, or null"
+                elif fields[inside] is not None:
+                    at = f"profiler_kinds.{name}.fields.{inside}"
+                    yield from _fits(facts, struct, f"{member.name}.{inside}", "profiler_fields", at, fields[inside])
             used = [fields[inside] for inside in there if fields.get(inside) is not None]
             for field in sorted({field for field in used if used.count(field) > 1}):
                 yield f"profiler_kinds.{name}.fields: two members of v{version} are {field}; write another field for one of them"

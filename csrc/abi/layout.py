@@ -101,6 +101,16 @@ def parents_of(kind: dict[str, Any], version: int) -> list[str]:
     return found
 
 
+def number(release: str) -> tuple[int, ...]:
+    """A release, for comparisons."""
+    return tuple(int(part) for part in release.split("."))
+
+
+def looked_for(facts: Facts, symbol: str) -> list[str]:
+    """The releases that look for a symbol, oldest first."""
+    return sorted((release for release, some in facts["lookups"].items() if symbol in some), key=number)
+
+
 def function(text: str) -> tuple[str | None, list[str]]:
     """What a pointer to a function returns, and the types of its parameters; None: the type is not one."""
     found = re.fullmatch(r"(.*?) ?\(\*\)\((.*)\)", text)

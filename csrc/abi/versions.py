@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import rows
-from layout import Facts, Member, function, known_versions, members, newest, numbered, parents_of, record
+from layout import (
+    Facts,
+    Member,
+    function,
+    known_versions,
+    looked_for,
+    members,
+    newest,
+    number,
+    numbered,
+    parents_of,
+    record,
+)
 from rows import BITS, STATES, short
 
 
@@ -125,12 +137,12 @@ def header(facts: Facts) -> str:
 def _at(history: list[Any], release: str | None) -> dict[str, int]:
     """The values of an enum in a release."""
 
-    def number(text: str | None) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(".")) if text else (sys.maxsize,)  # not released
+    def when(text: str | None) -> tuple[int, ...]:
+        return number(text) if text else (sys.maxsize,)  # not released
 
     values: dict[str, int] = {}
     for start, _, some in history:
-        if number(start) <= number(release):
+        if when(start) <= when(release):
             values = some
     return values
 
@@ -139,7 +151,8 @@ def first_with(facts: Facts, some: list[int], enum: str, name: str) -> int:
     """The first version whose release knows a value."""
     history = facts["enums"][enum]
     for version in some:
-        if name in _at(history, facts["tables"]["profiler"][str(version)]["releases"][0]):
+        releases = looked_for(facts, facts["tables"]["profiler"][str(version)]["symbol"])
+        if name in _at(history, releases[0] if releases else None):
             return version
     raise ValueError(f"no version of a profiler knows {name}")
 

@@ -267,9 +267,9 @@ class _Mask(Command):
     """Names the events in its help. Only the help reads the facts about them."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from psmkit.telemetry.kinds import EVENT_TYPES
+        from psmkit.telemetry.masks import NAMES
 
-        self.help = (self.help or "").replace("NAMES", ", ".join(EVENT_TYPES))
+        self.help = (self.help or "").replace("NAMES", ", ".join(NAMES))
         super().format_help_text(ctx, formatter)
 
 
@@ -277,7 +277,7 @@ class _Mask(Command):
     "mask",
     cls=_Mask,
     context_settings={"ignore_unknown_options": True},  # EVENTS may begin with a -
-    examples=("psmkit telemetry mask all coll,p2p", "psmkit telemetry mask 4711 default,-proxy_step"),
+    examples=("psmkit telemetry mask all coll,p2p", "psmkit telemetry mask 4711 default,-proxystep"),
 )
 @click.argument("process", metavar="PID|all")
 @click.argument("events", metavar="EVENTS")

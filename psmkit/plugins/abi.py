@@ -62,7 +62,8 @@ def tables() -> tuple[Table, ...]:
     for kind in KINDS:
         for version, entry in known["tables"][kind].items():
             struct = known["structs"].get(entry["struct"]) if entry["struct"] else None
-            first, last = entry["releases"]
+            looked = [at for at, release in enumerate(nccl_releases()) if entry["symbol"] in symbols_of(release)]
+            names = [*nccl_releases(), None]
             found.append(
                 Table(
                     kind,
@@ -70,9 +71,9 @@ def tables() -> tuple[Table, ...]:
                     entry["symbol"],
                     struct["size"] if struct else 0,
                     _slots(kind, struct) if struct else (),
-                    first,
-                    last,
-                    entry["dropped"],
+                    names[looked[0]] if looked else None,
+                    names[looked[-1]] if looked else None,
+                    names[looked[-1] + 1] if looked else None,
                     entry.get("coming", False),
                 )
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.kinds import DEFAULT, EVENT_TYPES
 
-__all__ = ["mask_of"]
+__all__ = ["NAMES", "mask_of"]
 
-_NAMES = tuple(name.replace("_", "") for name in EVENT_TYPES)
-_ALL = (1 << len(_NAMES)) - 1
+# As PSM_PROFILER_EVENTS and docs/profiler.md have them.
+NAMES = tuple(name.replace("_", "") for name in EVENT_TYPES)
+_ALL = (1 << len(NAMES)) - 1
 _KERNEL, _PHASE = 1 << 6, 1 << 15
 _WORDS = {
     "all": _ALL,
@@ -25,8 +26,8 @@ def mask_of(text: str) -> int:
         name = part.strip().lower()
         out, name = name.startswith("-"), name.removeprefix("-").replace("_", "")
         bits = _WORDS.get(name)
-        if bits is None and name in _NAMES:
-            bits = 1 << _NAMES.index(name)
+        if bits is None and name in NAMES:
+            bits = 1 << NAMES.index(name)
         if bits is None:
             bits = _number(part.strip(), name)
         if out and bits == _KERNEL:
@@ -41,8 +42,8 @@ def _number(part: str, name: str) -> int:
     try:
         number = int(name, 0)
     except ValueError:
-        known = ", ".join(EVENT_TYPES)
+        known = ", ".join(NAMES)
         raise TelemetryError(f"bad event {part!r}, expected {known}, default, all, none, or a number") from None
     if not 0 <= number <= _ALL:
-        raise TelemetryError(f"bad mask {part}, expected only bits 0 to {len(_NAMES) - 1} ({_ALL:#x})")
+        raise TelemetryError(f"bad mask {part}, expected only bits 0 to {len(NAMES) - 1} ({_ALL:#x})")
     return number

@@ -1,7 +1,8 @@
 """Layouts and values of NCCL's plugin ABIs: from the fact sheet, and from the debug information of a compiled unit.
 
 `python -m tests.abi.layouts RELEASE HEADER.h [-I...]` measures what a header declares, and adds the types and tables that are not there yet
-to psmkit/plugins/abi.json: the first step towards a new version (see CONTRIBUTING.md). RELEASE is the first that has them; "coming": none has.
+to psmkit/plugins/abi.json: the first step towards a new version (see CONTRIBUTING.md). RELEASE is the first that has them, and looks for the
+tables; "coming": none has.
 A layout is {"kind", "size", "alignment", "members"}; a member [path, offset, size, type, type without typedefs], where the path of
 what is inside of an anonymous union has no part for that. A member may have more, in a dict: "parameters" (the names of a function's, unless
 they are those of the version before), "note" and "dimensions" (names for the numbers of an array).
@@ -82,8 +83,6 @@ def known(sheet: Facts) -> Facts:
                 str(version["version"]): {
                     "symbol": version["symbol"],
                     "struct": version["struct"],
-                    "releases": [version["looked_up_from_release"], version["last_release_seen"]],
-                    "dropped": version["dropped_in"],
                 }
                 for version in plugin["versions"]
             }
@@ -304,9 +303,24 @@ def record(facts: Facts, release: str | None, header: Path, options: list[str]) 
             last = list(tables.values())[-1]
             if last["struct"].rpartition("_v")[0] == stem:
                 symbol = f"{last['symbol'].rpartition('_v')[0]}_v{version}"
-                entry = {"symbol": symbol, "struct": name, "releases": releases, "dropped": None}
-                tables[version] = entry if release else {**entry, "coming": True}
+                tables[version] = {"symbol": symbol, "struct": name, **({} if release else {"coming": True})}
+                if release:
+                    look_for(facts, release, symbol)
     return new
+
+
+def look_for(facts: Facts, release: str, symbol: str) -> None:
+    """Let a release look for a symbol. A new release gets the row of the one before it, and a "?": it is to be checked."""
+
+    def number(name: str) -> list[int]:
+        return [int(part) for part in name.split(".")]
+
+    lookups = facts["lookups"]
+    if release not in lookups:
+        before = max((one for one in lookups if number(one) < number(release)), key=number)
+        lookups[release] = [*lookups[before], "?"]
+    if symbol not in lookups[release]:
+        lookups[release].insert(0, symbol)
 
 
 if __name__ == "__main__":

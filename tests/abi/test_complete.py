@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from psmkit.plugins.abi import tables
 from tests.abi.layouts import FACTS
 
 Facts = dict[str, Any]
 FOLDER = FACTS.parents[2] / "csrc" / "abi"
 WHOLE: Facts = json.loads(FACTS.read_text("utf-8"))
-# The newest version, and those whose types are its descriptors and arguments.
-NEWEST = max(map(int, WHOLE["tables"]["profiler"]))
+# The types that are the newest version's descriptors and arguments, and the version that brought its descriptors.
 DESCRIPTOR, ARGUMENTS = (
     max(
         (name for name in WHOLE["structs"] if name.startswith(f"ncclProfiler{what}_v")),
@@ -27,6 +27,7 @@ DESCRIPTOR, ARGUMENTS = (
     )
     for what in ("EventDescr", "EventStateArgs")
 )
+NEW = next(table for table in tables() if f"_v{table.version}_t" in DESCRIPTOR and table.kind == "profiler")
 BITS, STATES = "(unnamed) profiler event type bits", "ncclProfilerEventState_t"
 
 
@@ -48,7 +49,7 @@ def problems(generate: ModuleType) -> Callable[[Facts], list[str]]:
 def made_up(facts: Facts) -> Facts:
     """A kind below KernelCh, and a state of it."""
     for enum, name, value in ((BITS, "ncclProfileLap", 1 << 20), (STATES, "ncclProfilerLapStop", 40)):
-        facts["enums"][enum].append(["2.99.1", "2.99.1", {**facts["enums"][enum][-1][2], name: value}])
+        facts["enums"][enum].append([NEW.first, None, {**facts["enums"][enum][-1][2], name: value}])
     descriptor = facts["structs"][DESCRIPTOR]["members"]
     (union,) = (at for at, row in enumerate(descriptor) if row[3] == "union")
     offset = descriptor[union][1]
@@ -77,6 +78,12 @@ def made_up(facts: Facts) -> Facts:
 def lap(facts: Facts) -> Facts:
     kind: Facts = facts["profiler_kinds"]["Lap"]
     return kind
+
+
+def lap_is(facts: Facts, kind: str) -> None:
+    """The made-up member has this type."""
+    (row,) = (row for row in facts["structs"][DESCRIPTOR]["members"] if row[0] == "lap.laps")
+    row[3:5] = [kind, kind]
 
 
 WRONG: tuple[tuple[Callable[[Facts], Any], str], ...] = (
@@ -108,7 +115,31 @@ WRONG: tuple[tuple[Callable[[Facts], Any], str], ...] = (
     (lambda f: f["profiler_states"]["LapStop"].pop("kind"), "profiler_states.LapStop: no kind is no kind; write one of"),
     (lambda f: f["profiler_fields"]["laps"].update(type="uint64_t"), "profiler_fields.laps: type uint64_t is unknown; write one of int, i64, u64"),
     (lambda f: f["profiler_args"]["nanos"].pop("type"), "profiler_args.nanos: no type; write one of int, i64, u64, hex, byte, flag, pointer"),
-    (lambda f: f["tables"]["profiler"]["7"].pop("releases"), "tables.profiler.7: no releases; write it as in the version before"),
+    (lambda f: f["tables"]["profiler"]["7"].pop("symbol"), "tables.profiler.7: no symbol; write it as in the version before"),
+    (lambda f: f["tables"]["profiler"]["7"].update(releases=[None, None]), "tables.profiler.7: releases has no meaning; write symbol, struct, coming only"),
+    (lambda f: f["tables"]["profiler"]["7"].update(symbol="ncclProfiler_v6"), "tables.profiler.7: ncclProfiler_v6 is of another version"),
+    (lambda f: f["lookups"]["2.32.3"].append("?"), 'lookups.2.32.3: "?" is left; the row is a guess: correct it'),
+    (lambda f: f["lookups"]["2.32.3"].append("ncclProfiler_v70"), "lookups.2.32.3: ncclProfiler_v70 is no symbol of tables; correct the name"),
+    (lambda f: f["lookups"].update(newest=[]), "lookups.newest: not a release; write a number such as"),
+    (lambda f: f["lookups"]["2.31.2"].remove("ncclProfiler_v6"), "lookups.2.31.2: no ncclProfiler_v6, which 2.29.2 and "),
+    (lambda f: f["structs"]["ncclProfiler_v7_t"].update(headers=["2.99.1", "2.99.1"]), "structs.ncclProfiler_v7_t.headers: lookups has no 2.99.1; write there"),
+    (lambda f: f["tables"]["tuner"]["6"].update(coming=True), 'tables.tuner.6: "coming", but lookups.2.30.3 has ncclTunerPlugin_v6; take one of them out'),
+    (lambda f: f["tables"]["tuner"].update({"99": {"symbol": "ncclTunerPlugin_v99", "struct": "ncclTuner_v7_t"}}), 'tables.tuner.99: no release of lookups has ncclTunerPlugin_v99; write it there, or "coming": true here'),
+    (lambda f: f["optional"]["net"].update(isends=""), "optional.net.isends: no net table has it; write one of name, init"),
+    (lambda f: f["meanings"]["net"].update(isends=[5]), "meanings.net.isends: no net table has it; write one of name, init"),
+    (lambda f: f["enums"][BITS][-1][2].update(ncclProfileLap=1), f'enums, "{BITS}": ncclProfileGroup and ncclProfileLap are both 1; write the number'),
+    (lambda f: f["enums"][STATES][-1][2].update(ncclProfilerLapStop=0), "are both 0; write the number that NCCL has for each"),
+    (lambda f: f["enums"][BITS][0][2].update(ncclProfileLap=1 << 20), f"ncclProfileLap is there from v1 on, and lap in the descriptor from v{NEW.version} on; write a new row"),
+    (lambda f: lap(f).update(with_childs=True), "profiler_kinds.Lap.with_childs: the key has no meaning; write one of member, asked"),
+    (lambda f: lap(f).update(default="false"), "profiler_kinds.Lap.default: 'false' is not of its form; write true or false"),
+    (lambda f: f["profiler_states"]["LapStop"].update(place="1"), "profiler_states.LapStop.place: '1' is not of its form; write a number, without quotation marks"),
+    (lambda f: f["profiler_states"]["LapStop"].update(places=1), "profiler_states.LapStop.places: the key has no meaning; write one of kind, place"),
+    (lambda f: f["enums"][BITS][-1].__setitem__(0, "2.99.1"), "no version of a profiler knows ncclProfileLap; write a row"),
+    (lambda f: f.update(profiler_fields={**f["profiler_fields"], "laps": {"type": "word"}}), f"Lap.fields.laps: laps has the type word, and lap.laps of {DESCRIPTOR} is uint64_t of 8 bytes; write a field of a number's type"),
+    (lambda f: f.update(profiler_fields={**f["profiler_fields"], "laps": {"type": "int"}}), f"Lap.fields.laps: laps has the type int, and lap.laps of {DESCRIPTOR} is uint64_t of 8 bytes; write a field with room"),
+    (lambda f: lap_is(f, "const char *"), "is const char * of 8 bytes; write a field of the type word or pointer"),
+    (lambda f: lap_is(f, "void *"), "is void * of 8 bytes; write a field of the type pointer"),
+    (lambda f: f["profiler_args"]["nanos"].update(type="int"), f"Lap.args.lap.nanos: nanos has the type int, and lap.nanos of {ARGUMENTS} is uint64_t of 8 bytes; write a field with room"),
     (lambda f: f["tables"]["profiler"]["7"].update(struct="ncclProfiler_v70_t"), "tables.profiler.7: ncclProfiler_v70_t is no type of structs; measure it"),
     (lambda f: f["structs"]["ncclProfiler_v7_t"]["members"][2].__setitem__(3, "ncclResult_t (*)(void *, void **, ncclProfilerDescr_v7_t *)"), "structs.ncclProfiler_v7_t.startEvent: ncclProfilerDescr_v7_t is no type of structs or typedefs"),
 )  # fmt: skip

@@ -50,12 +50,12 @@ def test_a_fact_that_differs_from_the_sheet_is_found() -> None:
     assert layouts.unlike(FACTS, sheet) == []
     sheet["structs"]["ncclNet_v6_t"]["members"][3][1] += 8
     sheet["enums"]["ncclFunc_t"][0][2]["ncclFuncSend"] = 9
-    sheet["tables"]["env"]["1"]["dropped"] = "2.29.2"
+    sheet["tables"]["env"]["1"]["struct"] = "ncclEnv_v2_t"
     sheet["lookups"]["2.4.2"] = []
     assert layouts.unlike(FACTS, sheet) == [
         "structs ncclNet_v6_t members",
         "enums ncclFunc_t",
-        "env v1 dropped",
+        "env v1 struct",
         "lookups 2.4.2",
     ]
 

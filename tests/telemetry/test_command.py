@@ -18,8 +18,7 @@ import pytest
 
 from psmkit.cli.app import main
 from psmkit.telemetry.errors import TelemetryError
-from psmkit.telemetry.kinds import EVENT_TYPES
-from psmkit.telemetry.masks import mask_of
+from psmkit.telemetry.masks import NAMES, mask_of
 from psmkit.telemetry.metrics import METRICS
 from psmkit.telemetry.otlp import place
 from psmkit.telemetry.recording import read
@@ -163,7 +162,7 @@ def test_findings_of_logs_are_exported_with_file_and_line(folder: Path) -> None:
 def test_the_help_of_mask_names_all_events(capsys: pytest.CaptureFixture[str]) -> None:
     assert telemetry("mask", "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"({', '.join(EVENT_TYPES)})" in shown and "NAMES" not in shown
+    assert f"({', '.join(NAMES)})" in shown and "NAMES" not in shown
 
 
 def test_the_mask_of_a_process_is_set_by_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

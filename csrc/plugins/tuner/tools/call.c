@@ -52,9 +52,14 @@ const char *tuner_missing(const struct tuner *t)
 
 bool tuner_beyond;
 
-/* Calls of one signature: since the version that it came with. A version without one returns an error. */
+/* No switch over the versions has a default: the compiler names the one whose call is missing, as TUNER_V8. */
+#pragma GCC diagnostic error "-Wswitch"
+#define NAMED(v) TUNER_V##v = v,
+enum version { PSM_ABI_TUNER_VERSIONS(NAMED) };
+
+/* Calls of one signature: since the version that it came with. */
 #define CASE(v, ...)                                                                                                   \
-    case v: {                                                                                                          \
+    case TUNER_V##v: {                                                                                                 \
         const ncclTuner_v##v##_t *table = t->table;                                                                    \
         return table->__VA_ARGS__;                                                                                     \
     }
@@ -69,7 +74,7 @@ bool tuner_beyond;
 
 /* The constants of v7 and later have more: the caller's, with garbage for what they lack, and a guard. */
 #define LONGER(v)                                                                                                      \
-    case v: {                                                                                                          \
+    case TUNER_V##v: {                                                                                                 \
         struct {                                                                                                       \
             ncclTunerConstants_v##v##_t constants;                                                                     \
             double after[GUARD];                                                                                       \
@@ -90,12 +95,13 @@ ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, siz
     int each = domains > 0 ? (int)ranks / domains : (int)ranks;
     ncclNvlDomainInfo_v5_t info = {domains, each, each};
     *context = NULL;
-    switch (t->version) {
+    switch ((enum version)t->version) {
         SINCE(init, 1, ranks, nodes, logger)
         SINCE(init, 2, ranks, nodes, logger, context)
         SINCE(init, 5, context, id, ranks, nodes, logger, &info, constants)
-        PSM_ABI_TUNER_init_V7(LONGER) default : return ncclInternalError;
+        PSM_ABI_TUNER_init_V7(LONGER)
     }
+    return ncclInternalError;
 }
 
 /* As topoGetAlgoInfo reads the table: -1 is not available, the first of the lowest wins, negative costs never do. */
@@ -115,14 +121,13 @@ static ncclResult_t ask(const struct tuner *t, void *context, const struct quest
                         int *c)
 {
     ncclFunc_t op = (ncclFunc_t)q->op;
-    switch (t->version) {
+    switch ((enum version)t->version) {
         SINCE(getCollInfo, 1, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c)
         SINCE(getCollInfo, 2, context, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c)
         SINCE(getCollInfo, 3, context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, c)
         SINCE(getCollInfo, 4, context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, q->registered, c)
-    default:
-        return ncclInternalError;
     }
+    return ncclInternalError;
 }
 
 void tuner_ask(const struct tuner *t, void *context, const struct question *q, struct reply *r)
@@ -157,33 +162,42 @@ void tuner_ask(const struct tuner *t, void *context, const struct question *q, s
     }
 }
 
+#define WITHOUT_CHUNK                                                                                                  \
+    case TUNER_V1:                                                                                                     \
+    case TUNER_V2:                                                                                                     \
+    case TUNER_V3:                                                                                                     \
+    case TUNER_V4:                                                                                                     \
+    case TUNER_V5
 #define HAS(v)                                                                                                         \
-    case v:                                                                                                            \
+    case TUNER_V##v:                                                                                                   \
         return ((const ncclTuner_v##v##_t *)t->table)->getChunkSize != NULL;
 bool tuner_has_chunk(const struct tuner *t)
 {
-    switch (t->version) {
-        PSM_ABI_TUNER_getChunkSize_V6(HAS) default : return false;
+    switch ((enum version)t->version) {
+    WITHOUT_CHUNK:
+        return false;
+        PSM_ABI_TUNER_getChunkSize_V6(HAS)
     }
+    return false;
 }
 
 ncclResult_t tuner_ask_chunk(const struct tuner *t, void *context, int op, size_t bytes, int algorithm, int protocol,
                              int channels, size_t *chunk)
 {
-    switch (t->version) {
+    switch ((enum version)t->version) {
+    WITHOUT_CHUNK:
+        break;
         SINCE(getChunkSize, 6, context, (ncclFunc_t)op, bytes, algorithm, protocol, channels, chunk)
-    default:
-        return ncclInternalError;
     }
+    return ncclInternalError;
 }
 
 ncclResult_t tuner_end(const struct tuner *t, void *context)
 {
-    switch (t->version) {
+    switch ((enum version)t->version) {
         SINCE(destroy, 1)
         SINCE(destroy, 2, context)
         SINCE(finalize, 5, context)
-    default:
-        return ncclInternalError;
     }
+    return ncclInternalError;
 }
