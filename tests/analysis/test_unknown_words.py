@@ -81,7 +81,9 @@ def test_a_known_error_is_never_overruled(tmp_path: Path) -> None:
 
 
 def test_an_exception_of_an_unknown_type_ends_its_rank(tmp_path: Path) -> None:
-    stack = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nfrob.api.QueueError\n'
+    stack = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nfrob.api.QueueError\n'
+    )
     report = analyzed(tmp_path, "".join(f"[rank2]: {line}\n" for line in stack.splitlines()))
     assert report.verdict == "failed" and [c.rank for c in report.culprits] == [2]
 
