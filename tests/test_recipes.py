@@ -173,6 +173,8 @@ def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Pa
     assert slot[-1][5] == {"parameters": ["ctx", "dev", "healthy"]}
     facts["structs"]["ncclNet_v90_t"].update(source="a test", note="A version of a test.")
     facts["optional"]["net"]["queryHealth"] = ""
+    assert facts["lookups"]["2.99.1"].count("ncclNetPlugin_v90") == facts["lookups"]["2.99.1"].count("?") == 1
+    facts["lookups"]["2.99.1"].remove("?")
     sheet.write_text(json.dumps(facts), "utf-8")
 
     # What the build makes of it: headers, and a plugin that speaks all versions but has no word for the new slot.
@@ -186,7 +188,9 @@ def test_a_version_of_a_table_is_measured_from_a_header(tree: Tree, tmp_path: Pa
         assert done.returncode == 0, done.stderr
 
     tree.run("scripts/docs.py")
-    assert tree.changed() == {"psmkit/plugins/abi.json", "csrc/plugins/net/tables.c", "docs/plugins.md"}
+    written = {"psmkit/plugins/abi.json", "csrc/plugins/net/tables.c"}
+    # The profiler's page has the newest release.
+    assert tree.changed() == {*written, "docs/plugins.md", "docs/profiler.md"}
 
 
 # A version with a kind of event, a state with an argument, and a field that no other version has.
@@ -239,6 +243,7 @@ def complete_lap(sheet: Path) -> None:
     facts = json.loads(sheet.read_text("utf-8"))
     for name in ("EventDescr", "EventStateArgs", ""):
         facts["structs"][f"ncclProfiler{name}_v90_t"].update(source="a test", note="A version of a test.")
+    facts["lookups"]["2.99.1"].remove("?")
     bits, states = "(unnamed) profiler event type bits", "ncclProfilerEventState_t"
     for enum, value, number in ((bits, "ncclProfileLap", 1 << 16), (states, "ncclProfilerLapStop", 32)):
         facts["enums"][enum].append(["2.99.1", "2.99.1", {**facts["enums"][enum][-1][2], value: number}])
