@@ -364,15 +364,13 @@ def _of_actor(death: Death, block: dict[str, Event]) -> None:
 
 
 def _launchers(events: Iterable[Event]) -> list[Death]:
-    """What a launcher says of a process that it does not name: DeepSpeed's after it ended the others, mpirun's of a node."""
+    """What a launcher says of a process that it does not name: DeepSpeed's, after it ended the others."""
     killing: set[int] = set()  # streams
     for event in events:
         if event.name == "launch.deepspeed.killing":
             killing.add(event.stream)
         elif event.name == "launch.deepspeed.raised" and event.stream in killing:
             return [Death(events=[event], where="DeepSpeed's launcher ended the others")]
-        elif event.name == "launch.mpi.daemon_lost":
-            return [Death(events=[event], host=str(event.fields["host"]), where="mpirun lost its daemon there")]
     return []
 
 
