@@ -25,6 +25,9 @@ def _finding(job: Job, run: int | None) -> Finding | None:
     if not found or endings.done(job, run) or (run is not None and program.ends(job, run)):
         return None
     strong = next((e for e in found if e.name != "other.failed"), None)
+    # of a job with lines of NCCL more is known than words
+    if strong is None and run is not None and run < len(job.runs) and job.runs[run].procs:
+        return None
     first = strong or found[0]
     after = [first, *(e for e in found if e is not first)]
     rank = unknown.rank_of(job, after)
