@@ -226,7 +226,7 @@ void Lane::lines_write(End &end, size_t first, size_t n, const char *data, size_
     }
 }
 
-/* A move begins: its lines fit into the slots, and a proxy that waits for its size is told. */
+/* Begins a move: checks that its lines fit into the slots, and passes its size to a proxy that waits for it. */
 void Lane::begin_lines(size_t bytes, size_t sent)
 {
     const size_t line = line_size(flow_.protocol);

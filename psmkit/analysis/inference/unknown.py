@@ -16,7 +16,7 @@ from psmkit.analysis.facts.tags import process_of_tags, rank_in_line, without_ta
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 
-__all__ = ["at_the_end", "first_of", "named", "rank_of", "stated_below", "words"]
+__all__ = ["at_the_end", "named", "rank_of", "stated_below", "words"]
 
 _FAILED = "other.failed"
 #: Exceptions count, too: some stand alone, without a stack.
@@ -58,12 +58,6 @@ def at_the_end(job: Job, run: int | None) -> list[Event]:
     for events in _by_file(job).get(run, {}).values():
         out += _last(job, run, events)
     return out
-
-
-def first_of(job: Job, run: int | None) -> Event | None:
-    """The first line of a run that tells of an error in unknown words; one that names its level before one that only speaks of a failure."""
-    found = [e for events in _by_file(job).get(run, {}).values() for e in events]
-    return next((e for e in found if e.name != _FAILED), found[0] if found else None)
 
 
 def words(job: Job, event: Event) -> str:
