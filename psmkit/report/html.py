@@ -205,7 +205,8 @@ class _Page:
         known = CODES.get(finding.code)
         codes = ", ".join(dict.fromkeys([finding.code, *(f.code for f in same)]))
         details = about(finding, runs=len(self.report.runs), stage=True)
-        evidence = [*finding.evidence[:_EVIDENCE], *(e for f in same for e in f.evidence[:1])]
+        lines = [*finding.evidence[:_EVIDENCE], *(e for f in same for e in f.evidence[:1])]
+        evidence = list({(e.file, e.line): e for e in lines}.values())
         more = len(finding.evidence) - _EVIDENCE
         return (
             f'<details class="finding s-{finding.severity.value}{" follows" if follows else ""}"{" open" if open_ else ""}>'
@@ -268,7 +269,8 @@ class _Page:
         out: dict[tuple[str, str], dict[str, Any]] = {}
 
         def add(one: str, other: str, step: str, proven: bool, place: str) -> None:
-            out.setdefault((one, other), {"from": one, "to": other, "step": step, "proven": proven, "place": place})
+            if one != other:  # what a process owes itself is in the table of ranks
+                out.setdefault((one, other), {"from": one, "to": other, "step": step, "proven": proven, "place": place})
 
         for wait in self.story.waits:
             add(_end(wait.rank, wait.waiter), _end(wait.target_rank, wait.target), wait.step, wait.proven, wait.place)
@@ -354,6 +356,7 @@ class _Page:
                 self.number[name]: [[e.first, len(e.lines)] for e in excerpts]
                 for name, excerpts in self.story.texts.items()
             },
+            "pins": self.pins(),
             "blamed": [at for at, t in enumerate(timeline.tracks) if t.parent < 0 and (t.run, t.rank) in blamed],
             "blamedNames": sorted({f"rank {rank}" for _, rank in blamed}),
             "links": [
@@ -368,6 +371,24 @@ class _Page:
             ],
             "graph": [{**edge, "from": visible(edge["from"]), "to": visible(edge["to"])} for edge in self.graph()[:80]],
         }
+
+    def pins(self) -> list[dict[str, Any]]:
+        """The lines that errors and warnings rest on; ``first`` are those of the verdict."""
+        out: dict[tuple[str, int], dict[str, Any]] = {}
+        primary = behind(self.report)
+        for finding in ([primary] if primary else []) + by_weight(self.report):
+            if finding.severity is Severity.INFO:
+                continue
+            for item in finding.evidence[:_EVIDENCE]:
+                if item.file in self.number:
+                    row = {
+                        "file": self.number[item.file],
+                        "line": item.line,
+                        "level": finding.severity.value,
+                        "first": finding is primary,
+                    }
+                    out.setdefault((item.file, item.line), row)
+        return list(out.values())
 
     def _split(self, place: str) -> dict[str, int]:
         name, _, line = place.rpartition(":")

@@ -18,6 +18,7 @@ from psmkit.logparse import ScanResult
 from psmkit.logparse.batches import events
 from psmkit.logparse.types import Ref
 from psmkit.model import Report
+from psmkit.model.errors import InputError
 from psmkit.model.story import Debtor, Excerpt, Held, Link, Story, Waiting
 
 __all__ = ["tell"]
@@ -40,15 +41,19 @@ def tell(
     progress: Callable[[int, int], None] | None = None,
 ) -> Story:
     """Read logs and tell the story of the job; ``analyse`` makes the report. The errors are those of :func:`psmkit.analyze`."""
-    paths = list(paths)
-    with scanned(paths, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
+    names = [os.fspath(path) for path in paths]
+    for path in names:
+        if path == "-" or (os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))):
+            raise InputError(path, "a page needs its input twice, and this can be read only once: write it to a file")
+    with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
         job = make_job(scan)
         report = analyse(job)
         known = scan.catalogue
-        lines = gather(events(paths, catalogue=known if known is not None else catalogue), {**FIELDS, **_CHANNELS})
+        lines = gather(events(names, catalogue=known if known is not None else catalogue), {**FIELDS, **_CHANNELS})
+        records = {at for at, item in enumerate(scan.inputs) if item.kind == "record"}
         return Story(
             report=report,
-            timeline=timeline(job, lines, known.compiled if known is not None else ()),
+            timeline=timeline(job, lines, known.compiled if known is not None else (), records),
             waits=_waits(job),
             debtors=_debtors(job),
             links=_links(job, lines),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import numpy.typing as npt
@@ -39,14 +40,17 @@ _DAY = 86400.0
 FIELDS = {_WORK: ("coll", "comm", "root")}
 
 
-def timeline(job: Job, lines: Lines, messages: Iterable[Message]) -> Timeline:
-    """Draw a job that was scanned with ``keep_calls=True``; ``lines`` are those of the same inputs, ``messages`` its catalogue."""
-    return _Builder(job, lines, messages).timeline()
+def timeline(job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int] = frozenset()) -> Timeline:
+    """Draw a job that was scanned with ``keep_calls=True``.
+
+    ``lines`` are those of the same inputs, ``messages`` its catalogue, ``records`` the files that are psmkit's records.
+    """
+    return _Builder(job, lines, messages, records).timeline()
 
 
 class _Builder:
-    def __init__(self, job: Job, lines: Lines, messages: Iterable[Message]) -> None:
-        self.job, self.lines = job, lines
+    def __init__(self, job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int]) -> None:
+        self.job, self.lines, self.records = job, lines, records
         self.messages = {message.name: message for message in messages}
         self.kinds: dict[str, int] = {}
         self.kind_rows: list[Kind] = []
@@ -61,7 +65,7 @@ class _Builder:
         lines, job = self.lines, self.job
         self.where = self._where()
         sends = self._sends()
-        self.axis, self.at = _axis(job, lines, self._demands())
+        self.axis, self.at = _axis(job, lines, self.records, self._demands())
         self.last = float(self.at.max()) if len(self.at) else 0.0
         self._tracks()
         marks = self._marks()
@@ -120,7 +124,7 @@ class _Builder:
             before(call.served, call.received or call.matched)
         for fd in self.job.scan.fds:
             before(fd.asked, fd.received)
-            before(fd.answered, fd.done)
+            before(fd.answered or fd.received, fd.done)
         for members in self.job.members.values():
             starts = [self.where[i.start] for i in members if i.start in self.where]
             ends = [self.where[i.complete] for i in members if i.complete in self.where]
@@ -279,65 +283,61 @@ class _Builder:
 
     def _call(self, call: Call) -> None:
         begun, served, received, matched = (
-            None if ref is None else self.where.get(ref)
-            for ref in (call.begun, call.served, call.received, call.matched)
+            self._found(r) for r in (call.begun, call.served, call.received, call.matched)
         )
         label = f"{call.stage or 'call'} {call.op:#x}" + (f" #{call.generation}" if call.generation > 1 else "")
+        read, read_at = (received, call.received) if received is not None else (matched, call.matched)
         if begun is not None:
             kind = self.kind("service", "proxy call in the service", "proxy")
-            self._span(begun, served, kind, label, call.begun, call.served)
-        read = received if received is not None else matched
-        done = matched if matched is not None else received
-        if read is not None and done is not None and done != read:
+            # an answer that was read ends a call whose last line is lost
+            end, last = (served, call.served) if served is not None else (read, read_at)
+            self._span(begun, end, kind, label, call.begun, last)
+        if received is not None and matched is not None:
             kind = self.kind("call", "proxy call: answer read", "proxy")
-            self._span(read, done, kind, label, call.received, call.matched)
+            self._span(received, matched, kind, label, call.received, call.matched)
         if served is not None and read is not None:
             self._arrow(served, read, self.kind("response", "answer of a proxy call", "proxy"))
 
     def _fd(self, fd: FdExchange) -> None:
-        asked, received, answered, done = (
-            None if ref is None else self.where.get(ref) for ref in (fd.asked, fd.received, fd.answered, fd.done)
-        )
+        asked, received, answered, done = (self._found(r) for r in (fd.asked, fd.received, fd.answered, fd.done))
         label = f"GetFd {fd.op:#x}"
         if asked is not None:
             self._span(asked, done, self.kind("fd", "fd exchange, client", "fd"), label, fd.asked, fd.done)
-        if received is not None:
+        if received is not None and (answered is not None or done is None):
             kind = self.kind("fd.service", "fd exchange, server", "fd")
             self._span(received, answered, kind, label, fd.received, fd.answered)
         if asked is not None and received is not None:
             self._arrow(asked, received, self.kind("fd request", "request for an fd", "fd"))
-        if answered is not None and done is not None:
-            self._arrow(answered, done, self.kind("fd answer", "an fd, handed over", "fd"))
+        sent = received if answered is None else answered
+        if sent is not None and done is not None:
+            self._arrow(sent, done, self.kind("fd answer", "an fd, handed over", "fd"))
+
+    def _found(self, ref: Ref | None) -> int | None:
+        """The index of a line, None if it is not known."""
+        return None if ref is None else self.where.get(ref)
 
     def _wait(self, wait: Wait) -> None:
-        if wait.waiter is None or not wait.refs or wait.refs[-1] not in self.where:
+        """A wait lasts to the end of the log. It is drawn in the row of its waiter; one of nobody, or of a process for itself, is a debt of its target."""
+        if not wait.refs or wait.refs[-1] not in self.where:
             return
-        line = self.where[wait.refs[-1]]
-        track = self.of_rank.get(
-            (wait.waiter, wait.rank), self.of_rank.get((wait.waiter, self.job.rank_of(wait.waiter)))
-        )
+        owed = wait.waiter is None or wait.waiter == wait.target
+        proc, rank = (wait.target, wait.target_rank) if owed else (wait.waiter, wait.rank)
+        if proc is None:
+            return
+        track = self.of_rank.get((proc, rank), self.of_rank.get((proc, self.job.rank_of(proc))))
         if track is None:
             return
         target = f"rank {wait.target_rank}" if wait.target_rank is not None else "an unknown process"
         if wait.target_rank is None and wait.target is not None:
             target = self.job.process(wait.target).name
+        label = f"does not go on: {wait.stage}" if owed else f"waits for {target}: {wait.stage}"
         kind = (
             self.kind("wait.proven", "wait that lasted", "wait", Level.ERROR)
             if wait.proven
             else self.kind("wait", "wait that the log does not end", "wait", Level.WARNING)
         )
-        self.spans.append(
-            (
-                track,
-                float(self.at[line]),
-                self.last,
-                kind,
-                True,
-                wait.refs[-1],
-                None,
-                f"waits for {target}: {wait.stage}",
-            )
-        )
+        line = self.where[wait.refs[-1]]
+        self.spans.append((track, float(self.at[line]), self.last, kind, True, wait.refs[-1], None, label))
 
     def _arrow(self, tail: int, head: int, kind: int) -> None:
         self.arrows.append(
@@ -393,7 +393,7 @@ def _level(message: Message | None) -> Level:
     return Level.WARNING if message.complaint else Level.PLAIN
 
 
-def _axis(job: Job, lines: Lines, demands: Sequence[Before]) -> tuple[Axis, _Floats]:
+def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[Before]) -> tuple[Axis, _Floats]:
     """The axis, and the place of each line on it: its time where nearly all lines have one, else its place in the order."""
     ours = lines.proc >= 0
     stamped = ~np.isnan(lines.time)
@@ -403,11 +403,21 @@ def _axis(job: Job, lines: Lines, demands: Sequence[Before]) -> tuple[Axis, _Flo
         about = "Places are lines of the log: it has no time stamps, so distances say nothing about time."
         return Axis(Unit.ORDER, about), lines.seq.astype(np.float64)
     about = (
-        "Places are an order, not times: the logs have no time stamps. A line is right of the line before it in its process, and right of "
+        "Places are an order, not times: the logs have no time stamps. A line is right of the line before it in its file, and right of "
         "what must come before it in another one."
     )
-    own = np.where(ours, lines.proc, -1 - lines.stream)
-    return Axis(Unit.ORDER, about), logical(own, demands)
+    # A process with two files has two orders, and no line shows how they fit. A record is the state at the end.
+    _, own = np.unique(np.stack([lines.proc, lines.stream]), axis=1, return_inverse=True)
+    recorded = np.isin(lines.file, sorted(records))
+    ends: list[Before] = []
+    if recorded.any():
+        about += " Lines of records are right of the log of their process."
+        for proc in np.unique(lines.proc[recorded & ours]).tolist():
+            mine = np.flatnonzero((lines.proc == proc) & recorded)
+            _, first = np.unique(lines.stream[mine], return_index=True)
+            last = np.flatnonzero((lines.proc == proc) & ~recorded)[-1:]
+            ends.append((last.tolist(), mine[first].tolist()))
+    return Axis(Unit.ORDER, about), logical(own.reshape(-1), [*demands, *ends])
 
 
 def _timed(job: Job, lines: Lines, demands: Sequence[Before]) -> tuple[Axis, _Floats]:

@@ -120,6 +120,14 @@ class Timeline {
       if (this.markStart[track + 1] > this.markStart[track]) this.end = Math.max(this.end, this.markAt[this.markStart[track + 1] - 1]);
       for (let at = this.spanStart[track]; at < this.spanStart[track + 1]; at++) this.end = Math.max(this.end, this.spanEnd[at]);
     }
+    this.pins = this.tracks.map(() => []); // lines that findings rest on
+    const pins = new Map(story.pins.map((pin) => [pin.file * 1e9 + pin.line, pin]));
+    for (let track = 0; pins.size && track < this.tracks.length; track++) {
+      for (let at = this.markStart[track]; at < this.markStart[track + 1]; at++) {
+        const pin = pins.get(this.markFile[at] * 1e9 + this.markLine[at]);
+        if (pin) this.pins[track].push({ at, pin });
+      }
+    }
     this.pad = timed ? this.end * 0.01 + 1e-9 : Math.max(1, this.end * 0.01);
     this.from = -this.pad;
     this.to = this.end + this.pad;
@@ -135,6 +143,8 @@ class Timeline {
     this.scroll = $("scroll");
     this.layout();
     this.listen();
+    const blamed = this.rows.find((row) => story.blamed.includes(row.track));
+    if (blamed && blamed.y > this.view()) this.scroll.scrollTop = blamed.y - this.view() / 2;
   }
 
   layout() {
@@ -204,12 +214,16 @@ class Timeline {
     this.drawSpans(context, row, y);
     if (row.top && !this.open.has(row.track)) {
       for (const child of this.children[row.track]) this.drawLoud(context, child, y, row.height);
-      this.drawLoud(context, row.track, y, row.height);
-    } else {
-      if (!row.top) this.drawMarks(context, row, y);
-      this.drawLoud(context, row.track, y, row.height);
-    }
-    for (const track of row.top && !this.open.has(row.track) ? [row.track, ...this.children[row.track]] : [row.track]) {
+    } else if (!row.top) this.drawMarks(context, row, y);
+    this.drawLoud(context, row.track, y, row.height);
+    for (const track of this.within(row)) {
+      for (const { at, pin } of this.pins[track]) {
+        context.fillStyle = this.colours[pin.level];
+        context.globalAlpha = pin.first ? 1 : 0.5;
+        context.fillRect(this.x(this.markAt[at]) - 1, y, pin.first ? 2.5 : 1.2, row.height);
+        context.globalAlpha = 1;
+      }
+
       for (const at of this.hits.get(track) || []) {
         context.fillStyle = this.colours.accent;
         context.fillRect(this.x(at) - 1, y, 2.5, row.height);
@@ -223,6 +237,8 @@ class Timeline {
       context.strokeRect(x - 1, y + 1, wide + 2, row.height - 2);
     }
   }
+  /** The tracks that a row shows: those of a closed rank, too. */
+  within(row) { return row.top && !this.open.has(row.track) ? [row.track, ...this.children[row.track]] : [row.track]; }
   visibleRow(track) { return this.rowOf.get(track) || this.rowOf.get(this.tracks[track].parent); }
   drawSpans(context, row, y) {
     const from = this.spanStart[row.track], to = this.spanStart[row.track + 1];
@@ -236,11 +252,11 @@ class Timeline {
       const wide = Math.max(end - x, 1.5);
       if (wide < 2 && x - last < 0.8 && lastKind === this.spanKind[at]) continue;
       last = x; lastKind = this.spanKind[at];
-      const waits = kind.group === "wait";
-      const top = waits ? y + row.height * 0.55 : y + (row.top ? 0 : 1);
-      const tall = waits ? row.height * 0.45 : row.top ? row.height : row.height - 2;
+      const waits = kind.group === "wait", thin = kind.group === "init"; // other spans lie within it
+      const top = waits ? y + row.height * 0.55 : thin ? y + row.height - 4 : y + (row.top ? 0 : 1);
+      const tall = waits ? row.height * 0.45 : thin ? 4 : row.top ? row.height : row.height - 2;
       context.fillStyle = waits ? this.colours.wait : colourOf(kind);
-      context.globalAlpha = kind.group === "stage" ? (root.dataset.theme === "dark" ? 0.62 : 0.5) : kind.group === "init" ? 0.28 : 0.85;
+      context.globalAlpha = kind.group === "stage" ? (root.dataset.theme === "dark" ? 0.62 : 0.5) : 0.85;
       if (waits) this.hatch(context, x, top, wide, tall);
       else context.fillRect(x, top, wide, tall);
       context.globalAlpha = 1;
@@ -345,11 +361,12 @@ class Timeline {
     context.fillStyle = this.colours.bg;
     context.fillRect(0, 0, this.left - 1, height);
     let free = -1e9;
+    const blames = this.rows.filter((row) => row.top && story.blamed.includes(row.track)).map((row) => row.y - offset + row.height / 2);
     for (const row of this.rows) {
       const y = row.y - offset;
       if (y + row.height < 0 || y > height) continue;
-      const middle = y + row.height / 2;
-      if (middle - free < 12) continue;
+      const middle = y + row.height / 2, mine = blames.includes(middle);
+      if (!mine && (middle - free < 12 || blames.some((other) => Math.abs(other - middle) < 12))) continue;
       free = middle;
       const track = this.tracks[row.track];
       const blamed = row.top && story.blamed.includes(row.track);
@@ -466,12 +483,12 @@ class Timeline {
   under(x, y) {
     const row = this.rowAt(y);
     if (!row || x < this.left) return { row };
-    const tracks = row.top && !this.open.has(row.track) ? [row.track, ...this.children[row.track]] : [row.track];
+    const tracks = this.within(row);
     const reach = (4 / (this.width - this.left)) * (this.to - this.from), at = this.at(x);
     let best = null;
     for (const track of tracks) {
       if (row.top && track !== row.track) {
-        for (const mark of this.loud[track]) if (Math.abs(this.markAt[mark] - at) <= reach) best = this.mark(mark, track);
+        for (const mark of [...this.loud[track], ...this.pins[track].map((pin) => pin.at)]) if (Math.abs(this.markAt[mark] - at) <= reach) best = this.mark(mark, track);
       } else if (!row.top) {
         const near = lower(this.markAt, at, this.markStart[track], this.markStart[track + 1]);
         for (const mark of [near - 1, near]) {
@@ -702,7 +719,8 @@ const legend = () => {
   const items = stages.map((name) => make("span", {}, swatch(STAGES[name]), name));
   const groups = new Set([...used, ...timeline.arrowKind].map((at) => story.kinds[at].group));
   for (const group of groups) if (group !== "stage") items.push(make("span", {}, swatch(GROUPS[group] || OTHER), NAMES[group] || group));
-  items.push(make("span", {}, shape("error"), "error"), make("span", {}, shape("warning"), "warning"), make("span", {}, swatch(style("--mark")), "line"));
+  items.push(make("span", {}, shape("error"), "error"), make("span", {}, shape("warning"), "warning"), make("span", {}, swatch(style("--mark")), "line"),
+    make("span", {}, swatch(style("--error")), "vertical line: a finding rests on this line of the log"));
   $("legend").replaceChildren(...items);
   $("groups").replaceChildren(...[...groups].map((group) => {
     const box = make("input", { type: "checkbox", value: group, onchange: (event) => setGroup(group, event.target.checked) });
