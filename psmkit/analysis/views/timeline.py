@@ -407,8 +407,8 @@ def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[B
         "what must come before it in another one."
     )
     # A process with two files has two orders, and no line shows how they fit. A record is the state at the end.
-    _, own = np.unique(np.stack([lines.proc, lines.stream]), axis=1, return_inverse=True)
     recorded = np.isin(lines.file, sorted(records))
+    _, own = np.unique(np.stack([lines.proc, lines.stream, recorded]), axis=1, return_inverse=True)
     ends: list[Before] = []
     if recorded.any():
         about += " Lines of records are right of the log of their process."
