@@ -80,14 +80,13 @@ def command(
     from psmkit.analysis.inputs import uncollected
 
     with uncollected(last=True):
-        story = None
+        told = None
         with progress_bar() as progress:
             if form == "html":
-                from psmkit.analysis.pipeline import analyse_job
-                from psmkit.analysis.views.story import tell
+                from psmkit.analysis.story import story
 
-                story = tell(paths, analyse_job, catalogue=catalogues or None, progress=progress)
-            report = story.report if story else analyze(paths, catalogue=catalogues or None, progress=progress)
+                told = story(paths, catalogue=catalogues or None, progress=progress)
+            report = told.report if told else analyze(paths, catalogue=catalogues or None, progress=progress)
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:
@@ -99,12 +98,12 @@ def command(
             report = redact(report)
         bar = Level[fail_on.upper()]
         options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
-        if story is not None:
+        if told is not None:
             from dataclasses import replace
 
             from psmkit.report.html import render as page
 
-            show(page(replace(story, report=report), options), output)
+            show(page(replace(told, report=report), options), output)
         elif form == "text" and output is None:
             from psmkit.report.text import layout
 

@@ -35,15 +35,14 @@ def command(paths: tuple[str, ...], output: str, catalogues: tuple[str, ...], ve
     check_output(output, "page")
 
     from psmkit.analysis.inputs import uncollected
-    from psmkit.analysis.pipeline import analyse_job
-    from psmkit.analysis.views.story import tell
+    from psmkit.analysis.story import story
     from psmkit.report.html import render
     from psmkit.report.options import Options
     from psmkit.report.summary import sentence
 
     with uncollected(last=True):
         with progress_bar() as progress:
-            story = tell(paths, analyse_job, catalogue=catalogues or None, progress=progress)
-        page = render(story, Options(verbose=verbose))
+            told = story(paths, catalogue=catalogues or None, progress=progress)
+        page = render(told, Options(verbose=verbose))
         show(page, output)
-        click.echo(f"{sentence(story.report)}\npage: {output} ({len(page) / 1e6:.1f} MB)")
+        click.echo(f"{sentence(told.report)}\npage: {output} ({len(page) / 1e6:.1f} MB)")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference.debts import debts
 from psmkit.analysis.inference.waits import waits
-from psmkit.analysis.inputs import scanned
 from psmkit.analysis.views.lines import Lines, gather
 from psmkit.analysis.views.timeline import FIELDS, timeline
 from psmkit.logparse import ScanResult
-from psmkit.logparse.batches import events
+from psmkit.logparse.batches import EventBatch
 from psmkit.logparse.types import Ref
 from psmkit.model import Report
-from psmkit.model.errors import InputError
 from psmkit.model.story import Debtor, Excerpt, Held, Link, Story, Waiting
 
 __all__ = ["tell"]
@@ -33,34 +31,21 @@ _WHOLE = 24 << 20
 _AROUND = 4
 
 
-def tell(
-    paths: Iterable[str | os.PathLike[str]],
-    analyse: Callable[[Job], Report],
-    *,
-    catalogue: Sequence[str | os.PathLike[str]] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Story:
-    """Read logs and tell the story of the job; ``analyse`` makes the report. The errors are those of :func:`psmkit.analyze`."""
-    names = [os.fspath(path) for path in paths]
-    for path in names:
-        if path == "-" or (os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))):
-            raise InputError(path, "a page needs its input twice, and this can be read only once: write it to a file")
-    with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
-        job = make_job(scan)
-        report = analyse(job)
-        known = scan.catalogue
-        lines = gather(events(names, catalogue=known if known is not None else catalogue), {**FIELDS, **_CHANNELS})
-        records = {at for at, item in enumerate(scan.inputs) if item.kind == "record"}
-        return Story(
-            report=report,
-            timeline=timeline(job, lines, known.compiled if known is not None else (), records),
-            waits=_waits(job),
-            debtors=_debtors(job),
-            links=_links(job, lines),
-            held=_held(job),
-            texts=_texts(scan, report),
-            title=_title(scan),
-        )
+def tell(job: Job, scan: ScanResult, report: Report, batches: Iterable[EventBatch]) -> Story:
+    """The story of a job that was scanned with ``keep_calls=True``; ``batches`` are all lines of the same inputs."""
+    lines = gather(batches, {**FIELDS, **_CHANNELS})
+    messages = scan.catalogue.compiled if scan.catalogue is not None else ()
+    records = {at for at, item in enumerate(scan.inputs) if item.kind == "record"}
+    return Story(
+        report=report,
+        timeline=timeline(job, lines, messages, records),
+        waits=_waits(job),
+        debtors=_debtors(job),
+        links=_links(job, lines),
+        held=_held(job),
+        texts=_texts(scan, report),
+        title=_title(scan),
+    )
 
 
 def _place(job: Job, ref: Ref | None) -> str:

@@ -676,7 +676,7 @@ const remember = () => {
   remembering = setTimeout(() => {
     if (!timeline) return;
     const parts = new URLSearchParams();
-    if (timeline.from > -timeline.pad * 1.01 || timeline.to < timeline.end + timeline.pad * 0.99) parts.set("view", `${timeline.from.toPrecision(8)},${timeline.to.toPrecision(8)}`);
+    if (timeline.from > -timeline.pad * 0.99 || timeline.to < timeline.end + timeline.pad * 0.99) parts.set("view", `${timeline.from.toPrecision(8)},${timeline.to.toPrecision(8)}`);
     if (timeline.selected && timeline.selected.line) parts.set("line", `${timeline.selected.file}:${timeline.selected.line}`);
     if ($("ranks-filter").value) parts.set("ranks", $("ranks-filter").value);
     if ($("search").value) parts.set("find", $("search").value);
@@ -875,7 +875,10 @@ const start = async () => {
   }
   paint = () => { if (timeline) { timeline.request(); legend(); } matrix(); const svg = $("graph"); if (svg) { svg.replaceChildren(); graph(); } };
   theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  if (timeline) await recall();
+  if (timeline) {
+    await recall();
+    timeline.draw();
+  }
   root.dataset.ready = "yes";
 };
 start().catch((error) => {
