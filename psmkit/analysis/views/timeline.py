@@ -36,8 +36,14 @@ _STAGE_OF_ROLE = {"comm.start": "init", "comm.complete": "ready", "seq.op": "wor
 #: A share of lines with time stamps from which on times can be the axis.
 _STAMPED = 0.9
 _DAY = 86400.0
+#: Messages of who makes memory and who maps it, and the field that has the same value in both.
+_HANDED = (
+    ("libpsm.segment.created", "libpsm.segment.attached", "id"),
+    ("libpsm.memory.made", "libpsm.memory.imported", "id"),
+    ("memory.shm.mmap.allocated", "memory.shm.mmap.imported", "name"),
+)
 #: The fields of lines that a timeline needs.
-FIELDS = {_WORK: ("coll", "comm", "root")}
+FIELDS = {_WORK: ("coll", "comm", "root")} | {name: (key,) for *pair, key in _HANDED for name in pair}
 
 
 def timeline(job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int] = frozenset()) -> Timeline:
@@ -64,8 +70,9 @@ class _Builder:
     def timeline(self) -> Timeline:
         lines, job = self.lines, self.job
         self.where = self._where()
-        sends = self._sends()
-        self.axis, self.at = _axis(job, lines, self.records, self._demands())
+        sends, handed = self._sends(), self._handed()
+        demands = [*self._demands(), *(([maker], [user]) for maker, user in handed)]
+        self.axis, self.at = _axis(job, lines, self.records, demands)
         self.last = float(self.at.max()) if len(self.at) else 0.0
         self._tracks()
         marks = self._marks()
@@ -79,6 +86,8 @@ class _Builder:
             self._wait(wait)
         for send, recv in sends:
             self._arrow(send, recv, self.kind("send to recv", "send and its recv", "sendrecv"))
+        for maker, user in handed:
+            self._arrow(maker, user, self.kind("memory", "memory, made and mapped", "memory"))
         return Timeline(
             axis=self.axis,
             tracks=self.tracks,
@@ -150,6 +159,20 @@ class _Builder:
             key = (own.group, own.rank, peer) if coll == "Send" else (own.group, peer, own.rank)
             queues[key][coll == "Recv"].append(line)
         return [pair for sends, recvs in queues.values() for pair in zip(sends, recvs, strict=False)]
+
+    def _handed(self) -> list[tuple[int, int]]:
+        """Lines that make memory, each with those of other processes that map it."""
+        out: list[tuple[int, int]] = []
+        for made, mapped, key in _HANDED:
+            makers: dict[int | str, int] = {}
+            for name in (made, mapped):
+                rows, columns = self.lines.values.get(name, (np.zeros(0, np.int64), {}))
+                for line, own in zip(rows.tolist(), columns.get(key, ()), strict=True):
+                    if name == made:
+                        makers[own] = line
+                    elif (maker := makers.get(own)) is not None and self.lines.proc[maker] != self.lines.proc[line]:
+                        out.append((maker, line))
+        return out
 
     def _tracks(self) -> None:
         """A row for each rank, and below it one for each of its threads; then those of processes without a rank, and of other programs."""

@@ -78,7 +78,7 @@ let paint = () => {};
 // Colours that colour-blind readers can distinguish (Okabe and Ito); each also has a word or a shape.
 const STAGES = { started: "#9aa5b1", bootstrap: "#56b4e9", init: "#3d7fc4", topology: "#cc79a7", connect: "#e69f00", ready: "#7ac5a0",
   working: "#009e73", teardown: "#7f8c8d", done: "#7f8c8d" };
-const GROUPS = { stage: "#009e73", init: "#3d7fc4", proxy: "#e69f00", fd: "#cc79a7", sendrecv: "#56b4e9", wait: "#d55e00" };
+const GROUPS = { stage: "#009e73", init: "#3d7fc4", proxy: "#e69f00", fd: "#cc79a7", sendrecv: "#56b4e9", memory: "#7a6ad8", wait: "#d55e00" };
 const OTHER = "#8b95a1";
 const colourOf = (kind) => (kind.group === "stage" ? STAGES[kind.label] : GROUPS[kind.group]) || OTHER;
 const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -703,7 +703,7 @@ const setGroup = (group, shown) => {
 };
 
 // ---- legend, graph, matrix --------------------------------------------------------------------------------------
-const NAMES = { stage: "stages", init: "init of a communicator", proxy: "proxy calls", fd: "fd exchanges", sendrecv: "sends to recvs", wait: "waits" };
+const NAMES = { stage: "stages", init: "init of a communicator", proxy: "proxy calls", fd: "fd exchanges", sendrecv: "sends to recvs", memory: "memory made and mapped", wait: "waits" };
 const swatch = (colour) => { const box = make("i"); box.style.background = colour; return box; };
 const shape = (level) => {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS("http://www.w3.org/2000/svg", "path");

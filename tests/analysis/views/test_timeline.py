@@ -191,9 +191,18 @@ def test_lines_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
 def recorded(tmp_path: Path) -> Path:
     """A run of psmkit's lab with logs and records."""
     with tarfile.open(LOGS.parent / "v01" / "runs.tar.xz") as archive:
-        members = [m for m in archive.getmembers() if m.name.startswith("differ-steps/")]
+        members = [m for m in archive.getmembers() if m.name.startswith("fault-hang-step/")]
         archive.extractall(tmp_path, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    return tmp_path / "differ-steps"
+    return tmp_path / "fault-hang-step"
+
+
+def test_memory_has_arrows_from_its_maker_to_those_who_map_it(recorded: Path) -> None:
+    timeline = story_of(recorded).timeline
+    mine = [at for at in range(len(timeline.arrows)) if timeline.kinds[timeline.arrows.kind[at]].name == "memory"]
+    assert mine
+    for at in mine:
+        ends = [timeline.tracks[track[at]].rank for track in (timeline.arrows.tail_track, timeline.arrows.head_track)]
+        assert ends[0] != ends[1] and timeline.arrows.head[at] > timeline.arrows.tail[at]
 
 
 def test_a_record_stands_right_of_the_log_of_its_process(recorded: Path) -> None:
