@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import global_rank
 from psmkit.analysis.facts.progress import STAGES, stage_of_message
 from psmkit.analysis.inference.waits import Wait, waits
 from psmkit.analysis.views.lines import Lines
@@ -62,7 +63,6 @@ class _Builder:
         self.kind_rows: list[Kind] = []
         self.tracks: list[Track] = []
         self.of_rank: dict[tuple[int, int | None], int] = {}  # process and rank -> its row
-        self.of_thread: dict[tuple[int, int], int] = {}  # process and thread -> its row
         self.spans: list[tuple[int, float, float, int, bool, Ref | None, Ref | None, str]] = []
         self.arrows: list[tuple[int, float, int, float, int, Ref, Ref]] = []
         self.where: dict[Ref, int] = {}
@@ -175,35 +175,53 @@ class _Builder:
         return out
 
     def _tracks(self) -> None:
-        """A row for each rank, and below it one for each of its threads; then those of processes without a rank, and of other programs."""
+        """A row for each rank, and below it one for each of its threads and one for what other programs print of it; then the rest."""
         lines, job = self.lines, self.job
-        pairs = np.unique(np.stack([lines.proc, lines.thread, lines.stream]), axis=1).T.tolist() if len(lines) else []
-        owners: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-        for proc, thread, _ in pairs:
+        self.rows = np.zeros(len(lines), dtype=np.int32)
+        threads: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        found, back = np.unique(np.stack([lines.proc, lines.thread]), axis=1, return_inverse=True)
+        number = {(int(proc), int(thread)): at for at, (proc, thread) in enumerate(found.T.tolist())}
+        row_of = np.zeros(len(number), dtype=np.int32)
+        for proc, thread in number:
             if proc >= 0:
-                owners[proc, job.rank_on(proc, thread)].append(thread)
-
-        def order(owner: tuple[int, int | None]) -> tuple[int, bool, int, int]:
-            proc, rank = owner
-            return (job.run_of(proc) or 0, rank is None, rank or 0, proc)
+                threads[proc, job.rank_on(proc, thread)].append(thread)
+        printed = self._printed_of_ranks()
+        # a rank that only other programs name has a row, too
+        known = {(job.run_of(proc) or 0, rank) for proc, rank in threads}
+        owners: list[tuple[int, tuple[int, int | None]]] = [(-1, key) for key in printed if key not in known]
+        owners += [(proc, (job.run_of(proc) or 0, rank)) for proc, rank in threads]
 
         roles = self._thread_names()
-        for owner in sorted(owners, key=order):
-            proc, rank = owner
-            process = job.process(proc)
-            run = job.run_of(proc) or 0
-            name = process.name if rank is None else f"rank {rank}"
-            self.of_rank[owner] = len(self.tracks)
-            self.tracks.append(Track(name if rank is None else f"{name} ({process.name})", "rank", -1, rank, run))
-            main = [t for t in owners[owner] if job.scan.threads.tid[t] == process.pid]
-            for thread in sorted(owners[owner], key=lambda t: (t not in main, t)):
-                tid = int(job.scan.threads.tid[thread])
+        for proc, (run, rank) in sorted(owners, key=lambda o: (o[1][0], o[1][1] is None, o[1][1] or 0, o[0])):
+            process = job.process(proc) if proc >= 0 else None
+            names = ([] if rank is None else [f"rank {rank}"]) + ([] if process is None else [process.name])
+            top = self.of_rank[proc, rank] = len(self.tracks)
+            self.tracks.append(Track(" ".join(names[:1] + [f"({name})" for name in names[1:]]), "rank", -1, rank, run))
+            main = [t for t in threads[proc, rank] if process and job.scan.threads.tid[t] == process.pid]
+            for thread in sorted(threads[proc, rank], key=lambda t: (t not in main, t)):
                 role = "main" if thread in main else roles.get(thread, "thread")
-                self.of_thread[proc, thread] = len(self.tracks)
-                self.tracks.append(Track(f"{role} ({tid})", "thread", self.of_rank[owner], rank, run))
-        for stream in sorted({stream for proc, _, stream in pairs if proc < 0}):
-            self.of_thread[-1, -1 - stream] = len(self.tracks)
+                row_of[number[proc, thread]] = len(self.tracks)
+                self.tracks.append(Track(f"{role} ({int(job.scan.threads.tid[thread])})", "thread", top, rank, run))
+            if (own := printed.pop((run, rank), None)) is not None:
+                self.rows[own] = len(self.tracks)
+                self.tracks.append(Track("other programs", "other", top, rank, run))
+        ours = lines.proc >= 0
+        self.rows[ours] = row_of[back.reshape(-1)][ours]
+        rest = (self.rows == 0) & ~ours
+        for stream in np.unique(lines.stream[rest]).tolist():
+            self.rows[rest & (lines.stream == stream)] = len(self.tracks)
             self.tracks.append(Track("lines of other programs", "other"))
+
+    def _printed_of_ranks(self) -> dict[tuple[int, int | None], list[int]]:
+        """Lines of other programs by the run and the rank that they are of, where they tell."""
+        events = self.job.scan.events
+        outside = events.make(np.flatnonzero(events.proc < 0))
+        out: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        for event, line in zip(outside, self.lines.find([event.ref for event in outside]), strict=True):
+            rank = global_rank(self.job, event)
+            if rank is not None and line >= 0:
+                out[self.job.run_of_event(event) or 0, rank].append(line)
+        return out
 
     def _thread_names(self) -> dict[int, str]:
         out: dict[int, str] = {}
@@ -214,30 +232,15 @@ class _Builder:
 
     def track(self, line: int) -> int:
         """The row of a line."""
-        lines = self.lines
-        proc, thread = int(lines.proc[line]), int(lines.thread[line])
-        return self.of_thread[(proc, thread) if proc >= 0 else (-1, -1 - int(lines.stream[line]))]
+        return int(self.rows[line])
 
     def _marks(self) -> Marks:
         lines = self.lines
         used, numbers = np.unique(lines.message, return_inverse=True)
         kinds = np.array([self._message_kind(lines.names[m]) for m in used.tolist()], dtype=np.int32)
-        rows = np.zeros(len(lines), dtype=np.int32)
-        if len(lines):
-            key = np.stack([lines.proc, np.where(lines.proc < 0, -1 - lines.stream, lines.thread)])
-            found, back = np.unique(key, axis=1, return_inverse=True)
-            tracks = [self.of_thread[max(proc, -1), thread] for proc, thread in found.T.tolist()]
-            rows = np.array(tracks, dtype=np.int32)[back.reshape(-1)]
-        track, at = rows, self.at
-        kind, file, line = (kinds[numbers] if len(lines) else rows), lines.file, lines.line
-        order = np.lexsort((at, track))
-        return Marks(
-            track[order],
-            at[order],
-            kind[order].astype(np.int32),
-            file[order].astype(np.int32),
-            line[order].astype(np.int32),
-        )
+        order = np.lexsort((self.at, self.rows))
+        kind, file, line = ((c[order]).astype(np.int32) for c in (kinds[numbers], lines.file, lines.line))
+        return Marks(self.rows[order], self.at[order], kind, file, line)
 
     def _message_kind(self, name: str) -> int:
         message = self.messages.get(name)

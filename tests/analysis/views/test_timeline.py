@@ -11,7 +11,7 @@ from psmkit.analysis.story import story as tell
 from psmkit.model.errors import InputError
 from psmkit.model.story import Story
 from psmkit.model.timeline import Timeline, Unit
-from tests.analysis.texts import Rank
+from tests.analysis.texts import Rank, watchdog
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 STOPPED = LOGS / "fault_a2_n4_sigstop_rank1_in_setup"
@@ -194,6 +194,17 @@ def recorded(tmp_path: Path) -> Path:
         members = [m for m in archive.getmembers() if m.name.startswith("fault-hang-step/")]
         archive.extractall(tmp_path, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return tmp_path / "fault-hang-step"
+
+
+def test_lines_of_torch_are_in_the_row_of_their_rank(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(Rank(0, 2).ready().lines) + "\n" + watchdog(0, 1))
+    timeline = story_of(log).timeline
+    tops = {track.rank: at for at, track in enumerate(timeline.tracks) if track.parent < 0}
+    assert set(tops) == {0, 1}  # rank 1 has no line of NCCL
+    for rank, lines in ((0, 1), (1, 1)):
+        (own,) = [at for at, t in enumerate(timeline.tracks) if t.parent == tops[rank] and t.name == "other programs"]
+        assert (timeline.marks.track == own).sum() == lines
 
 
 def test_memory_has_arrows_from_its_maker_to_those_who_map_it(recorded: Path) -> None:
