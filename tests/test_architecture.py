@@ -91,13 +91,14 @@ ANALYSIS: dict[str, set[str]] = {
     "facts": {"facts", *LEAVES},
     "inference": {"facts", "inference", "_native", *LEAVES},
     "rules": {"facts", "inference", "registry", *LEAVES},
-    "views": {"facts", "inference", *LEAVES},
+    "views": {"facts", "inference", "views", *LEAVES},
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
     "table": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
     "groups": {"model"},
     "pipeline": {"facts", "inference", "inputs", "registry", "coverage", "table", "verdict", "groups", *LEAVES},
+    "story": {"facts", "inputs", "pipeline", "views", "logparse", "model"},
 }
 
 

@@ -10,7 +10,7 @@ from psmkit.cli.ranks import check_ranks, wanted_ranks
 
 __all__ = ["command"]
 
-_FORMATS = ("text", "json", "markdown", "sarif", "junit")
+_FORMATS = ("text", "json", "markdown", "sarif", "junit", "html")
 _LEVELS = ("error", "warning", "inconclusive", "never")
 
 
@@ -73,12 +73,20 @@ def command(
     wanted = wanted_ranks(ranks)
     check_output(output)
 
+    if form == "html" and redacted:
+        raise click.UsageError("--redact cannot be used with --format html: the page holds the lines of the logs.")
+
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
 
     with uncollected(last=True):
+        told = None
         with progress_bar() as progress:
-            report = analyze(paths, catalogue=catalogues or None, progress=progress)
+            if form == "html":
+                from psmkit.analysis.story import story
+
+                told = story(paths, catalogue=catalogues or None, progress=progress)
+            report = told.report if told else analyze(paths, catalogue=catalogues or None, progress=progress)
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:
@@ -90,7 +98,13 @@ def command(
             report = redact(report)
         bar = Level[fail_on.upper()]
         options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
-        if form == "text" and output is None:
+        if told is not None:
+            from dataclasses import replace
+
+            from psmkit.report.html import render as page
+
+            show(page(replace(told, report=report), options), output)
+        elif form == "text" and output is None:
             from psmkit.report.text import layout
 
             show_page(layout(report, options))

@@ -67,6 +67,25 @@ class EventBatch:
         return column
 
     @property
+    def seq(self) -> npt.NDArray[np.int64]:
+        """Position in reading order, comparable within one stream."""
+        column: npt.NDArray[np.int64] = self._records["first"]["seq"].view(np.int64)
+        return column
+
+    @property
+    def stream(self) -> npt.NDArray[np.uint32]:
+        """Index of the stream."""
+        return self._column("stream")
+
+    @property
+    def time(self) -> list[str | None]:
+        """Time stamps as printed; None for a line without one."""
+        packed = self._column("time")
+        if not packed.any():
+            return [None] * len(packed)
+        return [self._decoder.event_text(text) if text else None for text in packed.tolist()]
+
+    @property
     def proc(self) -> npt.NDArray[np.int32]:
         """Index of the process."""
         return self._column("proc")

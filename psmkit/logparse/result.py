@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -91,6 +92,26 @@ class ScanResult(ScanData):
         """The line at ``ref``, as evidence."""
         return Evidence(self.files[ref.file].path, ref.line, self.text(ref))
 
+    def lines_of(self, file: int, wanted: AbstractSet[int] | None = None) -> Iterator[tuple[int, str]]:
+        """The numbers and texts of the lines of a file, or of those with the ``wanted`` numbers, read once from its beginning."""
+        reader = Reader(self.inputs[file])
+        last = None if wanted is None else max(wanted, default=0)
+        try:
+            number, rest = 0, b""
+            while last is None or number < last:
+                piece = reader.read(1 << 20)
+                *found, rest = (rest + piece).split(b"\n")
+                if not piece:
+                    found = [rest] if rest else []
+                for line in found:
+                    number += 1
+                    if wanted is None or number in wanted:
+                        yield number, _decoded(line[:_LONGEST])
+                if not piece:
+                    return
+        finally:
+            reader.close()
+
     def close(self) -> None:
         """Close the files that were opened to fetch lines."""
         for reader, _, _ in self._open.values():
@@ -109,11 +130,7 @@ class ScanResult(ScanData):
         self.close()
 
     def _read(self, ref: Ref) -> str:
-        line = self._raw(ref).rstrip(b"\r")
-        if b"](http" in line:  # the scanner read the line in this way
-            plain = ffi.new("char[]", len(line))
-            line = ffi.buffer(plain, lib.ls_unlink(plain, line, len(line)))[:]
-        return line.decode("utf-8", "replace")
+        return _decoded(self._raw(ref))
 
     def _raw(self, ref: Ref) -> bytes:
         """The bytes of the line at ``ref`` without the line feed."""
@@ -154,6 +171,14 @@ class ScanResult(ScanData):
                 self._kept[ref.file] = file
                 if len(self._kept) > _MOST_OPEN:
                     self._kept.pop(next(iter(self._kept))).close()
+
+
+def _decoded(raw: bytes) -> str:
+    line = raw.rstrip(b"\r")
+    if b"](http" in line:  # the scanner read the line in this way
+        plain = ffi.new("char[]", len(line))
+        line = ffi.buffer(plain, lib.ls_unlink(plain, line, len(line)))[:]
+    return line.decode("utf-8", "replace")
 
 
 def collect(

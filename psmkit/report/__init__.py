@@ -1,4 +1,4 @@
-"""Render findings as text, JSON, Markdown, SARIF and JUnit. This package only renders; the analysis decides."""
+"""Render findings as text, JSON, Markdown, SARIF and JUnit, and a story as an HTML page. This package only renders; the analysis decides."""
 
 from __future__ import annotations
 

@@ -121,6 +121,7 @@ CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
 BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
+    "report": ("{log} -o page.html", CLEAN),
     "diff": ("{log} {log}", CLEAN),
     "explain": ("PSM102", CLEAN),
     "codes": ("", CLEAN),

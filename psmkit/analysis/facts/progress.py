@@ -11,7 +11,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import counts, printed
 from psmkit.logparse.types import CommInstance
 
-__all__ = ["STAGES", "chose_network", "collectives", "furthest_stage", "progress_of", "torn_down"]
+__all__ = ["STAGES", "chose_network", "collectives", "furthest_stage", "progress_of", "stage_of_message", "torn_down"]
 
 # The stages of a process, in order; the first if no line proves one.
 STAGES = ("-", "started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
@@ -64,7 +64,7 @@ def _stages(job: Job) -> dict[int, int]:
     out: dict[int, int] = defaultdict(int)
 
     told = counts(job)
-    stages = np.array([_stage_of(name) for name in told.names], dtype=np.int64)
+    stages = np.array([stage_of_message(name) for name in told.names], dtype=np.int64)
     procs, starts = np.unique(told.proc, return_index=True)
     if len(procs):
         out.update(zip(procs.tolist(), np.maximum.reduceat(stages[told.kind], starts).tolist(), strict=True))
@@ -83,7 +83,7 @@ def _stages(job: Job) -> dict[int, int]:
     return out
 
 
-def _stage_of(name: str) -> int:
+def stage_of_message(name: str) -> int:
     """The place in :data:`STAGES` of the stage that a message proves; 0 if it proves none."""
     found = max(((len(begin), stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=(0, "-"))
     return STAGES.index(found[1])

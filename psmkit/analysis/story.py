@@ -1,0 +1,35 @@
+"""From paths to all that a page shows of a job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from psmkit.analysis.facts.job import make_job
+from psmkit.analysis.inputs import scanned
+from psmkit.analysis.pipeline import analyse_job
+from psmkit.analysis.views.story import tell
+from psmkit.logparse.batches import events
+from psmkit.model.errors import InputError
+from psmkit.model.story import Story
+
+__all__ = ["story"]
+
+
+def story(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    catalogue: Sequence[str | os.PathLike[str]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Story:
+    """Analyse logs, and tell all that a page shows of the job. Arguments and errors are those of :func:`psmkit.analyze`.
+
+    The input is read twice, so standard input and pipes are refused with an ``InputError``.
+    """
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
+            raise InputError(name, "a page needs its input twice, and this can be read only once: write it to a file")
+    with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
+        job = make_job(scan)
+        return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))

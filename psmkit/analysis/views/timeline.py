@@ -1,0 +1,501 @@
+"""A job as a timeline: a row for each rank and each of its threads, every line as a mark, calls as spans, hand-overs as arrows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+import numpy.typing as npt
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import global_rank
+from psmkit.analysis.facts.progress import STAGES, stage_of_message
+from psmkit.analysis.inference.waits import Wait, waits
+from psmkit.analysis.views.lines import Lines
+from psmkit.analysis.views.ordering import Before, logical, offset
+from psmkit.catalogue import Message
+from psmkit.logparse.types import Call, FdExchange, Ref
+from psmkit.model.timeline import Arrows, Axis, Clock, Kind, Level, Marks, Spans, Timeline, Track, Unit
+
+__all__ = ["FIELDS", "timeline"]
+
+_Floats = npt.NDArray[np.float64]
+_WORK = "coll.call"
+#: What a thread is, by a message that only such a thread prints.
+_THREADS = (
+    ("ras.thread", "RAS"),
+    ("proxy.fd.service_start", "proxy UDS"),
+    ("proxy.fd.received", "proxy UDS"),
+    ("proxy.thread.progress", "proxy progress"),
+    ("proxy.conn.new", "proxy service"),
+    ("proxy.call.begun", "proxy service"),
+)
+#: Stages that lines of these roles prove, beside those of :func:`stage_of_message`.
+_STAGE_OF_ROLE = {"comm.start": "init", "comm.complete": "ready", "seq.op": "working", "comm.end": "teardown"}
+#: A share of lines with time stamps from which on times can be the axis.
+_STAMPED = 0.9
+_DAY = 86400.0
+#: Messages of who makes memory and who maps it, and the field that has the same value in both.
+_HANDED = (
+    ("libpsm.segment.created", "libpsm.segment.attached", "id"),
+    ("libpsm.memory.made", "libpsm.memory.imported", "id"),
+    ("memory.shm.mmap.allocated", "memory.shm.mmap.imported", "name"),
+)
+#: The fields of lines that a timeline needs.
+FIELDS = {_WORK: ("coll", "comm", "root")} | {name: (key,) for *pair, key in _HANDED for name in pair}
+
+
+def timeline(job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int] = frozenset()) -> Timeline:
+    """Draw a job that was scanned with ``keep_calls=True``.
+
+    ``lines`` are those of the same inputs, ``messages`` its catalogue, ``records`` the files that are psmkit's records.
+    """
+    return _Builder(job, lines, messages, records).timeline()
+
+
+class _Builder:
+    def __init__(self, job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int]) -> None:
+        self.job, self.lines, self.records = job, lines, records
+        self.messages = {message.name: message for message in messages}
+        self.kinds: dict[str, int] = {}
+        self.kind_rows: list[Kind] = []
+        self.tracks: list[Track] = []
+        self.of_rank: dict[tuple[int, int | None], int] = {}  # process and rank -> its row
+        self.spans: list[tuple[int, float, float, int, bool, Ref | None, Ref | None, str]] = []
+        self.arrows: list[tuple[int, float, int, float, int, Ref, Ref]] = []
+        self.where: dict[Ref, int] = {}
+
+    def timeline(self) -> Timeline:
+        lines, job = self.lines, self.job
+        self.where = self._where()
+        sends, handed = self._sends(), self._handed()
+        demands = [*self._demands(), *(([maker], [user]) for maker, user in handed)]
+        self.axis, self.at = _axis(job, lines, self.records, demands)
+        self.last = float(self.at.max()) if len(self.at) else 0.0
+        self._tracks()
+        marks = self._marks()
+        self._stages()
+        self._inits()
+        for call in job.scan.calls:
+            self._call(call)
+        for fd in job.scan.fds:
+            self._fd(fd)
+        for wait in waits(job):
+            self._wait(wait)
+        for send, recv in sends:
+            self._arrow(send, recv, self.kind("send to recv", "send and its recv", "sendrecv"))
+        for maker, user in handed:
+            self._arrow(maker, user, self.kind("memory", "memory, made and mapped", "memory"))
+        return Timeline(
+            axis=self.axis,
+            tracks=self.tracks,
+            kinds=self.kind_rows,
+            files=[file.path for file in job.scan.files],
+            marks=marks,
+            spans=self._span_columns(),
+            arrows=self._arrow_columns(),
+            dropped=lines.dropped,
+        )
+
+    def kind(self, name: str, label: str, group: str, level: Level = Level.PLAIN, meaning: str = "") -> int:
+        if name not in self.kinds:
+            self.kinds[name] = len(self.kind_rows)
+            self.kind_rows.append(Kind(name, label, group, level, meaning))
+        return self.kinds[name]
+
+    def _where(self) -> dict[Ref, int]:
+        scan = self.job.scan
+        refs = [
+            ref
+            for refs in (
+                *((c.begun, c.served, c.received, c.matched) for c in scan.calls),
+                *((f.asked, f.received, f.answered, f.done) for f in scan.fds),
+                *((i.start, i.complete, i.end) for i in scan.instances),
+                *(w.refs for w in waits(self.job)),
+            )
+            for ref in refs
+            if ref is not None
+        ]
+        return {ref: at for ref, at in zip(refs, self.lines.find(refs), strict=True) if at >= 0}
+
+    def _demands(self) -> list[Before]:
+        """What comes before what: an answer is sent before it is read, and no rank completes an init that another has not started."""
+        out: list[Before] = []
+
+        def before(one: Ref | None, other: Ref | None) -> None:
+            if one is not None and other is not None and one in self.where and other in self.where:
+                out.append(([self.where[one]], [self.where[other]]))
+
+        for call in self.job.scan.calls:
+            before(call.begun, call.received or call.matched)
+            before(call.served, call.received or call.matched)
+        for fd in self.job.scan.fds:
+            before(fd.asked, fd.received)
+            before(fd.answered or fd.received, fd.done)
+        for members in self.job.members.values():
+            starts = [self.where[i.start] for i in members if i.start in self.where]
+            ends = [self.where[i.complete] for i in members if i.complete in self.where]
+            out.append((starts, ends))
+        return out
+
+    def _sends(self) -> list[tuple[int, int]]:
+        """Sends with their recvs, in the order of the calls."""
+        rows, columns = self.lines.values.get(_WORK, (np.zeros(0, np.int64), {}))
+        if not len(rows):
+            return []
+        member = {(i.proc, i.comm): i for i in self.job.scan.instances}
+        queues: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for at in np.argsort(rows, kind="stable").tolist():
+            coll = columns["coll"][at]
+            if coll not in ("Send", "Recv"):
+                continue
+            line = int(rows[at])
+            own = member.get((int(self.lines.proc[line]), int(columns["comm"][at])))
+            if own is None:
+                continue
+            peer = int(columns["root"][at])
+            key = (own.group, own.rank, peer) if coll == "Send" else (own.group, peer, own.rank)
+            queues[key][coll == "Recv"].append(line)
+        return [pair for sends, recvs in queues.values() for pair in zip(sends, recvs, strict=False)]
+
+    def _handed(self) -> list[tuple[int, int]]:
+        """Lines that make memory, each with those of other processes that map it."""
+        out: list[tuple[int, int]] = []
+        for made, mapped, key in _HANDED:
+            makers: dict[int | str, int] = {}
+            for name in (made, mapped):
+                rows, columns = self.lines.values.get(name, (np.zeros(0, np.int64), {}))
+                for line, own in zip(rows.tolist(), columns.get(key, ()), strict=True):
+                    if name == made:
+                        makers[own] = line
+                    elif (maker := makers.get(own)) is not None and self.lines.proc[maker] != self.lines.proc[line]:
+                        out.append((maker, line))
+        return out
+
+    def _tracks(self) -> None:
+        """A row for each rank, and below it one for each of its threads and one for what other programs print of it; then the rest."""
+        lines, job = self.lines, self.job
+        self.rows = np.zeros(len(lines), dtype=np.int32)
+        threads: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        found, back = np.unique(np.stack([lines.proc, lines.thread]), axis=1, return_inverse=True)
+        number = {(int(proc), int(thread)): at for at, (proc, thread) in enumerate(found.T.tolist())}
+        row_of = np.zeros(len(number), dtype=np.int32)
+        for proc, thread in number:
+            if proc >= 0:
+                threads[proc, job.rank_on(proc, thread)].append(thread)
+        printed = self._printed_of_ranks()
+        # a rank that only other programs name has a row, too
+        known = {(job.run_of(proc) or 0, rank) for proc, rank in threads}
+        owners: list[tuple[int, tuple[int, int | None]]] = [(-1, key) for key in printed if key not in known]
+        owners += [(proc, (job.run_of(proc) or 0, rank)) for proc, rank in threads]
+
+        roles = self._thread_names()
+        for proc, (run, rank) in sorted(owners, key=lambda o: (o[1][0], o[1][1] is None, o[1][1] or 0, o[0])):
+            process = job.process(proc) if proc >= 0 else None
+            names = ([] if rank is None else [f"rank {rank}"]) + ([] if process is None else [process.name])
+            top = self.of_rank[proc, rank] = len(self.tracks)
+            self.tracks.append(Track(" ".join(names[:1] + [f"({name})" for name in names[1:]]), "rank", -1, rank, run))
+            main = [t for t in threads[proc, rank] if process and job.scan.threads.tid[t] == process.pid]
+            for thread in sorted(threads[proc, rank], key=lambda t: (t not in main, t)):
+                role = "main" if thread in main else roles.get(thread, "thread")
+                row_of[number[proc, thread]] = len(self.tracks)
+                self.tracks.append(Track(f"{role} ({int(job.scan.threads.tid[thread])})", "thread", top, rank, run))
+            if (own := printed.pop((run, rank), None)) is not None:
+                self.rows[own] = len(self.tracks)
+                self.tracks.append(Track("other programs", "other", top, rank, run))
+        ours = lines.proc >= 0
+        self.rows[ours] = row_of[back.reshape(-1)][ours]
+        rest = (self.rows == 0) & ~ours
+        for stream in np.unique(lines.stream[rest]).tolist():
+            self.rows[rest & (lines.stream == stream)] = len(self.tracks)
+            self.tracks.append(Track("lines of other programs", "other"))
+
+    def _printed_of_ranks(self) -> dict[tuple[int, int | None], list[int]]:
+        """Lines of other programs by the run and the rank that they are of, where they tell."""
+        events = self.job.scan.events
+        outside = events.make(np.flatnonzero(events.proc < 0))
+        out: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        for event, line in zip(outside, self.lines.find([event.ref for event in outside]), strict=True):
+            rank = global_rank(self.job, event)
+            if rank is not None and line >= 0:
+                out[self.job.run_of_event(event) or 0, rank].append(line)
+        return out
+
+    def _thread_names(self) -> dict[int, str]:
+        out: dict[int, str] = {}
+        for name, role in reversed(_THREADS):
+            for thread in np.unique(self.lines.thread[self.lines.of(name)]).tolist():
+                out[thread] = role
+        return out
+
+    def track(self, line: int) -> int:
+        """The row of a line."""
+        return int(self.rows[line])
+
+    def _marks(self) -> Marks:
+        lines = self.lines
+        used, numbers = np.unique(lines.message, return_inverse=True)
+        kinds = np.array([self._message_kind(lines.names[m]) for m in used.tolist()], dtype=np.int32)
+        order = np.lexsort((self.at, self.rows))
+        kind, file, line = ((c[order]).astype(np.int32) for c in (kinds[numbers], lines.file, lines.line))
+        return Marks(self.rows[order], self.at[order], kind, file, line)
+
+    def _message_kind(self, name: str) -> int:
+        message = self.messages.get(name)
+        return self.kind(
+            name, name, message.subsystem if message else "", _level(message), message.meaning if message else ""
+        )
+
+    def _stages(self) -> None:
+        """The stages of each rank: each from the first line that proves it to the first of the next."""
+        lines = self.lines
+        stage = np.zeros(len(lines.names), dtype=np.int64)
+        for at, name in enumerate(lines.names):
+            role = self.messages[name].role if name in self.messages else None
+            stage[at] = max(stage_of_message(name), STAGES.index(_STAGE_OF_ROLE[role]) if role in _STAGE_OF_ROLE else 0)
+        group: dict[int, list[int]] = defaultdict(list)
+        starts, order = self._by_process()
+        for begin, end in zip(starts, [*starts[1:], len(order)], strict=False):
+            rows = order[begin:end]
+            proc = int(lines.proc[rows[0]])
+            if proc < 0:
+                continue
+            for line in rows.tolist():
+                group[self.tracks[self.track(line)].parent].append(line)
+            for owner, own in group.items():
+                self._stages_of(owner, np.array(own), stage)
+            group.clear()
+
+    def _by_process(self) -> tuple[list[int], npt.NDArray[np.int64]]:
+        order = np.lexsort((self.at, self.lines.proc))
+        return np.flatnonzero(np.diff(self.lines.proc[order], prepend=-9)).tolist(), order
+
+    def _stages_of(self, track: int, rows: npt.NDArray[np.int64], stage: npt.NDArray[np.int64]) -> None:
+        reached = np.maximum.accumulate(stage[self.lines.message[rows]])
+        changes = np.flatnonzero(np.diff(reached, prepend=0))
+        ends = [*changes[1:].tolist(), -1]
+        for first, last in zip(changes.tolist(), ends, strict=True):
+            name = STAGES[int(reached[first])]
+            begin, end = float(self.at[rows[first]]), float(self.at[rows[last]])
+            kind = self.kind(f"stage.{name}", name, "stage")
+            self.spans.append((track, begin, end, kind, False, self.ref(rows[first]), self.ref(rows[last]), name))
+
+    def ref(self, line: int | np.int64) -> Ref:
+        """The place of a line."""
+        return Ref(int(self.lines.file[line]), int(self.lines.line[line]), 0)
+
+    def _inits(self) -> None:
+        for instance in self.job.scan.instances:
+            if instance.start not in self.where:
+                continue
+            begin = self.where[instance.start]
+            end = self.where.get(instance.complete) if instance.complete is not None else None
+            label = f"init of communicator {instance.comm:#x}, rank {instance.rank} of {instance.nranks}"
+            self._span(
+                begin,
+                end,
+                self.kind("init", "init of a communicator", "init"),
+                label,
+                instance.start,
+                instance.complete,
+            )
+
+    def _span(self, begin: int, end: int | None, kind: int, label: str, first: Ref | None, last: Ref | None) -> None:
+        stop = self.last if end is None else float(self.at[end])
+        start = float(self.at[begin])
+        self.spans.append((self.track(begin), start, max(start, stop), kind, end is None, first, last, label))
+
+    def _call(self, call: Call) -> None:
+        begun, served, received, matched = (
+            self._found(r) for r in (call.begun, call.served, call.received, call.matched)
+        )
+        label = f"{call.stage or 'call'} {call.op:#x}" + (f" #{call.generation}" if call.generation > 1 else "")
+        read, read_at = (received, call.received) if received is not None else (matched, call.matched)
+        if begun is not None:
+            kind = self.kind("service", "proxy call in the service", "proxy")
+            # an answer that was read ends a call whose last line is lost
+            end, last = (served, call.served) if served is not None else (read, read_at)
+            self._span(begun, end, kind, label, call.begun, last)
+        if received is not None and matched is not None:
+            kind = self.kind("call", "proxy call: answer read", "proxy")
+            self._span(received, matched, kind, label, call.received, call.matched)
+        if served is not None and read is not None:
+            self._arrow(served, read, self.kind("response", "answer of a proxy call", "proxy"))
+
+    def _fd(self, fd: FdExchange) -> None:
+        asked, received, answered, done = (self._found(r) for r in (fd.asked, fd.received, fd.answered, fd.done))
+        label = f"GetFd {fd.op:#x}"
+        if asked is not None:
+            self._span(asked, done, self.kind("fd", "fd exchange, client", "fd"), label, fd.asked, fd.done)
+        if received is not None and (answered is not None or done is None):
+            kind = self.kind("fd.service", "fd exchange, server", "fd")
+            self._span(received, answered, kind, label, fd.received, fd.answered)
+        if asked is not None and received is not None:
+            self._arrow(asked, received, self.kind("fd request", "request for an fd", "fd"))
+        sent = received if answered is None else answered
+        if sent is not None and done is not None:
+            self._arrow(sent, done, self.kind("fd answer", "an fd, handed over", "fd"))
+
+    def _found(self, ref: Ref | None) -> int | None:
+        """The index of a line, None if it is not known."""
+        return None if ref is None else self.where.get(ref)
+
+    def _wait(self, wait: Wait) -> None:
+        """A wait lasts to the end of the log. It is drawn in the row of its waiter; one of nobody, or of a process for itself, is a debt of its target."""
+        if not wait.refs or wait.refs[-1] not in self.where:
+            return
+        owed = wait.waiter is None or wait.waiter == wait.target
+        proc, rank = (wait.target, wait.target_rank) if owed else (wait.waiter, wait.rank)
+        if proc is None:
+            return
+        track = self.of_rank.get((proc, rank), self.of_rank.get((proc, self.job.rank_of(proc))))
+        if track is None:
+            return
+        target = f"rank {wait.target_rank}" if wait.target_rank is not None else "an unknown process"
+        if wait.target_rank is None and wait.target is not None:
+            target = self.job.process(wait.target).name
+        label = f"does not go on: {wait.stage}" if owed else f"waits for {target}: {wait.stage}"
+        kind = (
+            self.kind("wait.proven", "wait that lasted", "wait", Level.ERROR)
+            if wait.proven
+            else self.kind("wait", "wait that the log does not end", "wait", Level.WARNING)
+        )
+        line = self.where[wait.refs[-1]]
+        self.spans.append((track, float(self.at[line]), self.last, kind, True, wait.refs[-1], None, label))
+
+    def _arrow(self, tail: int, head: int, kind: int) -> None:
+        self.arrows.append(
+            (
+                self.track(tail),
+                float(self.at[tail]),
+                self.track(head),
+                float(self.at[head]),
+                kind,
+                self.ref(tail),
+                self.ref(head),
+            )
+        )
+
+    def _span_columns(self) -> Spans:
+        rows = sorted(self.spans, key=lambda s: (s[0], s[1], -s[2]))
+        none = Ref(0, 0, 0)
+        first = [row[5] or none for row in rows]
+        last = [row[6] or none for row in rows]
+        return Spans(
+            track=np.array([row[0] for row in rows], dtype=np.int32),
+            begin=np.array([row[1] for row in rows], dtype=np.float64),
+            end=np.array([row[2] for row in rows], dtype=np.float64),
+            kind=np.array([row[3] for row in rows], dtype=np.int32),
+            open=np.array([row[4] for row in rows], dtype=np.bool_),
+            file=np.array([ref.file for ref in first], dtype=np.int32),
+            line=np.array([ref.line for ref in first], dtype=np.int32),
+            end_file=np.array([ref.file for ref in last], dtype=np.int32),
+            end_line=np.array([ref.line for ref in last], dtype=np.int32),
+            label=[row[7] for row in rows],
+        )
+
+    def _arrow_columns(self) -> Arrows:
+        rows = sorted(self.arrows, key=lambda a: (a[1], a[3]))
+        return Arrows(
+            tail_track=np.array([row[0] for row in rows], dtype=np.int32),
+            tail=np.array([row[1] for row in rows], dtype=np.float64),
+            head_track=np.array([row[2] for row in rows], dtype=np.int32),
+            head=np.array([row[3] for row in rows], dtype=np.float64),
+            kind=np.array([row[4] for row in rows], dtype=np.int32),
+            file=np.array([row[5].file for row in rows], dtype=np.int32),
+            line=np.array([row[5].line for row in rows], dtype=np.int32),
+            head_file=np.array([row[6].file for row in rows], dtype=np.int32),
+            head_line=np.array([row[6].line for row in rows], dtype=np.int32),
+        )
+
+
+def _level(message: Message | None) -> Level:
+    if message is None:
+        return Level.PLAIN
+    if message.severity == "error":
+        return Level.ERROR
+    return Level.WARNING if message.complaint else Level.PLAIN
+
+
+def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[Before]) -> tuple[Axis, _Floats]:
+    """The axis, and the place of each line on it: its time where nearly all lines have one, else its place in the order."""
+    ours = lines.proc >= 0
+    stamped = ~np.isnan(lines.time)
+    if ours.any() and stamped[ours].mean() >= _STAMPED:
+        return _timed(job, lines, demands)
+    if len(job.scan.files) == 1 or len(set(lines.stream.tolist())) <= 1:
+        about = "Places are lines of the log: it has no time stamps, so distances say nothing about time."
+        return Axis(Unit.ORDER, about), lines.seq.astype(np.float64)
+    about = (
+        "Places are an order, not times: the logs have no time stamps. A line is right of the line before it in its file, and right of "
+        "what must come before it in another one."
+    )
+    # A process with two files has two orders, and no line shows how they fit. A record is the state at the end.
+    recorded = np.isin(lines.file, sorted(records))
+    _, own = np.unique(np.stack([lines.proc, lines.stream, recorded]), axis=1, return_inverse=True)
+    ends: list[Before] = []
+    if recorded.any():
+        about += " Lines of records are right of the log of their process."
+        for proc in np.unique(lines.proc[recorded & ours]).tolist():
+            mine = np.flatnonzero((lines.proc == proc) & recorded)
+            _, first = np.unique(lines.stream[mine], return_index=True)
+            last = np.flatnonzero((lines.proc == proc) & ~recorded)[-1:]
+            ends.append((last.tolist(), mine[first].tolist()))
+    return Axis(Unit.ORDER, about), logical(own.reshape(-1), [*demands, *ends])
+
+
+def _timed(job: Job, lines: Lines, demands: Sequence[Before]) -> tuple[Axis, _Floats]:
+    time = lines.time.copy()
+    order = np.lexsort((lines.seq, lines.proc))
+    last, process = np.nan, -9
+    for at in order.tolist():  # a line without a time has that of the line before it
+        if lines.proc[at] != process:
+            last, process = np.nan, int(lines.proc[at])
+        if np.isnan(time[at]):
+            time[at] = last
+        elif not lines.dated and time[at] < last - _DAY / 2:
+            time[at] += _DAY * np.ceil((last - time[at] - _DAY / 2) / _DAY)
+        last = time[at]
+    first = float(np.nanmin(time))
+    time = np.where(np.isnan(time), first, time)
+    clocks = _clocks(job, lines, time, demands)
+    hosts = {clock.host: clock.offset for clock in clocks}
+    shift = {p.index: hosts.get(p.host, 0.0) for p in job.scan.processes}
+    time += np.array([shift.get(proc, 0.0) for proc in lines.proc.tolist()])
+    first = float(time.min())
+    about = "Places are seconds since the first line."
+    if len(clocks) > 1:
+        about += " The clocks of the hosts are aligned by exchanges between them."
+    return Axis(Unit.SECONDS, about, first if lines.dated else None, tuple(clocks)), time - first
+
+
+def _clocks(job: Job, lines: Lines, time: _Floats, demands: Sequence[Before]) -> list[Clock]:
+    """The clock of each host against that of the first one, by what must come before what."""
+    host_of = [p.host for p in job.scan.processes]
+    hosts = list(dict.fromkeys(host_of))
+    if len(hosts) < 2:
+        return [Clock(host) for host in hosts]
+    base = hosts[0]
+    least: dict[str, list[float]] = defaultdict(list)
+    most: dict[str, list[float]] = defaultdict(list)
+    for tails, heads in demands:
+        latest: dict[str, float] = {}  # of each host, the last of the tails and the first of the heads bind
+        earliest: dict[str, float] = {}
+        for line in tails:
+            host = host_of[int(lines.proc[line])]
+            latest[host] = max(float(time[line]), latest.get(host, -np.inf))
+        for line in heads:
+            host = host_of[int(lines.proc[line])]
+            earliest[host] = min(float(time[line]), earliest.get(host, np.inf))
+        for host, at in earliest.items():
+            if host != base and base in latest:
+                least[host].append(latest[base] - at)
+        for host, at in latest.items():
+            if host != base and base in earliest:
+                most[host].append(earliest[base] - at)
+    out = [Clock(base, 0.0, 0.0)]
+    for host in hosts[1:]:
+        out.append(Clock(host, *offset(least[host], most[host])))
+    return out

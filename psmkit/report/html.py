@@ -1,0 +1,437 @@
+"""One HTML file of a job: verdict, timeline, findings, ranks, waits, connections. It loads nothing, and text of logs in it is inert."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from psmkit.model import CODES, Evidence, Finding, Report, Severity
+from psmkit.model.story import Story
+from psmkit.model.wording import counted, protocol_stage
+from psmkit.report.columns import Columns
+from psmkit.report.escape import html_text, uncoloured, visible
+from psmkit.report.layout import ranges
+from psmkit.report.options import Options
+from psmkit.report.summary import (
+    about,
+    behind,
+    by_weight,
+    common_folder,
+    culprit_name,
+    culprit_ranks,
+    culprit_why,
+    fold_causes,
+    matching_rows,
+    next_step,
+    percent,
+    rerun_line,
+    rerun_of,
+    run_number,
+    sentence,
+    size,
+    suspect_name,
+)
+
+__all__ = ["render"]
+
+_WHO = 8
+_EVIDENCE = 6
+_RANK_ROWS = 4096  # a browser takes seconds for more rows of a table
+_TABLE_ROWS = 500
+_NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def render(story: Story, options: Options | None = None) -> str:
+    """The page as text."""
+    return _Page(story, options or Options()).render()
+
+
+class _Page:
+    def __init__(self, story: Story, options: Options) -> None:
+        self.story, self.report, self.options = story, story.report, options
+        self.files = list(dict.fromkeys([*story.timeline.files, *story.texts, *_named_files(story.report)]))
+        self.number = {name: at for at, name in enumerate(self.files)}
+        self.folder = common_folder(story.report)
+        if not all(name.startswith(self.folder) for name in self.files):
+            self.folder = ""
+
+    def render(self) -> str:
+        parts = files("psmkit.report").joinpath("page")
+        page, style, script = (parts.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+        sections = [(name, title, text) for name, title, text in self.sections() if text]
+        body = "".join(
+            f'<section id="{name}">{f"<h2>{title}</h2>" if title else ""}{text}</section>\n'
+            for name, title, text in sections
+        )
+        columns = Columns()
+        story = self.data(columns)
+        filled = {
+            "TITLE": html_text(f"{self.report.verdict.value}: {self.story.title} - psmkit"),
+            "VERDICT": self.report.verdict.value,
+            "STYLE": style,
+            "STYLE_HASH": _sha256(style),
+            "SCRIPT": script,
+            "SCRIPT_HASH": _sha256(script),
+            "NAV": "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections if title),
+            "BODY": body,
+            "STORY": json.dumps(story, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c"),
+            "COLUMNS": columns.packed(),
+            "TEXTS": "".join(self.texts()),
+        }
+        pieces = page.split("@@")  # not replaced one by one: a value may hold the name of another
+        return "".join(filled[piece] if at % 2 else piece for at, piece in enumerate(pieces))
+
+    # What is read without the script.
+
+    def sections(self) -> Iterator[tuple[str, str, str]]:
+        yield "answer", "", self.answer()
+        yield "time", "Timeline", self.timeline()
+        yield "findings", "Findings", self.findings()
+        yield "ranks", "Ranks", self.ranks()
+        yield "waits", "Who waits for whom", self.waits()
+        yield "connections", "Connections", self.connections()
+        yield "handles", "Handles and segments that do not balance", self.held()
+        yield "input", "What was read", self.input()
+
+    def place(self, name: str, line: int) -> str:
+        """A link to a line."""
+        text = html_text(f"{name.removeprefix(self.folder)}:{line}")
+        if name not in self.number or not line:
+            return f'<span class="mono">{text}</span>'
+        return f'<a href="#time" class="mono" data-place="{self.number[name]}:{line}">{text}</a>'
+
+    def place_of(self, place: str | None) -> str:
+        """A link to a line that is given as ``file:line``."""
+        name, _, line = (place or "").rpartition(":")
+        return self.place(name, int(line)) if line.isdecimal() else html_text(place or "")
+
+    def answer(self) -> str:
+        report = self.report
+        text = sentence(report).replace(self.folder, "") if self.folder else sentence(report)
+        verdict = report.verdict.value
+        out = [f'<h1><span class="v-{verdict}">{verdict}</span>{html_text(text[len(verdict) :])}</h1>']
+        rows: list[tuple[str, str]] = []
+        for culprit in report.culprits[:_WHO]:
+            stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
+            why = culprit_why(culprit, report)
+            run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
+            either = "one of: " if culprit.either else ""
+            rows.append(("who", html_text(f"{either}{culprit_name(culprit)}{run}{stage}{f': {why}' if why else ''}")))
+        if len(report.culprits) > _WHO:
+            rows.append(("who", f"and {counted(len(report.culprits) - _WHO, 'more')}"))
+        for suspect in report.suspects[:_WHO]:
+            rows.append(
+                (
+                    "suspect",
+                    html_text(f"{suspect_name(suspect)}: {suspect.owes}" if suspect.owes else suspect_name(suspect)),
+                )
+            )
+        finding = behind(report)
+        if finding is not None and finding.evidence:
+            item = next((e for e in finding.evidence if len(e.text.split()) > 1), finding.evidence[0])
+            rows.append(("proof", f"{self.place(item.file, item.line)}<br><code>{_line(item)}</code>"))
+        if step := next_step(report):
+            rows.append(("do this", html_text(step)))
+        if report.coverage.rerun_with and verdict == "inconclusive":
+            rows.append(("run again", f"<code>{html_text(rerun_line(rerun_of(report)))}</code>"))
+        rows.append(("confidence", percent(report.confidence)))
+        if len(report.runs) > 1:
+            rows += [(f"run {run_number(run.index)}", html_text(sentence(run))) for run in report.runs[:_TABLE_ROWS]]
+        last = ""
+        out.append('<dl class="answer">')
+        for name, value in rows:
+            out.append(f"<dt>{name if name != last else ''}</dt><dd>{value}</dd>")
+            last = name
+        return "".join(out) + "</dl>"
+
+    def timeline(self) -> str:
+        timeline = self.story.timeline
+        if not len(timeline.marks) and not len(timeline.spans):
+            return ""
+        says = timeline.axis.about
+        for clock in timeline.axis.clocks[1:]:
+            says += f" {clock.host}: {_clock(clock.offset)}, {_error(clock.error, clock.consistent)}."
+        if timeline.dropped:
+            says += f" {timeline.dropped:,} lines beyond the first {len(timeline.marks):,} are not drawn."
+        return (
+            f'<p class="dim">{html_text(says)}</p>'
+            '<div class="tools"><input id="search" type="search" placeholder="Search lines (/)" aria-label="Search lines">'
+            '<span id="results" class="results" role="status"></span>'
+            '<input id="ranks-filter" placeholder="Ranks, such as 0-3,7" aria-label="Ranks to show">'
+            '<button id="expand" type="button">open or close all ranks</button>'
+            '<button id="zoom-in" type="button" title="+">zoom in</button><button id="zoom-out" type="button" title="-">zoom out</button>'
+            '<button id="all" type="button" title="0">all</button><span id="groups" class="tools"></span></div>'
+            '<div id="timeline"><canvas id="mini" height="22"></canvas><canvas id="axis" height="26"></canvas>'
+            '<div id="scroll"><canvas id="rows" aria-label="Timeline: a row for each rank"></canvas><div class="filler"></div></div></div>'
+            '<div id="legend" class="legend"></div><div id="arrows-note" class="dim"></div>'
+            '<p class="dim help">Drag to move. Ctrl and wheel, <kbd>+</kbd> and <kbd>-</kbd> zoom. Click a rank to open its threads, a line to read it. '
+            "<kbd>,</kbd> and <kbd>.</kbd> go from line to line of a thread, <kbd>0</kbd> shows all. The address of the page holds what you see. "
+            "A dashed frame marks a call that no line ends; hatching marks a wait.</p>"
+        )
+
+    def findings(self) -> str:
+        report = self.report
+        out: list[str] = []
+        shown: set[int] = set()
+        for fold in fold_causes(report, everything=self.options.verbose):
+            for cause in fold.shown:
+                out.append(
+                    self.finding(
+                        report.findings[cause.finding], [report.findings[n] for n in cause.same], open_=not out
+                    )
+                )
+                out += [self.finding(report.findings[n], [], follows=True) for n in cause.follows[:_EVIDENCE]]
+                if (rest := len(cause.follows) - _EVIDENCE) > 0:
+                    out.append(f'<p class="dim">and {rest} more that follow from it</p>')
+                shown.update((cause.finding, *cause.same, *cause.follows))
+            if fold.hidden:
+                ranks = {
+                    r
+                    for c in fold.hidden
+                    for r in (report.findings[c.finding].culprits or report.findings[c.finding].ranks)
+                }
+                about_ranks = f", about ranks {ranges(ranks)}" if ranks else ""
+                out.append(f'<p class="dim">and {len(fold.hidden)} more like this{about_ranks}</p>')
+        notes = [f for f in by_weight(report) if f.severity is Severity.INFO]
+        out += [self.finding(f, []) for f in notes[:_TABLE_ROWS]]
+        return "".join(out) or '<p class="empty">None.</p>'
+
+    def finding(self, finding: Finding, same: Sequence[Finding], *, open_: bool = False, follows: bool = False) -> str:
+        known = CODES.get(finding.code)
+        codes = ", ".join(dict.fromkeys([finding.code, *(f.code for f in same)]))
+        details = about(finding, runs=len(self.report.runs), stage=True)
+        lines = [*finding.evidence[:_EVIDENCE], *(e for f in same for e in f.evidence[:1])]
+        evidence = list({(e.file, e.line): e for e in lines}.values())
+        more = len(finding.evidence) - _EVIDENCE
+        return (
+            f'<details class="finding s-{finding.severity.value}{" follows" if follows else ""}"{" open" if open_ else ""}>'
+            f'<summary><span class="code mono">{html_text(codes)}</span>{html_text(finding.title)} '
+            f'<span class="dim">{"follows from it, " if follows else ""}{_NAMES[finding.severity]}, {percent(finding.confidence)}'
+            f"{f', {html_text(details)}' if details else ''}</span></summary>"
+            f"<p>{html_text(finding.explanation)}</p>"
+            + (f"<p><b>Do this:</b> {html_text(finding.next_step)}</p>" if finding.next_step else "")
+            + "".join(f"<div>{self.place(e.file, e.line)} <code>{_line(e)}</code></div>" for e in evidence)
+            + (f'<div class="dim">and {counted(more, "more line")}</div>' if more > 0 else "")
+            + (f'<p class="dim">{html_text(finding.code)}: {html_text(known.meaning)}</p>' if known else "")
+            + (f'<p class="dim">Known issue: {html_text(finding.known_issue)}</p>' if finding.known_issue else "")
+            + "</details>"
+        )
+
+    def ranks(self) -> str:
+        rows = self.report.ranks
+        if not rows:
+            return ""
+        blamed = culprit_ranks(self.report)
+        owes: dict[tuple[int, str], str] = {(d.run, d.process): d.owes for d in self.story.debtors}
+        runs = len(self.report.runs) > 1
+        head = [*(["run"] if runs else []), "rank", "process", "device", "state", "reached", "owes", "last line"]
+        out = []
+        for row in rows[:_RANK_ROWS]:
+            process = "" if row.host is None and row.pid is None else f"{row.host or ''}:{row.pid}"
+            cells = [
+                *([str(run_number(row.run))] if runs else []),
+                "" if row.rank is None else str(row.rank),
+                html_text(process),
+                ", ".join(map(str, row.devices)) if row.devices else "",
+                row.state,
+                html_text(row.stage),
+                html_text(owes.get((row.run, process), "")),
+                self.place_of(row.last),
+            ]
+            mine = ' class="blamed"' if (row.run, row.rank) in blamed else ""
+            out.append(f"<tr{mine}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        rest = f'<p class="dim">and {len(rows) - _RANK_ROWS:,} more ranks</p>' if len(rows) > _RANK_ROWS else ""
+        return _table(head, out) + rest
+
+    def waits(self) -> str:
+        edges = self.graph()
+        if not edges:
+            return ""
+        graph = (
+            '<svg id="graph" class="graph" role="img" aria-label="Who waits for whom"></svg>'
+            if len(edges) <= 80
+            else ""
+        )
+        rows = [
+            f"<tr><td>{html_text(e['from'])}</td><td>{html_text(e['to'])}</td><td>{html_text(e['step'])}</td>"
+            f"<td>{'yes' if e['proven'] else 'the log only ends there'}</td><td>{self.place_of(e['place'])}</td></tr>"
+            for e in edges[:_TABLE_ROWS]
+        ]
+        return f'<div class="split">{graph}{_table(("waits", "for", "step", "proven", "line"), rows)}</div>'
+
+    def graph(self) -> list[dict[str, Any]]:
+        """Waits that the lines show, and those of ranks that a finding calls victims of others."""
+        out: dict[tuple[str, str], dict[str, Any]] = {}
+
+        def add(one: str, other: str, step: str, proven: bool, place: str) -> None:
+            if one != other:  # what a process owes itself is in the table of ranks
+                out.setdefault((one, other), {"from": one, "to": other, "step": step, "proven": proven, "place": place})
+
+        for wait in self.story.waits:
+            add(_end(wait.rank, wait.waiter), _end(wait.target_rank, wait.target), wait.step, wait.proven, wait.place)
+        waiting = {(row.run, row.rank) for row in self.report.ranks if row.state == "waiting" and row.rank is not None}
+        for finding in self.report.findings:
+            blamed = finding.culprits or finding.suspects
+            if finding.severity is not Severity.ERROR or finding.comm is not None or not blamed or len(blamed) > 4:
+                continue
+            step = (protocol_stage(finding.stage) or "").removeprefix("proxy ")
+            place = str(finding.evidence[0]) if finding.evidence else ""
+            for rank in sorted(set(finding.ranks) - set(blamed)):
+                if (finding.run, rank) in waiting:
+                    for other in blamed:
+                        add(f"rank {rank}", f"rank {other}", step, bool(finding.culprits), place)
+        return list(out.values())
+
+    def connections(self) -> str:
+        if not self.story.links:
+            return ""
+        return (
+            '<div class="tools"><canvas id="matrix" aria-label="Channels between ranks"></canvas></div>'
+            '<div id="matrix-legend" class="legend"></div>'
+        )
+
+    def held(self) -> str:
+        rows = [
+            f"<tr><td>{html_text(h.process)}</td><td>{html_text(h.kind)}</td><td class='mono'>{html_text(h.key)}</td><td>{h.opens}</td><td>{h.closes}</td>"
+            f"<td>{h.imports}</td><td>{self.place_of(h.opened or h.imported)}</td><td>{self.place_of(h.closed)}</td></tr>"
+            for h in self.story.held[:_TABLE_ROWS]
+        ]
+        if not rows:
+            return ""
+        rest = len(self.story.held) - _TABLE_ROWS
+        return _table(("process", "kind", "handle", "opened", "closed", "imported", "first line", "end"), rows) + (
+            f'<p class="dim">and {rest} more</p>' if rest > 0 else ""
+        )
+
+    def input(self) -> str:
+        coverage = self.report.coverage
+        lines = [
+            f"{counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}: {coverage.matched:,} known, "
+            f"{coverage.unmatched:,} of NCCL that psmkit does not know, {coverage.torn:,} torn, {coverage.other:,} of other programs."
+        ]
+        if self.report.versions:
+            lines.append(f"NCCL: {', '.join(self.report.versions)}.")
+        if coverage.missing_ranks:
+            lines.append(f"No line of ranks {ranges(coverage.missing_ranks)}.")
+        if coverage.missing_subsystems:
+            lines.append(f"No line of the subsystems {', '.join(coverage.missing_subsystems)}.")
+        lines += coverage.notes
+        matched = [
+            f"<tr><td>{name}</td><td>{c.matched:,}</td><td>{c.pending:,}</td><td>{c.orphan:,}</td></tr>"
+            for name, c in matching_rows(self.report.matching)
+        ]
+        out = "".join(f"<p>{html_text(line)}</p>" for line in lines)
+        if matched:
+            out += _table(("exchange", "matched", "only the first end", "only the second end"), matched)
+        if coverage.rerun_with:
+            out += f"<p>To see more in another run:</p><code>{html_text(rerun_line(rerun_of(self.report)))}</code>"
+        return out
+
+    # What the script draws.
+
+    def data(self, columns: Columns) -> dict[str, Any]:
+        timeline = self.story.timeline
+        scale = columns.add_timeline(timeline)
+        blamed = culprit_ranks(self.report)
+        return {
+            "files": self.files,
+            "folder": self.folder,
+            "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin},
+            "scale": scale,
+            "tracks": [
+                {"name": visible(t.name), "kind": t.kind, "parent": t.parent, "rank": t.rank} for t in timeline.tracks
+            ],
+            "kinds": [
+                {"name": k.name, "label": k.label, "group": k.group, "level": k.level.value, "meaning": k.meaning}
+                for k in timeline.kinds
+            ],
+            "labels": [visible(label) for label in columns.labels],
+            "columns": columns.index,
+            "texts": {
+                self.number[name]: [[e.first, len(e.lines)] for e in excerpts]
+                for name, excerpts in self.story.texts.items()
+            },
+            "pins": self.pins(),
+            "blamed": [at for at, t in enumerate(timeline.tracks) if t.parent < 0 and (t.run, t.rank) in blamed],
+            "blamedNames": sorted({f"rank {rank}" for _, rank in blamed}),
+            "links": [
+                {
+                    "source": link.source,
+                    "target": link.target,
+                    "via": visible(link.via),
+                    "channels": link.channels,
+                    **self._split(link.place),
+                }
+                for link in self.story.links
+            ],
+            "graph": [{**edge, "from": visible(edge["from"]), "to": visible(edge["to"])} for edge in self.graph()[:80]],
+        }
+
+    def pins(self) -> list[dict[str, Any]]:
+        """The lines that errors and warnings rest on; ``first`` are those of the verdict."""
+        out: dict[tuple[str, int], dict[str, Any]] = {}
+        primary = behind(self.report)
+        for finding in ([primary] if primary else []) + by_weight(self.report):
+            if finding.severity is Severity.INFO:
+                continue
+            for item in finding.evidence[:_EVIDENCE]:
+                if item.file in self.number:
+                    row = {
+                        "file": self.number[item.file],
+                        "line": item.line,
+                        "level": finding.severity.value,
+                        "first": finding is primary,
+                    }
+                    out.setdefault((item.file, item.line), row)
+        return list(out.values())
+
+    def _split(self, place: str) -> dict[str, int]:
+        name, _, line = place.rpartition(":")
+        return {"file": self.number.get(name, 0), "line": int(line) if line.isdecimal() else 0}
+
+    def texts(self) -> Iterator[str]:
+        for name, excerpts in self.story.texts.items():
+            text = "\n".join(visible(uncoloured(line)) for excerpt in excerpts for line in excerpt.lines)
+            packed = base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode("ascii")
+            yield f'<script type="text/plain" id="text-{self.number[name]}">{packed}</script>\n'
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _table(head: Iterable[str], rows: Iterable[str]) -> str:
+    cells = "".join(f'<th scope="col">{name}</th>' for name in head)
+    return f'<div class="table"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _line(item: Evidence) -> str:
+    return html_text(uncoloured(item.text.strip()))
+
+
+def _end(rank: int | None, process: str) -> str:
+    return process if rank is None else f"rank {rank}"
+
+
+def _named_files(report: Report) -> list[str]:
+    names = [item.file for finding in report.findings for item in finding.evidence]
+    return names + [row.last.rpartition(":")[0] for row in report.ranks if row.last]
+
+
+def _clock(offset: float) -> str:
+    return (
+        f"{abs(offset):.3g} s {'added to' if offset >= 0 else 'taken from'} its times"
+        if offset
+        else "its times are as printed"
+    )
+
+
+def _error(error: float | None, consistent: bool) -> str:
+    if not consistent:
+        return "no single correction fits all exchanges"
+    return "the exchanges bound its error on one side only" if error is None else f"right to within {error:.3g} s"

@@ -1,0 +1,233 @@
+"""The page in a browser: what a user sees and clicks. Needs Debian's chromium and chromium-driver (scripts/browser.sh)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psmkit.analysis.story import story as tell
+from psmkit.report.html import render
+from tests.loggen.crowd import write_merged
+from tests.report.test_html import hostile
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: see scripts/browser.sh"
+)
+
+STOPPED = Path(__file__).parents[1] / "data" / "logs" / "fault_a2_n4_sigstop_rank1_in_setup"
+DEADLINE = 60.0
+
+
+class Page:
+    """A page in a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, file: Path, hash: str = "") -> Page:
+        self.driver.get("about:blank")
+        self.driver.get(f"file://{file}{hash}")
+        self.until(lambda: self.js("return document.documentElement.dataset.ready") is not None)
+        assert self.js("return document.documentElement.dataset.ready") == "yes", self.js(
+            "return document.body.innerText"
+        )
+        return self
+
+    def js(self, script: str, *args: object) -> Any:
+        return self.driver.execute_script(script, *args)
+
+    def until(self, holds: Callable[[], object]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not holds():
+            assert time.monotonic() < end, "the page did not get there"
+            time.sleep(0.02)
+
+    def type(self, name: str, text: str) -> None:
+        self.driver.find_element("id", name).send_keys(text)
+
+    def click(self, name: str) -> None:
+        self.driver.find_element("id", name).click()
+
+    def text(self, name: str) -> str:
+        return str(self.js(f"return document.getElementById('{name}').innerText"))
+
+    def shown(self, name: str) -> bool:
+        return bool(self.js(f"return !document.getElementById('{name}').hidden"))
+
+    def pixels(self, name: str) -> int:
+        """How many colours a canvas shows: one if it is empty."""
+        return int(
+            self.js(
+                f"const c = document.getElementById('{name}'); const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);"
+                "return new Set(d).size"
+            )
+        )
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1000",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield Page(driver)
+    driver.quit()
+
+
+def written(folder: Path, log: Path) -> Path:
+    file = folder / "report.html"
+    file.write_text(render(tell([str(log)])), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("stopped"), STOPPED)
+
+
+@pytest.fixture(scope="module", params=[2, 64, 1024])
+def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Jobs of 2 to 1,024 ranks, one of which does not get an answer."""
+    folder = tmp_path_factory.mktemp(f"crowd{request.param}")
+    write_merged(folder / "job.log", "unanswered", max(request.param, 8) if request.param > 2 else 8, 2_000_000)
+    return written(folder, folder / "job.log")
+
+
+def test_page_draws_itself_without_a_complaint(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    assert (
+        page.pixels("rows") > 10 and page.pixels("axis") > 2 and page.pixels("mini") > 2 and page.pixels("matrix") > 2
+    )
+    assert page.js("return document.querySelectorAll('#graph line').length") == 3
+    assert not page.complaints()
+
+
+def test_jobs_of_any_size_are_drawn(page: Page, crowd: Path) -> None:
+    page.open(crowd)
+    assert page.pixels("rows") > 3
+    assert "does not go on" in page.js("return document.getElementById('story').textContent")
+    assert not page.complaints()
+
+
+def test_search_finds_lines_and_opens_them(page: Page, stopped: Path) -> None:
+    page.open(stopped).type("search", "New proxy send connection 2")
+    page.until(lambda: page.text("results"))
+    assert page.text("results").startswith("4 lines")
+    page.type("search", "\n")
+    page.until(lambda: page.shown("drawer"))
+    assert "New proxy send connection 2" in page.js("return document.querySelector('#drawer .hit').innerText")
+    assert page.text("results") == "1 of 4"
+
+
+def test_proof_link_opens_its_line_with_the_lines_around_it(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    page.js("document.querySelector('dl.answer a[data-place]').click()")
+    page.until(lambda: page.shown("drawer"))
+    lines = page.js(
+        "return [...document.querySelectorAll('#drawer pre span')].map((line) => line.innerText.trim().split(' ')[0])"
+    )
+    assert lines[:1] == ["289"] and "295" in lines
+    assert page.js("return document.querySelector('#drawer .hit').innerText").lstrip().startswith("295")
+
+
+def test_address_of_the_page_holds_what_is_shown(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    page.type("ranks-filter", "1-2")
+    page.click("zoom-in")
+    page.js("document.querySelector('dl.answer a[data-place]').click()")
+    page.until(lambda: all(part in page.js("return location.hash") for part in ("ranks=1-2", "view=", "line=")))
+    address = page.js("return location.hash")
+    page.open(stopped, address)
+    assert page.js("return document.getElementById('ranks-filter').value") == "1-2"
+    page.until(lambda: page.shown("drawer"))
+    page.until(lambda: page.js("return location.hash") == address)
+
+
+def test_groups_and_ranks_can_be_hidden(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    before = page.js("return document.getElementById('scroll').clientHeight")
+    page.type("ranks-filter", "3")
+    page.until(lambda: page.js("return document.getElementById('scroll').clientHeight") < before)
+    page.js("document.querySelector('#groups input').click()")
+    page.until(lambda: "hide=" in page.js("return location.hash"))
+
+
+def test_keys_move_zoom_and_close(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    body = page.driver.find_element("tag name", "body")
+    body.send_keys("++")
+    page.until(lambda: "view=" in page.js("return location.hash"))
+    body.send_keys("0")
+    page.until(lambda: "view=" not in page.js("return location.hash"))
+    page.js("document.querySelector('dl.answer a[data-place]').click()")
+    page.until(lambda: page.shown("drawer"))
+    first = page.text("drawer")
+    page.driver.find_element("tag name", "body").send_keys(".")
+    page.until(lambda: page.text("drawer") != first)
+    page.driver.find_element("tag name", "body").send_keys("\ue00c")  # Escape
+    page.until(lambda: not page.shown("drawer"))
+
+
+def test_click_on_a_rank_opens_and_closes_its_threads(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    tall = "return document.getElementById('scroll').scrollHeight"
+    before = page.js(tall)
+    click = """
+        const rows = document.getElementById('rows'), box = rows.getBoundingClientRect();
+        for (const kind of ['pointerdown', 'pointerup'])
+            rows.dispatchEvent(new PointerEvent(kind, {pointerId: 1, clientX: box.x + 30, clientY: box.y + 10, bubbles: true}));
+    """
+    page.js(f"document.getElementById('rows').setPointerCapture = () => {{}}; {click}")
+    page.until(lambda: page.js(tall) < before)
+    page.js(click)
+    page.until(lambda: page.js(tall) == before)
+
+
+def test_dark_mode_changes_the_page_and_its_pictures(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    background = "return getComputedStyle(document.body).backgroundColor"
+    light = page.js(background)
+    page.click("theme")
+    page.until(lambda: page.js(background) != light)
+    assert page.pixels("rows") > 10
+
+
+def test_printed_page_has_the_verdict_and_all_tables(page: Page, stopped: Path) -> None:
+    page.open(stopped)
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert page.js("return getComputedStyle(document.querySelector('.tools')).display") == "none"
+        assert page.js("return document.querySelector('h1').innerText").startswith("hung")
+        assert page.js(
+            "return document.querySelector('#ranks .table').scrollHeight <= document.querySelector('#ranks .table').clientHeight"
+        )
+        assert len(page.driver.print_page()) > 10_000
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_hostile_log_stays_inert(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(render(hostile()), encoding="utf-8")
+    page.open(file)
+    assert page.js("return document.title") != "owned"
+    assert page.js("return document.querySelectorAll('main img, main b:not([class]) script').length") == 0
+    assert not [text for text in page.complaints() if "Refused" in text or "violates" in text]
