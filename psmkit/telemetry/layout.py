@@ -39,7 +39,6 @@ __all__ = [
     "TIME",
     "member",
     "phase_name",
-    "text_of",
     "user_tag",
 ]
 
@@ -153,11 +152,6 @@ CE = _member(
 def member(rows: npt.NDArray[np.void], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
     """The union of rows (of ROW), viewed as one of its members."""
     return np.ascontiguousarray(rows["event"]["u"]).view(kind).reshape(len(rows))
-
-
-def text_of(value: Any) -> str:
-    """A text that C wrote into an array of bytes."""
-    return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
 def user_tag(event: Any) -> tuple[int, bool]:

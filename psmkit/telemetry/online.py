@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psmkit.logparse.records import text_of
 from psmkit.model import CODES, Finding
 from psmkit.model.wording import counted, plural
-from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP, text_of, user_tag
+from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP, user_tag
 
 __all__ = ["Limits", "Watch", "wait_of"]
 

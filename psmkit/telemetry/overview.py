@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psmkit.telemetry.layout import text_of
+from psmkit.logparse.records import text_of
 
 __all__ = ["CommunicatorView", "LinkView", "Overview", "RankView", "quantile"]
 
