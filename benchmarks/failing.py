@@ -20,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.run import MB, Sample, anon, cpu, keep_bytecode, median, processor, run  # noqa: E402
+from benchmarks.machine import processor  # noqa: E402
+from benchmarks.run import MB, Sample, anon, cpu, keep_bytecode, median, run  # noqa: E402
 from tests.loggen.crowd import KINDS, write_files, write_merged  # noqa: E402
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import compiled, load, processor  # noqa: E402
 from psmkit.cli.config import tree  # noqa: E402
 from psmkit.lab.cuda import LIBRARIES, environment, folder  # noqa: E402
 
@@ -41,13 +42,7 @@ MPI = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", 
 
 def build(place: Path, target: Path) -> dict[str, Path]:
     """Compile the C programs; MPI's only if its compiler exists."""
-    cc, library = os.environ.get("CC", "cc"), (place / "lib").resolve()
-    flags = ["-O2", "-std=gnu11", "-I", str(place / "include"), "-I", str(ROOT / "csrc" / "cuda")]
-    link = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library}", "-lpthread", "-ldl"]
-    made = {}
-    for name in ("fifo", "fifo_p2p"):
-        made[name] = target / name
-        subprocess.run([cc, *flags, str(HERE / f"{name}.c"), "-o", str(made[name]), *link], check=True)
+    made = {name: compiled(name, place, target, "-lpthread", "-ldl") for name in ("fifo", "fifo_p2p")}
     if shutil.which("mpicc") and shutil.which("mpirun"):
         made["mpi"] = target / "fifo_mpi"
         subprocess.run(["mpicc", "-O2", "-std=gnu11", str(HERE / "fifo_mpi.c"), "-o", str(made["mpi"])], check=True)
@@ -211,17 +206,6 @@ def large(bench: Bench, size: int, repeat: int, turns: int) -> list[str]:
             f"| {text} | {rates[0]:.1f} | {rates[1]:.1f} | {ratios[0]:.2f} | {ratios[1]:.2f} | {aims.get(name, '')} |"
         )
     return lines
-
-
-def load() -> str:
-    return f"{os.getloadavg()[0]:.1f}"
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def main() -> None:

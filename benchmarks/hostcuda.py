@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import load, processor  # noqa: E402
 from psmkit.lab.cuda import LIBRARIES, environment, folder  # noqa: E402
 
 MIB = 1 << 20
@@ -112,13 +113,6 @@ def start(program: Path, processes: int, streams: int) -> tuple[float, float]:
             process.communicate()
 
 
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
@@ -133,7 +127,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "hostcuda.md")
     args = parser.parse_args()
     repeat = 1 if args.quick else args.repeat
-    load = os.getloadavg()[0]
+    before = load()
     with tempfile.TemporaryDirectory(prefix="psmkit-bench-") as name:
         program = Path(name) / "hostcuda"
         build(program)
@@ -149,7 +143,7 @@ def main() -> int:
     ]
     text = (
         f"# hostcuda\n\n`python benchmarks/hostcuda.py`, medians of {repeat} rounds on {os.cpu_count()} cores ({processor()}), "
-        f"Linux {platform.release().split('-')[0]}. Load of the machine before: {load:.1f}.\n\n"
+        f"Linux {platform.release().split('-')[0]}. Load of the machine before: {before}.\n\n"
         + table(["what", "wanted", "measured"], limits)
         + "\nCopies of 64 MiB by `cudaMemcpyAsync` and `cudaStreamSynchronize`; `memcpy` between pinned buffers of the same size.\n\n"
         + table(["copy", "memcpy ms", "copy ms", "memcpy / copy", "of the fastest"], large)

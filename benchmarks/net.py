@@ -24,6 +24,8 @@ from pathlib import Path
 
 import fifo
 
+from benchmarks.machine import clean, load, processor
+
 MIB = 1 << 20
 LIMIT = 120.0  # seconds for a program
 CONGESTION = Path("/proc/sys/net/ipv4")
@@ -176,13 +178,12 @@ def main() -> None:
     arguments = parser.parse_args()
     place = (arguments.library or fifo.tree()).resolve()
     rounds = 2 if arguments.quick else 6
-    before = os.getloadavg()[0]
+    before = load()
     with tempfile.TemporaryDirectory() as name:
         target = Path(name)
         program, made = build(place, target), fifo.build(place, target)
         (target / "records").mkdir(mode=0o700)
-        env = {n: v for n, v in os.environ.items() if not n.startswith(("PSM_", "NCCL_"))}
-        env |= {"PSM_RECORD_DIR": str(target / "records"), "NCCL_SOCKET_IFNAME": "=lo"}
+        env = clean() | {"PSM_RECORD_DIR": str(target / "records"), "NCCL_SOCKET_IFNAME": "=lo"}
         library = place / "lib" / "libnccl-net-psm.so"
         sections = []
         for kind, size, turns in (("stream", MIB, 40), ("stream", 64 * MIB, 8), ("pingpong", 8, 60)):
@@ -191,15 +192,11 @@ def main() -> None:
             ways.append(own_fifo(made, size, rounds, env))
             sections.append(table(ways, size, kind))
         sections.append(calls(target, library, rounds, env))
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
     text = "\n\n".join(
         [
             "# The net plugin beside TCP alone",
-            f"`python benchmarks/net.py`, on {os.cpu_count()} processors ({model}), Linux {platform.release()}, loopback.\n"
-            f"Load of the machine before: {before:.1f}, after: {os.getloadavg()[0]:.1f}.",
+            f"`python benchmarks/net.py`, on {os.cpu_count()} processors ({processor()}), Linux {platform.release()}, loopback.\n"
+            f"Load of the machine before: {before}, after: {load()}.",
             *("\n".join(lines) for lines in sections),
         ]
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import clean, compiled, load  # noqa: E402
 from psmkit.cli.config import tree  # noqa: E402
 
 LIMIT = 300.0  # seconds for a run
@@ -36,19 +37,10 @@ KINDS = {
 }
 
 
-def build(place: Path, target: Path) -> None:
-    """Compile the C side against libpsm."""
-    command = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", "-I", str(place / "include")]
-    library = place / "lib"
-    link = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library.resolve()}"]
-    subprocess.run([*command, str(ROOT / "benchmarks" / "plan.c"), "-o", str(target), *link], check=True)
-
-
 def run(program: Path, *arguments: object, check: bool = True) -> list[list[str]]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     done = subprocess.run(
         [program, *map(str, arguments)],
-        env={**env, "PSM_PLAN_CHECK": str(int(check))},
+        env={**clean(), "PSM_PLAN_CHECK": str(int(check))},
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -128,10 +120,6 @@ def history_table(program: Path, plans: int) -> list[str]:
     return rows
 
 
-def load() -> str:
-    return f"{os.getloadavg()[0]:.1f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few and short turns: within 20 seconds")
@@ -143,8 +131,7 @@ def main() -> None:
     repeat = options.repeat or (1 if options.quick else 7)
     before = load()
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "plan"
-        build(options.library or tree(), program)
+        program = compiled("plan", options.library or tree(), Path(folder))
         rows = groups_table(groups(program, repeat, 5 if options.quick else 15))
         rows += history_table(program, options.plans or (100_000 if options.quick else 1_000_000))
     about = (

@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import clean  # noqa: E402
 from psmkit.cli.config import tree  # noqa: E402
 
 LIMIT = 300.0  # seconds for a run
@@ -49,14 +50,13 @@ def measure(
     program: Path, library: Path, case: str, threads: int, rounds: int, runs: int, env: dict[str, str]
 ) -> dict[str, Any] | None:
     """The program's results; None if the profiler ended it."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     with tempfile.TemporaryDirectory() as records:
         done = subprocess.run(
             [program, library, case, str(threads), str(rounds), str(runs)],
             capture_output=True,
             text=True,
             timeout=LIMIT,
-            env={**clean, "PSM_RECORD_DIR": records, **env},
+            env={**clean(), "PSM_RECORD_DIR": records, **env},
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:

@@ -21,25 +21,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import clean, compiled, load  # noqa: E402
 from psmkit.cli.config import tree  # noqa: E402
 
 LIMIT = 120.0  # seconds for a run
 
 
-def build(place: Path, target: Path) -> None:
-    """Compile the C side against libpsm."""
-    command = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", "-I", str(place / "include")]
-    library = place / "lib"
-    link = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library.resolve()}"]
-    subprocess.run([*command, str(ROOT / "benchmarks" / "proxy.c"), "-o", str(target), *link, "-lpthread"], check=True)
-
-
 def measure(program: Path, repeat: int, rounds: int) -> dict[str, list[float]]:
     """Median nanoseconds by name, one for each turn."""
     found: dict[str, list[float]] = defaultdict(list)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     for _ in range(repeat):
-        for env in (clean, {**clean, "PSM_SPIN": "0"}):
+        for env in (clean(), {**clean(), "PSM_SPIN": "0"}):
             done = subprocess.run(
                 [program, str(rounds)], env=env, capture_output=True, text=True, timeout=LIMIT, check=True
             )
@@ -74,10 +66,6 @@ def table(found: dict[str, list[float]], before: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def load() -> str:
-    return f"{os.getloadavg()[0]:.1f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few and short turns: within 10 seconds")
@@ -92,8 +80,7 @@ def main() -> None:
     )
     before = load()
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "proxy"
-        build(options.library or tree(), program)
+        program = compiled("proxy", options.library or tree(), Path(folder), "-lpthread")
         text = table(measure(program, repeat, rounds), before)
     print(text, end="")
     if options.output:

@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import processor  # noqa: E402
 from tests.loggen.stream import write_stream  # noqa: E402
 
 MB = 1_000_000
@@ -221,13 +222,6 @@ def other_parser(folder: Path) -> Path | str:
         text=True,
     )
     return folder / "bin" / "xcl-lens" if done.returncode == 0 else "cannot be installed here"
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def arguments() -> argparse.Namespace:

@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.machine import clean  # noqa: E402
 from psmkit.cli.config import tree  # noqa: E402
 
 LIMIT = 120.0  # seconds for a run
@@ -40,9 +41,8 @@ def measure(
     place: Path, library: Path, version: int, calls: int, repeat: int, rules: Path | None, size: int = 1 << 19
 ) -> float:
     """The minimum nanoseconds of a call with that size."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     with tempfile.TemporaryDirectory() as records:
-        env = {**clean, "PSM_RECORD_DIR": records, **({"PSM_TUNER_CONFIG": str(rules)} if rules else {})}
+        env = {**clean(), "PSM_RECORD_DIR": records, **({"PSM_TUNER_CONFIG": str(rules)} if rules else {})}
         questions = "init 16 2 2\n" + f"time 0 4 {size} {calls}\n" * repeat
         done = subprocess.run(
             [place / "bin" / "psm_tuner_drive", library, str(version), "--ask"],

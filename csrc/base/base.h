@@ -42,6 +42,10 @@ bool psm_pid_alive(int pid, uint64_t start_time);
 
 uint64_t psm_clock_ns(void); /* CLOCK_MONOTONIC */
 uint64_t psm_wall_ns(void);  /* CLOCK_REALTIME */
+/* CLOCK_MONOTONIC as of the kernel's last tick: coarse to some ms, and cheap, while the exact clock costs as much as
+ * noticing the flag of a peer. Waits read it in every turn, for stalls and looks at the peer. Do not mix it with
+ * psm_clock_ns, which is ahead of it. */
+uint64_t psm_tick_ns(void);
 
 /* The flag that ends the waits of psm_base, such as a fault's hang. Async-signal-safe. fork does not clear it. */
 void psm_abort(void);

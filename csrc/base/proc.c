@@ -185,6 +185,11 @@ uint64_t psm_clock_ns(void)
     return clock_ns(CLOCK_MONOTONIC);
 }
 
+uint64_t psm_tick_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC_COARSE);
+}
+
 uint64_t psm_wall_ns(void)
 {
     return clock_ns(CLOCK_REALTIME);

@@ -306,16 +306,9 @@ void ls_comms_finish(struct ls_scan *scan)
     forget(c);
 }
 
-#define LS_TABLE(T, name, member)                                                                                      \
-    const T *name(const ls_scan *scan, size_t *n)                                                                      \
-    {                                                                                                                  \
-        *n = scan->comms->member.n;                                                                                    \
-        return scan->comms->member.at;                                                                                 \
-    }
-
-LS_TABLE(ls_instance, ls_instances, instances)
-LS_TABLE(ls_group, ls_groups, out_groups)
-LS_TABLE(ls_divergent, ls_divergents, divergents)
-LS_TABLE(uint64_t, ls_colls, colls)
-LS_TABLE(ls_pair, ls_pairs, out_pairs)
-LS_TABLE(ls_ref, ls_pair_refs, pair_refs)
+LS_TABLE(ls_instance, ls_instances, comms->instances)
+LS_TABLE(ls_group, ls_groups, comms->out_groups)
+LS_TABLE(ls_divergent, ls_divergents, comms->divergents)
+LS_TABLE(uint64_t, ls_colls, comms->colls)
+LS_TABLE(ls_pair, ls_pairs, comms->out_pairs)
+LS_TABLE(ls_ref, ls_pair_refs, comms->pair_refs)

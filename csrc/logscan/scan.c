@@ -160,13 +160,6 @@ const ls_totals *ls_get_totals(const ls_scan *scan)
     return &scan->totals;
 }
 
-#define LS_TABLE(T, name, member)                                                                                      \
-    const T *name(const ls_scan *scan, size_t *n)                                                                      \
-    {                                                                                                                  \
-        *n = scan->member.n;                                                                                           \
-        return scan->member.at;                                                                                        \
-    }
-
 LS_TABLE(ls_event, ls_events, events)
 LS_TABLE(uint64_t, ls_values, values)
 LS_TABLE(uint64_t, ls_tags, tags)

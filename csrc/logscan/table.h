@@ -32,6 +32,14 @@ static inline void *ls_zalloc(size_t size)
         uint32_t n, cap;                                                                                               \
     }
 
+/* The function that gives a scan's table away: an array in its member, and its length. */
+#define LS_TABLE(T, name, member)                                                                                      \
+    const T *name(const ls_scan *scan, size_t *n)                                                                      \
+    {                                                                                                                  \
+        *n = scan->member.n;                                                                                           \
+        return scan->member.at;                                                                                        \
+    }
+
 /* A new zeroed element at the end. */
 #define ls_push(v)                                                                                                     \
     (ls_reserve((void **)&(v)->at, &(v)->cap, (v)->n, sizeof *(v)->at), memset(&(v)->at[(v)->n], 0, sizeof *(v)->at),  \

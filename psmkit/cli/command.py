@@ -11,14 +11,6 @@ import click
 __all__ = ["Command", "Group", "LazyGroup"]
 
 
-def _write(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
-    if not examples:
-        return
-    with formatter.section("Examples"):
-        for line in examples:  # whole: they are there to be copied
-            formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
-
-
 class Command(click.Command):
     """A command with ``examples``: lines of a shell, each complete; a comment may follow after ``#``."""
 
@@ -27,18 +19,17 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write(formatter, self.examples)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:  # whole: they are there to be copied
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
         super().format_epilog(ctx, formatter)
 
 
-class Group(click.Group):
+class Group(Command, click.Group):
     """A group whose commands are of :class:`Command`, and that has examples itself."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = tuple(examples)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -52,10 +43,6 @@ class Group(click.Group):
             if not near or isinstance(error, click.BadOptionUsage | click.NoSuchOption):
                 raise
             raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]}?", ctx) from None
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write(formatter, self.examples)
-        super().format_epilog(ctx, formatter)
 
 
 class LazyGroup(Group):

@@ -252,21 +252,21 @@ def _asked(page: Page, result: Check, use: Use, settings: Mapping[str, str]) -> 
 
 
 def _plain(result: Check, asked: list[Release], settings: Mapping[str, str]) -> dict[str, Any]:
-    from psmkit.report.data import finding_dict
+    from psmkit.report.data import characters, finding_dict
 
     return {
         "schema": SCHEMA,
-        "library": _text(str(result.path)),
+        "library": characters(str(result.path)),
         "machine": result.machine or None,
-        "needed": [_text(name) for name in result.needed],
+        "needed": [characters(name) for name in result.needed],
         "loaded": result.loaded,
         "clean": result.clean,
         "tables": [
             {
                 "kind": one.table.kind,
                 "version": one.table.version,
-                "symbol": _text(one.table.symbol),
-                "name": None if one.name is None else _text(one.name),
+                "symbol": characters(one.table.symbol),
+                "name": None if one.name is None else characters(one.name),
                 "first_release": one.table.first,
                 "last_release": one.table.last,
                 "sound": one.sound,
@@ -276,26 +276,23 @@ def _plain(result: Check, asked: list[Release], settings: Mapping[str, str]) -> 
             }
             for one in result.tables
         ],
-        "unresolved_symbols": [_text(name) for name in result.unresolved],
-        "missing_libraries": [_text(name) for name in result.missing],
+        "unresolved_symbols": [characters(name) for name in result.unresolved],
+        "missing_libraries": [characters(name) for name in result.missing],
         "releases": [_use_plain(result, use, settings, bool(asked)) for use in result.uses],
         "findings": [finding_dict(finding) for finding in result.findings],
     }
 
 
-def _text(text: str) -> str:
-    """Bytes of a file name that are no text are written out."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def _use_plain(result: Check, use: Use, settings: Mapping[str, str], asked: bool) -> dict[str, Any]:
+    from psmkit.report.data import characters
+
     data: dict[str, Any] = {
         "vendor": use.release.vendor,
         "release": use.release.name,
         "judged_as": use.release.facts,
         "takes": {kind: table.version for kind, table in use.taken.items()},
         "settings": {
-            kind: [{"variable": name, "value": None if value is None else _text(value)} for name, value in ways]
+            kind: [{"variable": name, "value": None if value is None else characters(value)} for name, value in ways]
             for kind, ways in use.settings.items()
         },
     }
@@ -304,8 +301,8 @@ def _use_plain(result: Check, use: Use, settings: Mapping[str, str], asked: bool
             {
                 "kind": kind,
                 "variable": name,
-                "value": None if value is None else _text(value),
-                "opens": [_text(one) for one in names],
+                "value": None if value is None else characters(value),
+                "opens": [characters(one) for one in names],
                 "note": why or None,
                 "finds": hit,
             }

@@ -321,11 +321,11 @@ def _findings(page: Page, done: Drive) -> None:
 
 
 def _plain(done: Drive) -> dict[str, Any]:
-    from psmkit.report.data import finding_dict
+    from psmkit.report.data import characters, finding_dict
 
     return {
         "schema": SCHEMA,
-        "library": str(done.path).encode("utf-8", "backslashreplace").decode("utf-8"),
+        "library": characters(str(done.path)),
         "ranks": done.ranks,
         "versions": list(done.versions),
         "clean": done.clean,

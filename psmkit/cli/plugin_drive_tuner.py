@@ -39,11 +39,11 @@ def run(
 
 
 def _plain(done: TunerDrive) -> dict[str, object]:
-    from psmkit.report.data import finding_dict
+    from psmkit.report.data import characters, finding_dict
 
     return {
         "schema": SCHEMA,
-        "library": str(done.path).encode("utf-8", "backslashreplace").decode("utf-8"),
+        "library": characters(str(done.path)),
         "ranks": done.ranks,
         "versions": list(done.versions),
         "clean": not done.failed,

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ _NAMES = 4  # functions of a crash in one line
 
 
 @dataclass(frozen=True, slots=True)
-class NcclCase:
+class NcclCase(transfer.Keys):
     """One case: what all ranks do with a new communicator. The fields are the keys that psm_nccl_rank reads.
 
     Args:
@@ -83,10 +83,6 @@ class NcclCase:
     skip: str = "none"
     device: int | None = None
     keep: int = 0
-
-    def line(self) -> str:
-        """As psm_nccl_rank reads it."""
-        return " ".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
 
 KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number

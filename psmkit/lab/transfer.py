@@ -48,8 +48,19 @@ VERSION = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+class Keys:
+    """Fields of a dataclass that a rank program reads."""
+
+    __slots__ = ()
+
+    def line(self) -> str:
+        """As the rank program reads them; it has a default for what is None."""
+        names = (f.name for f in fields(self))  # type: ignore[arg-type]
+        return " ".join(f"{name}={v}" for name in names if (v := getattr(self, name)) is not None)
+
+
 @dataclass(frozen=True, slots=True)
-class Case:
+class Case(Keys):
     """One case: what all ranks do. The fields are the keys that psm_rank reads; None is the default of libpsm.
 
     Args:
@@ -92,10 +103,6 @@ class Case:
     skip: str = "none"
     shared_init: int | None = None
     device: int | None = None
-
-    def line(self) -> str:
-        """As psm_rank reads it."""
-        return " ".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
     @classmethod
     def of_line(cls, line: str) -> Case:

@@ -30,6 +30,7 @@ __all__ = [
     "Section",
     "open_record",
     "process_alive",
+    "text_of",
 ]
 
 MAGIC = b"\x89PSMREC\n"
@@ -125,7 +126,8 @@ class Section:
         """The fields of a record."""
         found = self.rows[row]
         return {
-            f.name: _text(found["f_" + f.name]) if f.type == "str" else found["f_" + f.name].item() for f in self.fields
+            f.name: text_of(found["f_" + f.name]) if f.type == "str" else found["f_" + f.name].item()
+            for f in self.fields
         }
 
     def line_of(self, row: int) -> LineOf | None:
@@ -265,7 +267,8 @@ def _iso(seconds: float) -> str:
     return _when(seconds).isoformat(timespec="microseconds")
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: Any) -> str:
+    """A text that C wrote into an array of bytes."""
     return bytes(raw).split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
@@ -331,7 +334,7 @@ def _read(found: RecordFile, raw: BinaryIO, only: Collection[str] | None) -> Non
         for number in range(_MOST_SECTIONS):
             at = _FIRST_SECTION + number * _SECTION_SIZE
             entry = head[at : at + _SECTION_SIZE]
-            if only is None or _text(_SECTION_LAYOUT.unpack_from(entry)[2]) in only:
+            if only is None or text_of(_SECTION_LAYOUT.unpack_from(entry)[2]) in only:
                 _section(found, raw, number, entry, size)
 
 
@@ -347,7 +350,7 @@ def _header(found: RecordFile, head: bytes) -> bool:
         found.notes.append(f"version {version} of the format; this psmkit reads version {_VERSION}")
         return False
     found.valid = True
-    found.boot_id, found.host, found.command = _text(boot_id), _text(host), _text(command)
+    found.boot_id, found.host, found.command = text_of(boot_id), text_of(host), text_of(command)
     if found.pid <= 0:
         found.notes.append(f"pid {found.pid}")
         found.pid = 0
@@ -375,7 +378,7 @@ def _section(found: RecordFile, raw: BinaryIO, number: int, entry: bytes, size: 
     else:
         found.sections.append(section)
     if damage:
-        found.notes.append(f"section {number} ({_text(values[2])}): {damage}")
+        found.notes.append(f"section {number} ({text_of(values[2])}): {damage}")
 
 
 def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Section, str]:
@@ -393,7 +396,7 @@ def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Sec
         if at < _HEADER or at + n > size:
             raise ValueError("it leaves the file")
     section, layout = _schema(_at(raw, schema_at, schema_size), record_size, slot_size)
-    section.name, section.version, section.capacity = _text(name), version, capacity
+    section.name, section.version, section.capacity = text_of(name), version, capacity
     section.kind = "ring" if kind == _RING else "table"
     control = _at(raw, control_at, _CONTROL.size)
     if len(control) == _CONTROL.size:

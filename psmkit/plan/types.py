@@ -35,16 +35,18 @@ __all__ = [
 MAX_CHANNELS = int(lib.PSM_PLAN_MAXCHANNELS)
 
 
-class Scheduler(enum.IntEnum):
+class _Named(enum.IntEnum):
+    @property
+    def label(self) -> str:
+        """The name on the command line and in a task file: ``legacy``, ``allreduce``, ``float32``, ``sum``."""
+        return self.name.lower()
+
+
+class Scheduler(_Named):
     """The generation of NCCL whose scheduler makes the plans."""
 
     LEGACY = int(lib.PSM_PLAN_LEGACY)  #: up to 2.21: work FIFO in slots, least loaded channels
     PLANNER = int(lib.PSM_PLAN_PLANNER)  #: from 2.22: task planner, budgets in bytes
-
-    @property
-    def label(self) -> str:
-        """The name on the command line: ``legacy``."""
-        return self.name.lower()
 
     @property
     def bit(self) -> int:
@@ -52,7 +54,7 @@ class Scheduler(enum.IntEnum):
         return 1 << int(self)
 
 
-class Func(enum.IntEnum):
+class Func(_Named):
     """The function of a task, with NCCL's numbers."""
 
     BROADCAST = int(lib.PSM_PLAN_BROADCAST)
@@ -62,11 +64,6 @@ class Func(enum.IntEnum):
     ALLREDUCE = int(lib.PSM_PLAN_ALLREDUCE)
     SEND = int(lib.PSM_PLAN_SEND)
     RECV = int(lib.PSM_PLAN_RECV)
-
-    @property
-    def label(self) -> str:
-        """The name in a task file: ``allreduce``."""
-        return self.name.lower()
 
     @property
     def p2p(self) -> bool:
@@ -84,7 +81,7 @@ class Func(enum.IntEnum):
         return self in (Func.REDUCE, Func.REDUCESCATTER, Func.ALLREDUCE)
 
 
-class DataType(enum.IntEnum):
+class DataType(_Named):
     """The type of elements, with NCCL's numbers."""
 
     INT8 = 0
@@ -100,13 +97,8 @@ class DataType(enum.IntEnum):
     FLOAT8E4M3 = 10
     FLOAT8E5M2 = 11
 
-    @property
-    def label(self) -> str:
-        """The name in a task file: ``float32``."""
-        return self.name.lower()
 
-
-class RedOp(enum.IntEnum):
+class RedOp(_Named):
     """The reduction of elements, with NCCL's numbers."""
 
     SUM = 0
@@ -114,11 +106,6 @@ class RedOp(enum.IntEnum):
     MAX = 2
     MIN = 3
     AVG = 4
-
-    @property
-    def label(self) -> str:
-        """The name in a task file: ``sum``."""
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)

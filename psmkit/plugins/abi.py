@@ -8,7 +8,19 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["KINDS", "Slot", "Table", "facts", "family", "nccl_releases", "spoken", "symbols_of", "table_of", "tables"]
+__all__ = [
+    "KINDS",
+    "Slot",
+    "Table",
+    "facts",
+    "family",
+    "nccl_releases",
+    "release_number",
+    "spoken",
+    "symbols_of",
+    "table_of",
+    "tables",
+]
 
 # In reading order. CollNet tables are in the library of a net plugin.
 KINDS = ("net", "collnet", "tuner", "profiler", "env", "gin", "rma")
@@ -104,14 +116,15 @@ def family(kind: str, symbol: str) -> bool:
     return name in stem and version.isdigit()
 
 
-def _key(release: str) -> tuple[int, ...]:
+def release_number(release: str) -> tuple[int, ...]:
+    """A release of NCCL, for comparisons."""
     return tuple(int(part) for part in release.split("."))
 
 
 @cache
 def nccl_releases() -> tuple[str, ...]:
     """The releases of NCCL whose symbols are known, oldest first."""
-    return tuple(sorted(facts()["lookups"], key=_key))
+    return tuple(sorted(facts()["lookups"], key=release_number))
 
 
 def symbols_of(release: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from psmkit.model.errors import PsmkitError
-from psmkit.plugins.abi import Table, nccl_releases, symbols_of, tables
+from psmkit.plugins.abi import Table, nccl_releases, release_number, symbols_of, tables
 
 __all__ = [
     "LIBRARY_KINDS",
@@ -78,7 +78,7 @@ class Release:
     @property
     def number(self) -> tuple[int, ...]:
         """The version for comparisons: that of the facts."""
-        return _number(self.facts)
+        return release_number(self.facts)
 
     def tables(self, kind: str) -> list[Table]:
         """The tables that it looks for, in its order; the first that exists is taken."""
@@ -116,10 +116,6 @@ def _one(*tries: Try, why: str = "", lazy: bool = False) -> Opening:
     return Opening((tries,) if tries else (), why, lazy)
 
 
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
-
-
 def release(vendor: str, text: str) -> Release:
     """Parse the name of a release, such as 2.27.5 or v2.27.5-1.
 
@@ -131,7 +127,7 @@ def release(vendor: str, text: str) -> Release:
         raise ReleaseError(f"{text!r} is not a release of {vendor}, expected a number such as 2.27.5")
     number = tuple(int(part) for part in found.groups(default="0"))
     name = ".".join(str(part) for part in number)
-    known = [_number(one) for one in nccl_releases()]
+    known = [release_number(one) for one in nccl_releases()]
     if number < known[0]:
         raise ReleaseError(f"{vendor} {name}: nothing is known about releases before {nccl_releases()[0]}")
     at = nccl_releases()[bisect_right(known, number) - 1]

@@ -11,7 +11,7 @@ from typing import Any
 from psmkit.model import Finding, Report
 from psmkit.report.options import Options
 
-__all__ = ["SCHEMA", "finding_dict", "render", "report_dict", "schema"]
+__all__ = ["SCHEMA", "characters", "finding_dict", "render", "report_dict", "schema"]
 
 SCHEMA = "psmkit.report/1"
 
@@ -48,8 +48,13 @@ def _plain(value: Any) -> Any:
         # Confidences are estimates; more digits would suggest a precision that they do not have.
         return round(value, 4)
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")  # a surrogate is not a character
+        return characters(value)
     return value
+
+
+def characters(text: str) -> str:
+    """The text, with the bytes of a file name that are no characters written out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:

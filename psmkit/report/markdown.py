@@ -10,7 +10,7 @@ from psmkit.report.escape import markdown_text, uncoloured, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
-from psmkit.report.ranktable import FOLD_ABOVE, device_text
+from psmkit.report.ranktable import FOLD_ABOVE, device_text, known_text
 from psmkit.report.summary import (
     about,
     behind,
@@ -98,11 +98,8 @@ def _ranks(report: Report, options: Options) -> list[str]:
 
 
 def _row(row: RankRow, many: bool, culprit: bool) -> list[str]:
-    def known(value: object) -> str:
-        return "?" if value is None else str(value)
-
-    rank = known(row.rank) + (" (culprit)" if culprit else "")
-    cells = [rank, known(row.host), known(row.pid), device_text(row), row.state, row.stage, row.last or ""]
+    rank = known_text(row.rank) + (" (culprit)" if culprit else "")
+    cells = [rank, known_text(row.host), known_text(row.pid), device_text(row), row.state, row.stage, row.last or ""]
     return [*([str(run_number(row.run))] if many else []), *cells]
 
 

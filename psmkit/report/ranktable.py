@@ -10,7 +10,7 @@ from psmkit.model.wording import counted
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
-__all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "legend", "rank_table"]
+__all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "known_text", "legend", "rank_table"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks keep a line for each rank
@@ -61,7 +61,8 @@ def fit(
     return [line.rstrip()[:width] for line in str(table).splitlines()]
 
 
-def _text(value: object) -> str:
+def known_text(value: object) -> str:
+    """``?`` if it is not known."""
     return "?" if value is None else str(value)
 
 
@@ -75,9 +76,9 @@ def _one(row: RankRow, many: bool, folder: str) -> list[str]:
     # Readers count runs from 1.
     return [
         *([str(row.run + 1)] if many else []),
-        _text(row.rank),
-        _text(row.host),
-        _text(row.pid),
+        known_text(row.rank),
+        known_text(row.host),
+        known_text(row.pid),
         device_text(row),
         row.state,
         row.stage,
@@ -96,7 +97,7 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     return [
         *([ranges({row.run + 1 for row in rows})] if many else []),
         name or f"{unknown} of unknown rank",
-        _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
+        known_text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
         counted(pids, "pid") if pids else "?",
         ranges(devices) or "?",
         rows[0].state,

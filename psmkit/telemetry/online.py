@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psmkit.logparse.records import text_of
 from psmkit.model import CODES, Finding
 from psmkit.model.wording import counted, plural
 from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP, user_tag
@@ -278,7 +279,7 @@ class Watch:
 
     def _loss(self, comms: Any) -> Iterable[Finding]:
         for comm in comms:
-            name = (_text(comm["host"]), int(comm["pid"]), int(comm["comm_hash"]))
+            name = (text_of(comm["host"]), int(comm["pid"]), int(comm["comm_hash"]))
             now = {field: int(comm[field]) for field in _LOSS + _BREACHES}
             before = self._seen.get(name, {})
             self._seen[name] = now
@@ -479,12 +480,8 @@ def _func(code: int) -> str:
     return FUNCTIONS[code] if code < len(FUNCTIONS) else "operation"
 
 
-def _text(value: Any) -> str:
-    return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
-
-
 def _process(comm: Any) -> str:
-    return f"{_text(comm['host'])}:{int(comm['pid'])}"
+    return f"{text_of(comm['host'])}:{int(comm['pid'])}"
 
 
 def _list(ranks: Sequence[int]) -> str:

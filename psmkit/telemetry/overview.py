@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from psmkit.logparse.records import text_of
+
 __all__ = ["CommunicatorView", "LinkView", "Overview", "RankView", "quantile"]
 
 _WAITS = ("gpu", "peer", "net", "flush")
@@ -126,7 +128,7 @@ class Overview:
         found = [self._link(sender, receiver, parts, seconds) for (sender, receiver), parts in links.items()]
         return CommunicatorView(
             comm_hash,
-            _text(first["name"]),
+            text_of(first["name"]),
             int(first["nranks"]),
             int(first["nnodes"]),
             tuple(ranks),
@@ -150,7 +152,7 @@ class Overview:
         opened, oldest = waiting.get(number, (0, now_ns))
         return RankView(
             rank=int(comm["rank"]),
-            host=_text(comm["host"]),
+            host=text_of(comm["host"]),
             pid=int(comm["pid"]),
             state=_OWNERS[int(comm["owner"])] if int(comm["owner"]) < len(_OWNERS) else "unknown",
             ops=count / seconds,
@@ -194,7 +196,3 @@ def quantile(buckets: Any, part: float) -> float | None:
     before = int(sums[i - 1]) if i else 0
     low = 0.0 if i == 0 else float(2**i)
     return low + (float(2 ** (i + 1)) - low) * (part * total - before) / int(buckets[i])
-
-
-def _text(value: Any) -> str:
-    return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")

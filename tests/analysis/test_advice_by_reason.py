@@ -8,7 +8,7 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.report import render
-from tests.analysis.texts import first_error
+from tests.analysis.texts import expect_step, first_error
 
 _AT = "n0:70:71 [0] "
 _CONNECT = (
@@ -107,9 +107,7 @@ _ROUTES = ("firewall", "routing")
 def test_advice_fits_the_reason_of_the_line(
     tmp_path: Path, log: str, words: tuple[str, ...], not_words: tuple[str, ...]
 ) -> None:
-    step = first_error(tmp_path, log).next_step
-    assert all(word in step for word in words), step
-    assert not any(word in step for word in not_words), step
+    expect_step(tmp_path, log, words, not_words)
 
 
 def test_earlier_warning_of_the_process_is_worth_reading(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from psmkit.model import Verdict
 from psmkit.report import render
-from tests.analysis.texts import analyzed, first_error
+from tests.analysis.texts import analyzed, expect_step, first_error
 
 _AT = "n0:70:71 [0] "
 _WARN = "\n" + _AT + "misc/ibvwrap.cc:291 NCCL WARN {}\n" + _AT + "NCCL INFO transport/net_ib.cc:1154 -> 2\n"
@@ -51,9 +51,7 @@ _NO_RECORD = "[rank0]:[E626 16:48:25.440270199 ProcessGroupNCCL.cpp:667] Stack t
 def test_the_next_step_rests_on_the_words_of_the_line(
     tmp_path: Path, log: str, words: tuple[str, ...], not_words: tuple[str, ...]
 ) -> None:
-    step = first_error(tmp_path, log).next_step
-    assert all(word in step for word in words), step
-    assert not any(word in step for word in not_words), step
+    expect_step(tmp_path, log, words, not_words)
 
 
 @pytest.mark.parametrize(

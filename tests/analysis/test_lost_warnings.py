@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from tests.analysis.texts import states
 
 STEPS = ("misc/socket.cc:504", "bootstrap.cc:270", "init.cc:1350", "group.cc:65")
 
@@ -27,10 +28,6 @@ def warn(pid: int, peer: str, reason: str = "Software caused connection abort") 
         f"n1:{pid}:{pid + 40} [{pid % 8}] misc/socket.cc:483 NCCL WARN "
         f"socketStartConnect: Connect to {peer}<17943> failed : {reason}\n"
     )
-
-
-def states(report: Report) -> dict[int | None, str]:
-    return {row.pid: row.state for row in report.ranks}
 
 
 @pytest.mark.parametrize("above", [True, False])

@@ -6,13 +6,8 @@ from pathlib import Path
 
 from psmkit.model import Report, Verdict
 from psmkit.report import render
-from tests.analysis.texts import analyzed
+from tests.analysis.texts import analyzed, states
 from tests.loggen import generate
-
-
-def _states(report: Report) -> dict[int | None, str]:
-    return {row.pid: row.state for row in report.ranks}
-
 
 _FAILS = (
     "n1:31:41 [4] transport/nvls.cc:245 NCCL WARN Cuda failure 'initialization error'\n"
@@ -25,7 +20,7 @@ _CALM = "n0:{pid}:{pid} [{dev}] NCCL INFO Setting affinity for GPU {dev} to ffff
 def test_process_without_an_error_is_open_and_the_culprit_failed(tmp_path: Path) -> None:
     report = analyzed(tmp_path, _CALM.format(pid=21, dev=0) + _CALM.format(pid=22, dev=5) + _FAILS)
     assert report.verdict is Verdict.FAILED
-    assert _states(report) == {21: "open", 22: "open", 31: "failed"}
+    assert states(report) == {21: "open", 22: "open", 31: "failed"}
 
 
 def test_process_that_failed_because_of_another_is_a_victim(tmp_path: Path) -> None:
@@ -35,7 +30,7 @@ def test_process_that_failed_because_of_another_is_a_victim(tmp_path: Path) -> N
         "n0:22:23 [5] NCCL INFO group.cc:65 -> 6 [Async thread]\n"
     )
     report = analyzed(tmp_path, _CALM.format(pid=21, dev=0) + _FAILS + hit)
-    assert _states(report) == {21: "open", 22: "victim", 31: "failed"}
+    assert states(report) == {21: "open", 22: "victim", 31: "failed"}
 
 
 _INIT = (
@@ -66,7 +61,7 @@ def test_rank_of_a_hung_run_waits_only_where_the_log_shows_what_it_waits_for(tmp
     log += _calls(20, 0, 4, 3) + _calls(21, 1, 4, 3) + _calls(22, 2, 4, 2)
     report = analyzed(tmp_path, log + hang)
     assert report.verdict is Verdict.HUNG
-    assert _states(report) == {20: "waiting", 21: "waiting", 22: "waiting", 23: "stuck"}
+    assert states(report) == {20: "waiting", 21: "waiting", 22: "waiting", 23: "stuck"}
     # ranks 0 and 3 have no part in the send of 2 to 1 that hangs, and their own calls are complete
     report = analyzed(tmp_path, generate("send_short", "2.30").merged())
     assert report.verdict is Verdict.HUNG
@@ -79,7 +74,7 @@ def test_process_that_a_finding_only_names_is_no_victim(tmp_path: Path) -> None:
     log += "n0:22:22 [2] NCCL INFO enqueue.cc:1449 -> 1\nn0:22:22 [2] NCCL INFO group.cc:65 -> 1\n"
     report = analyzed(tmp_path, log)
     assert report.verdict is Verdict.FAILED
-    assert _states(report) == {20: "open", 21: "open", 22: "failed"}
+    assert states(report) == {20: "open", 21: "open", 22: "failed"}
 
 
 def test_process_with_several_devices_has_a_row_for_each_rank(tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ _CHAIN = (
 
 def test_processes_with_the_same_chain_and_no_cause_get_the_same_state(tmp_path: Path) -> None:
     report = analyzed(tmp_path, "".join(_CHAIN.format(pid=31 + at, dev=at) for at in range(4)))
-    assert _states(report) == dict.fromkeys(range(31, 35), "failed")
+    assert states(report) == dict.fromkeys(range(31, 35), "failed")
 
 
 _END = "n0:{pid}:{pid} [{dev}] NCCL INFO comm 0x7f0{dev} rank {dev} nranks 2 cudaDev {dev} busId {dev}000 - {what} COMPLETE\n"
@@ -128,13 +123,13 @@ def test_aborted_communicator_is_not_done(tmp_path: Path) -> None:
 
 
 def test_process_that_torch_takes_down_failed(tmp_path: Path) -> None:
-    assert _states(analyzed(tmp_path, _ended("Abort") + _DOWN.format(r=1))) == {50: "done", 51: "failed"}
+    assert states(analyzed(tmp_path, _ended("Abort") + _DOWN.format(r=1))) == {50: "done", 51: "failed"}
 
 
 def test_process_whose_launcher_reports_a_code_failed(tmp_path: Path) -> None:
     code = "srun: error: n0: task 1: Exited with exit code {}\n"
-    assert _states(analyzed(tmp_path, _ended("Abort") + code.format(3)))[51] in ("failed", "died")
-    assert _states(analyzed(tmp_path, _ended("Abort")))[51] == "aborted"
+    assert states(analyzed(tmp_path, _ended("Abort") + code.format(3)))[51] in ("failed", "died")
+    assert states(analyzed(tmp_path, _ended("Abort")))[51] == "aborted"
 
 
 def _stages(report: Report) -> dict[int | None, str]:
@@ -159,13 +154,13 @@ def test_stage_needs_a_line_of_that_stage(tmp_path: Path) -> None:
 
 def test_process_whose_last_line_returns_an_error_is_not_open(tmp_path: Path) -> None:
     cut = "n0:22:23 [5] NCCL INFO misc/socket.cc:567 -> 2\nn0:22:23 [5] NCCL INFO misc/socket.cc:618 -> 2\n"
-    assert _states(analyzed(tmp_path, _FAILS + cut)) == {22: "failed", 31: "failed"}
+    assert states(analyzed(tmp_path, _FAILS + cut)) == {22: "failed", 31: "failed"}
     on = "n0:22:23 [5] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"  # its thread went on
-    assert _states(analyzed(tmp_path, _FAILS + cut + on)) == {22: "open", 31: "failed"}
+    assert states(analyzed(tmp_path, _FAILS + cut + on)) == {22: "open", 31: "failed"}
 
 
 def test_process_whose_error_stands_above_the_death_of_another_is_no_victim(tmp_path: Path) -> None:
     refused = "n0:22:23 [5] include/socket.h:387 NCCL WARN Connect to 10.0.0.9<4711> failed : Connection refused\n"
     died = "Process 3 exited\n-- Process 3 terminated with the following error:\nRuntimeError: bad\n"
-    assert _states(analyzed(tmp_path, refused + died))[22] == "failed"
-    assert _states(analyzed(tmp_path, died + refused))[22] == "victim"
+    assert states(analyzed(tmp_path, refused + died))[22] == "failed"
+    assert states(analyzed(tmp_path, died + refused))[22] == "victim"

@@ -140,6 +140,18 @@ def first_error(folder: Path, log: str) -> Finding:
     return next(f for f in analyzed(folder, log).findings if f.severity is Severity.ERROR)
 
 
+def expect_step(folder: Path, log: str, words: Iterable[str], not_words: Iterable[str]) -> None:
+    """The next step of the first error has all these words, and none of those."""
+    step = first_error(folder, log).next_step
+    assert all(word in step for word in words), step
+    assert not any(word in step for word in not_words), step
+
+
+def states(report: Report) -> dict[int | None, str]:
+    """The state of each process by its pid."""
+    return {row.pid: row.state for row in report.ranks}
+
+
 def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "", catalogue: Sequence[Path] = ()) -> Report:
     """The report on these logs, one file a rank, and on what the launcher printed."""
     folder = tmp_path / "logs"

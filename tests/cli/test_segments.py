@@ -14,20 +14,17 @@ import pytest
 
 from psmkit.lab import leftovers
 from tests.cli.conftest import Result
+from tests.processes import boot_id, start_time
 
 HEADER = 4096
 SIZE = HEADER + 64
-
-
-def start_time(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def segment(folder: Path, number: int, pid: int, began: int) -> Path:
     """A file as libpsm makes it, of an owner that is named."""
     path = folder / f"psm-{number:016x}"
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().encode()
+    boot = boot_id()
     head = b"".join(
         [
             (0x50534D5345474D31).to_bytes(8, "little"),

@@ -6,6 +6,7 @@ PSM_TEST_CUDART (and PSM_TEST_CUDA, PSM_TEST_NVML) name libraries to test instea
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,20 @@ def ask(face: Face, name: str, *arguments: Any, kind: str = "int *") -> Any:
     out = face.new(kind)
     getattr(face.ok, name)(out, *arguments)
     return out[0]
+
+
+def number(face: Face, pointer: Any) -> int:
+    """A pointer or a handle as a number."""
+    return int(face.ffi.cast("uintptr_t", pointer))
+
+
+def driver_stream(drv: Face, rt: Face, stream: Any) -> Any:
+    """A stream of the runtime as the driver's."""
+    return drv.ffi.cast("CUstream", number(rt, stream))
+
+
+def noise(n: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(n)
 
 
 @pytest.fixture(scope="session", params=SONAMES)

@@ -6,7 +6,6 @@ From the CUDA documentation of cudaMemcpy*, "API synchronization behavior" and "
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import pytest
@@ -25,15 +24,11 @@ from tests.hostcuda.buffers import (
     Buffers,
     returns,
 )
-from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices, noise
 
 INVALID_VALUE, INVALID_SYMBOL, INVALID_DIRECTION, INVALID_DEVICE = 1, 13, 21, 101
 INVALID_HANDLE, ILLEGAL_ADDRESS, NOT_SUPPORTED = 400, 700, 801
 LARGE = 300_000  # more than is staged
-
-
-def noise(n: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(n)
 
 
 # ---- data

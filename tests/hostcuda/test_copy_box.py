@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT, FROM_DEVICE, ON_DEVICE, TO_DEVICE, Buffers
-from tests.hostcuda.conftest import differs, emulated, needs_devices
+from tests.hostcuda.conftest import differs, driver_stream, emulated, needs_devices
 
 INVALID_VALUE, INVALID_PITCH, INVALID_DIRECTION, INVALID_DEVICE, NOT_SUPPORTED = 1, 12, 21, 101, 801
 HOST, DEVICE, ARRAY, UNIFIED = 1, 2, 3, 4
@@ -281,7 +281,7 @@ def test_driver_copies_move_the_box_and_nothing_else(
         function = getattr(drv.ok, f"cuMemcpy{form}_v2")
         if form.endswith("Async"):
             stream = b.stream()
-            function(p, drv.ffi.cast("CUstream", int(rt.ffi.cast("uintptr_t", stream))))
+            function(p, driver_stream(drv, rt, stream))
             rt.ok.cudaStreamSynchronize(stream)
         else:
             function(p)

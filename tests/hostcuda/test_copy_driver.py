@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import NON_BLOCKING, Buffers, returns
-from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
+from tests.hostcuda.conftest import Child, differs, driver_stream, emulated, needs_devices, noise
 from tests.hostcuda.test_topology import printed
 
 INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED = 1, 201, 400, 801
 ORDER_STREAM, ORDER_DURING_CALL, ORDER_ANY = 1, 2, 3
 N = 1000
-
-
-def noise(n: int = N, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(n)
-
-
-def cu(drv: Face, rt: Face, stream: Any) -> Any:
-    """A stream of the runtime as the driver's."""
-    return drv.ffi.cast("CUstream", int(rt.ffi.cast("uintptr_t", stream)))
 
 
 def pointer(drv: Face, address: int) -> Any:
@@ -49,18 +39,18 @@ def test_driver_copy_moves_the_bytes(
 ) -> None:
     with Buffers(rt) as b:
         src, dst = b.of(source, N), b.of(target, N)
-        b.fill(src, noise())
+        b.fill(src, noise(N))
         to: Any = pointer(drv, dst) if name == "DtoH" else dst
         from_: Any = pointer(drv, src) if name == "HtoD" else src
         function = getattr(drv.ok, f"cuMemcpy{name}{'Async' if asynchronous else ''}{'_v2' if name else ''}")
         if asynchronous:
             stream = b.stream()
-            function(to, from_, N, cu(drv, rt, stream))
+            function(to, from_, N, driver_stream(drv, rt, stream))
             rt.ok.cudaStreamSynchronize(stream)
         else:
             function(to, from_, N)
             rt.ok.cudaDeviceSynchronize()
-        assert b.read(dst, N) == noise()
+        assert b.read(dst, N) == noise(N)
 
 
 def test_driver_copy_checks_at_the_call(rt: Face, drv: Face) -> None:
@@ -91,14 +81,14 @@ def test_driver_copy_between_contexts(rt: Face, drv: Face) -> None:
         contexts = [drv.new("CUcontext *") for _ in range(2)]
         for device, context in enumerate(contexts):
             drv.ok.cuDevicePrimaryCtxRetain(context, device)
-        b.fill(there, noise())
+        b.fill(there, noise(N))
         drv.ok.cuMemcpyPeer(here, contexts[0][0], there, contexts[1][0], N)
         rt.ok.cudaDeviceSynchronize()
-        assert b.read(here, N) == noise()
+        assert b.read(here, N) == noise(N)
         rt.ok.cudaMemset(b.at(here), 0, N)
         drv.ok.cuMemcpyPeerAsync(here, contexts[0][0], there, contexts[1][0], N, drv.ffi.NULL)
         rt.ok.cudaDeviceSynchronize()
-        assert b.read(here, N) == noise()
+        assert b.read(here, N) == noise(N)
         assert drv.cuMemcpyPeer(here, drv.ffi.NULL, there, contexts[1][0], N) == INVALID_CONTEXT
         for device in range(2):
             drv.ok.cuDevicePrimaryCtxRelease_v2(device)
@@ -146,7 +136,7 @@ def test_batch_copies_all_and_each_in_the_order_it_asked_for(rt: Face, drv: Face
         copies = [(dst, src, N) for dst, src in zip(targets, sources, strict=True)]
         batch = Batch(face, copies, {0: ORDER_STREAM, 1: ORDER_DURING_CALL, 2: ORDER_ANY})
         gate = b.gate(stream)
-        handle = cu(drv, rt, stream) if library == "driver" else stream
+        handle = driver_stream(drv, rt, stream) if library == "driver" else stream
         assert batch.submit(handle) == 0
         b.host(sources[0], N)[:] = noise(N, 10)  # is read when the stream gets there
         b.host(sources[1], N)[:] = noise(N, 11)  # was read during the call
@@ -179,7 +169,7 @@ def test_batch_checks_attributes_and_stream(rt: Face, drv: Face) -> None:
 def test_batch_names_the_copy_that_is_wrong_and_makes_none(rt: Face, drv: Face) -> None:
     with Buffers(rt) as b:
         stream, one, other = b.stream(), b.device(N), b.device(N)
-        b.fill(other, noise())
+        b.fill(other, noise(N))
         b.fill(one, bytes(N))
         batch = Batch(rt, [(one, other, N), (one, other, N + 1)], {0: ORDER_STREAM})
         assert batch.submit(stream) == INVALID_VALUE
@@ -188,10 +178,10 @@ def test_batch_names_the_copy_that_is_wrong_and_makes_none(rt: Face, drv: Face) 
             assert Batch(rt, [(one, other, N)], {0: 0}).submit(stream) == INVALID_VALUE
         driver = Batch(drv, [(0, other, N)], {0: ORDER_STREAM})
         common = (driver.dsts, driver.srcs, driver.sizes, 1, driver.attributes, driver.first, 1)
-        assert drv.cuMemcpyBatchAsync(*common, driver.fail, cu(drv, rt, stream)) == INVALID_VALUE
+        assert drv.cuMemcpyBatchAsync(*common, driver.fail, driver_stream(drv, rt, stream)) == INVALID_VALUE
         assert driver.fail[0] == 0
         driver.attributes[0].srcAccessOrder = 0
-        assert drv.cuMemcpyBatchAsync(*common, driver.fail, cu(drv, rt, stream)) == INVALID_VALUE
+        assert drv.cuMemcpyBatchAsync(*common, driver.fail, driver_stream(drv, rt, stream)) == INVALID_VALUE
         assert driver.fail[0] == 2**64 - 1
         rt.ok.cudaStreamSynchronize(stream)
         assert b.read(one, N) == bytes(N)
@@ -222,7 +212,7 @@ def test_box_batch_packs_what_has_no_length(rt: Face, drv: Face, library: str) -
     with Buffers(rt) as b:
         face = drv if library == "driver" else rt
         stream, src, dst = b.stream(), b.device(2 * 4 * 16), b.device(2 * 3 * 10)
-        handle = cu(drv, rt, stream) if library == "driver" else stream
+        handle = driver_stream(drv, rt, stream) if library == "driver" else stream
         fail = rt.new("size_t *", 5)
         b.fill(src, noise(128))
         op = box_op(face, src, dst, (2, 3, 10), (16, 4))
@@ -244,7 +234,7 @@ def test_box_batch_packs_what_has_no_length(rt: Face, drv: Face, library: str) -
 @differs("the place of the failure is SIZE_MAX")
 def test_old_driver_box_batch_names_the_one_that_is_wrong(rt: Face, drv: Face) -> None:
     with Buffers(rt) as b:
-        stream, fail = cu(drv, rt, b.stream()), drv.new("size_t *", 9)
+        stream, fail = driver_stream(drv, rt, b.stream()), drv.new("size_t *", 9)
         ops = drv.new("CUDA_MEMCPY3D_BATCH_OP[2]")
         address = b.device(60)
         ops[0] = box_op(drv, address, b.device(60), (1, 3, 20), (0, 0))[0]
@@ -263,7 +253,7 @@ def test_copy_with_attributes_reads_when_it_was_told(rt: Face, drv: Face) -> Non
         early, late, boxed = (b.device(N) for _ in range(3))
         b.host(source, N)[:] = noise(N, 1)
         gate = b.gate(stream)
-        handle = cu(drv, rt, stream)
+        handle = driver_stream(drv, rt, stream)
         attribute = drv.new("CUmemcpyAttributes *")
         attribute.srcAccessOrder = ORDER_DURING_CALL
         drv.ok.cuMemcpyWithAttributesAsync(early, source, N, attribute, handle)

@@ -8,7 +8,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 
-from .conftest import Child, differs, emulated
+from .conftest import Child, differs, emulated, number
 
 INVALID_VALUE = 1
 FOUND, NOT_FOUND, TOO_OLD = 0, 1, 2
@@ -23,10 +23,6 @@ def ask(rt: Face, symbol: bytes, version: int, flags: int = 0) -> tuple[int, int
 
 def address(drv: Face, name: str) -> int:
     return int(drv.ffi.cast("uintptr_t", drv.ffi.addressof(drv._lib, name)))
-
-
-def number(face: Face, pointer: Any) -> int:
-    return int(face.ffi.cast("uintptr_t", pointer))
 
 
 @pytest.mark.parametrize(

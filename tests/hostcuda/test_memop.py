@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child, differs
+from tests.hostcuda.conftest import Child, differs, driver_stream
 from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
@@ -73,10 +72,6 @@ def memory(request: pytest.FixtureRequest, lab: Lab, drv: Face) -> Iterator[Memo
     made.free()
 
 
-def handle(lab: Lab, drv: Face, stream: Any) -> Any:
-    return drv.ffi.cast("CUstream", int(lab.ffi.cast("uintptr_t", stream)))
-
-
 @pytest.mark.parametrize(
     ("bits", "value", "left"), [(32, 0x01020304, 0xFFFFFFFF01020304), (64, 0x0102030405060708, None)]
 )
@@ -84,7 +79,7 @@ def test_write_changes_its_bytes_only(
     lab: Lab, drv: Face, memory: Memory, bits: int, value: int, left: int | None
 ) -> None:
     memory.put((1 << 64) - 1)
-    stream = handle(lab, drv, lab.stream())
+    stream = driver_stream(drv, lab.rt, lab.stream())
     getattr(drv.ok, f"cuStreamWriteValue{bits}_v2")(stream, memory.address, value, 0)
     drv.ok.cuStreamSynchronize(stream)
     assert memory.get() == (left or value)
@@ -94,7 +89,7 @@ def test_write_changes_its_bytes_only(
 def test_write_is_in_stream_order(lab: Lab, drv: Face, memory: Memory) -> None:
     stream = lab.stream(1)
     gate = lab.gate(stream)
-    drv.ok.cuStreamWriteValue32_v2(handle(lab, drv, stream), memory.address, 7, 1)
+    drv.ok.cuStreamWriteValue32_v2(driver_stream(drv, lab.rt, stream), memory.address, 7, 1)
     lab.round_trip()
     assert memory.get() == 0
     gate.open()
@@ -121,7 +116,9 @@ def test_wait_holds_the_stream_until_the_value_is_there(
     mask = (1 << bits) - 1
     memory.put(before & mask)
     stream = lab.stream(1)
-    getattr(drv.ok, f"cuStreamWaitValue{bits}_v2")(handle(lab, drv, stream), memory.address, operand & mask, flags)
+    getattr(drv.ok, f"cuStreamWaitValue{bits}_v2")(
+        driver_stream(drv, lab.rt, stream), memory.address, operand & mask, flags
+    )
     ran = lab.probe(stream, "behind")
     lab.round_trip()
     assert not ran.is_set()
@@ -133,7 +130,7 @@ def test_wait_holds_the_stream_until_the_value_is_there(
 @differs("a wait with FLUSH answers 801")
 def test_wait_for_what_is_there_already(lab: Lab, drv: Face, memory: Memory) -> None:
     memory.put(9)
-    stream = handle(lab, drv, lab.stream())
+    stream = driver_stream(drv, lab.rt, lab.stream())
     drv.ok.cuStreamWaitValue64_v2(stream, memory.address, 9, EQ | FLUSH)
     assert drv.cuStreamSynchronize(stream) == 0
 
@@ -142,11 +139,11 @@ def test_two_streams_hand_over_by_values(lab: Lab, drv: Face, memory: Memory) ->
     one, two = lab.stream(1), lab.stream(1)
     for i in range(1, 20, 2):
         lab.probe(one, str(i))
-        drv.ok.cuStreamWriteValue32_v2(handle(lab, drv, one), memory.address, i, 0)
-        drv.ok.cuStreamWaitValue32_v2(handle(lab, drv, one), memory.address, i + 1, GEQ)
-        drv.ok.cuStreamWaitValue32_v2(handle(lab, drv, two), memory.address, i, GEQ)
+        drv.ok.cuStreamWriteValue32_v2(driver_stream(drv, lab.rt, one), memory.address, i, 0)
+        drv.ok.cuStreamWaitValue32_v2(driver_stream(drv, lab.rt, one), memory.address, i + 1, GEQ)
+        drv.ok.cuStreamWaitValue32_v2(driver_stream(drv, lab.rt, two), memory.address, i, GEQ)
         lab.probe(two, str(i + 1))
-        drv.ok.cuStreamWriteValue32_v2(handle(lab, drv, two), memory.address, i + 1, 0)
+        drv.ok.cuStreamWriteValue32_v2(driver_stream(drv, lab.rt, two), memory.address, i + 1, 0)
     lab.rt.ok.cudaStreamSynchronize(one)
     lab.rt.ok.cudaStreamSynchronize(two)
     assert lab.log == [str(i) for i in range(1, 21)]
@@ -156,8 +153,8 @@ def test_two_streams_hand_over_by_values(lab: Lab, drv: Face, memory: Memory) ->
 def test_many_waits_do_not_stop_other_streams(lab: Lab, drv: Face, memory: Memory) -> None:
     streams = [lab.stream(1) for _ in range(16)]
     for stream in streams:
-        drv.ok.cuStreamWaitValue32_v2(handle(lab, drv, stream), memory.address, 1, EQ)
-    drv.ok.cuStreamWriteValue32_v2(handle(lab, drv, lab.stream(1)), memory.address, 1, 0)
+        drv.ok.cuStreamWaitValue32_v2(driver_stream(drv, lab.rt, stream), memory.address, 1, EQ)
+    drv.ok.cuStreamWriteValue32_v2(driver_stream(drv, lab.rt, lab.stream(1)), memory.address, 1, 0)
     for stream in streams:
         assert lab.rt.cudaStreamSynchronize(stream) == 0
 
@@ -178,7 +175,7 @@ def test_batch_runs_in_the_order_of_the_array(lab: Lab, drv: Face, memory: Memor
     array[0].writeValue.address = memory.address
     array[0].writeValue.value64 = 1 << 40
     array[0].writeValue.flags = 0
-    drv.ok.cuStreamBatchMemOp_v2(handle(lab, drv, stream), count, array, 0)
+    drv.ok.cuStreamBatchMemOp_v2(driver_stream(drv, lab.rt, stream), count, array, 0)
     drv.ffi.memmove(array, b"\xff" * 48, 48)  # the call has taken a copy
     gate.open()
     lab.rt.ok.cudaStreamSynchronize(stream)
@@ -207,7 +204,7 @@ def test_atomic_reduction(
     op.atomicReduction.reductionOp = what
     op.atomicReduction.dataType = kind
     op.atomicReduction.value = operand
-    stream = handle(lab, drv, lab.stream(1))
+    stream = driver_stream(drv, lab.rt, lab.stream(1))
     drv.ok.cuStreamBatchMemOp_v2(stream, 1, op, 0)
     drv.ok.cuStreamSynchronize(stream)
     assert memory.get() == end
@@ -225,7 +222,7 @@ def test_batch_of_a_wait_and_a_write(lab: Lab, drv: Face, memory: Memory) -> Non
     array[3].writeValue.operation = WRITE32
     array[3].writeValue.address = memory.address + 4
     array[3].writeValue.value = 2
-    drv.ok.cuStreamBatchMemOp_v2(handle(lab, drv, stream), 4, array, 0)
+    drv.ok.cuStreamBatchMemOp_v2(driver_stream(drv, lab.rt, stream), 4, array, 0)
     lab.round_trip()
     assert memory.get() == 0
     memory.put(1)
@@ -245,7 +242,7 @@ def test_ptsz_form_uses_the_per_thread_stream(lab: Lab, drv: Face, memory: Memor
 
 @differs("an empty batch succeeds")
 def test_what_the_call_refuses(lab: Lab, drv: Face, memory: Memory) -> None:
-    stream = handle(lab, drv, lab.stream())
+    stream = driver_stream(drv, lab.rt, lab.stream())
     host = drv.new("int[2]")
     op = drv.new("CUstreamBatchMemOpParams *")
     op.operation = 99
@@ -268,7 +265,7 @@ def test_managed_memory_is_refused(lab: Lab, drv: Face) -> None:
     out = lab.rt.new("void **")
     lab.rt.ok.cudaMallocManaged(out, 64, 1)
     address = int(lab.ffi.cast("uintptr_t", out[0]))
-    assert drv.cuStreamWriteValue32_v2(handle(lab, drv, lab.stream()), address, 1, 0) == INVALID_VALUE
+    assert drv.cuStreamWriteValue32_v2(driver_stream(drv, lab.rt, lab.stream()), address, 1, 0) == INVALID_VALUE
     lab.rt.ok.cudaFree(out[0])
 
 

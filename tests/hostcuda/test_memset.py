@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,16 +9,11 @@ from hypothesis import strategies as st
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import NON_BLOCKING, Buffers, returns
-from tests.hostcuda.conftest import emulated
+from tests.hostcuda.conftest import driver_stream, emulated
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 DTYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 MEMORY = st.sampled_from(["device", "pinned"])
-
-
-def stream_of(drv: Face, rt: Face, stream: Any) -> Any:
-    """A stream of the runtime as the driver's."""
-    return drv.ffi.cast("CUstream", int(rt.ffi.cast("uintptr_t", stream)))
 
 
 @settings(max_examples=20, deadline=None)
@@ -67,7 +60,7 @@ def test_driver_memset_sets_elements(
         at = address + skip * bits // 8
         if asynchronous:
             stream = b.stream()
-            getattr(drv.ok, f"cuMemsetD{bits}Async")(at, value, n, stream_of(drv, rt, stream))
+            getattr(drv.ok, f"cuMemsetD{bits}Async")(at, value, n, driver_stream(drv, rt, stream))
             rt.ok.cudaStreamSynchronize(stream)
         else:
             getattr(drv.ok, f"cuMemsetD{bits}_v2")(at, value, n)
@@ -99,7 +92,7 @@ def test_memset_2d_sets_the_rectangle_and_nothing_else(
             rt.ok.cudaMemset2D(b.at(address), pitch, value, width, height)
         elif asynchronous:
             function = getattr(drv.ok, f"cuMemsetD2D{bits}Async")
-            function(address, pitch, value, width, height, stream_of(drv, rt, stream))
+            function(address, pitch, value, width, height, driver_stream(drv, rt, stream))
         else:
             getattr(drv.ok, f"cuMemsetD2D{bits}_v2")(address, pitch, value, width, height)
         rt.ok.cudaDeviceSynchronize()

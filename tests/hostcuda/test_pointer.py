@@ -8,7 +8,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import Buffers
-from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices, number
 
 INVALID_VALUE, NOT_SUPPORTED = 1, 801
 UNREGISTERED, HOST, DEVICE, MANAGED = range(4)
@@ -22,10 +22,6 @@ def attributes(rt: Face, address: int) -> Any:
     found = rt.new("struct cudaPointerAttributes *")
     rt.ok.cudaPointerGetAttributes(found, rt.ffi.cast("void *", address))
     return found
-
-
-def number(rt: Face, pointer: Any) -> int:
-    return int(rt.ffi.cast("uintptr_t", pointer))
 
 
 def get(drv: Face, attribute: int, address: int) -> int:

@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices, number
 from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 WINDOW, SYNC, COOPERATIVE, PRIORITY, MAP, DOMAIN = 1, 3, 2, 8, 9, 10
-
-
-def number(face: Face, pointer: Any) -> int:
-    return int(face.ffi.cast("uintptr_t", pointer))
 
 
 def test_new_stream_is_idle(lab: Lab) -> None:

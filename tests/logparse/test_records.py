@@ -24,6 +24,7 @@ from psmkit.logparse.records import RecordFile, open_record, process_alive
 from psmkit.logparse.recordtext import render
 from psmkit.model.errors import InputError
 from tests.csrc.base import compiled
+from tests.processes import start_time
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 # Places in the header, for records of processes that the tests invent.
@@ -75,10 +76,6 @@ def make(scene: bytes, tmp_path: Path) -> Make:
         return path
 
     return made
-
-
-def start_time(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def text(path: Path) -> list[str]:

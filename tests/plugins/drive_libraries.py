@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.cli.app import main
+from psmkit.plugins.drive import Drive
 from tests.csrc.base import compiled
 from tests.plugins.build import run_compiler
 
@@ -22,6 +23,11 @@ def example(name: str, library: Path) -> tuple[list[str], str]:
     found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", PAGE)
     assert found is not None
     return found[1].replace(library.name, str(library)).split(), found[2]
+
+
+def failures(done: Drive) -> list[str]:
+    """The checks that failed, with their versions and texts."""
+    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
 
 
 def expect_page(

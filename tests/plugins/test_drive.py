@@ -24,17 +24,13 @@ from tests.plugins.build import build, table
 PSM = Path(cuda.__file__).parents[1] / "psm" / "lib" / "libnccl-net-psm.so"
 
 
-def _failures(done: driver.Drive) -> list[str]:
-    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
-
-
 @pytest.mark.parametrize("backend", ["socket", "shm"])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_our_own_plugin_holds_the_contract_in_every_version(backend: str, ranks: int) -> None:
     versions = driver.VERSIONS if ranks == 2 else (12, 8, 4)
     settings = {"PSM_NET": backend, "PSM_NET_COLLNET": "1"}
     done = driver.drive(PSM, ranks=ranks, versions=versions, environment=settings, timeout=90)
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
     assert done.clean
     assert sum(result.outcome == "passed" for result in done.results) > 20 * len(versions)
 
@@ -43,7 +39,7 @@ def test_our_own_plugin_holds_it_in_front_of_another(tmp_path: Path) -> None:
     other = drive_libraries.plugin(tmp_path)
     settings = {"PSM_NET": f"chain:{other}", "DEVICES": "3", "PSM_NET_MERGE": "1", "PSM_NET_COLLNET": "1"}
     done = driver.drive(PSM, versions=(12, 9, 4), environment=settings, timeout=90)
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
     merged = {result.version: result.text for result in done.results if result.check == "vdevice"}
     assert merged[12] == merged[9] == "lo+lo: 20000 Mbit/s"
 

@@ -9,7 +9,7 @@ import pytest
 
 from psmkit.lab.cuda import folder as emulated
 from psmkit.plugins.abi import spoken
-from psmkit.plugins.drive import Drive, drive
+from psmkit.plugins.drive import drive
 from psmkit.plugins.drive_checks import CHECKS
 from tests.plugins import drive_libraries
 
@@ -108,13 +108,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drive_libraries.cuda(tmp_path_factory.mktemp("runtime"))
 
 
-def _failures(done: Drive) -> list[str]:
-    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
-
-
 def test_the_plugin_is_right_when_it_is_not_broken(library: Path, runtime: Path) -> None:
     done = drive(library, versions=sorted(spoken("net")), cuda=str(runtime), environment=MORE)
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
     assert done.clean
     newest = {result.check: result.outcome for result in done.results if result.version == 12}
     assert [name for name, outcome in newest.items() if outcome != "passed"] == []
@@ -122,7 +118,7 @@ def test_the_plugin_is_right_when_it_is_not_broken(library: Path, runtime: Path)
 
 def test_the_plugin_is_right_between_more_processes(library: Path) -> None:
     done = drive(library, ranks=5, versions=(4, 12))
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
 
 
 def test_memory_of_the_emulated_gpu_is_sent_and_flushed(library: Path) -> None:

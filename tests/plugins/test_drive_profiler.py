@@ -14,7 +14,6 @@ from psmkit.cli.app import main
 from psmkit.model.errors import InputError
 from psmkit.plugins import drive_profiler as profiler
 from psmkit.plugins.abi import facts
-from psmkit.plugins.drive import Drive
 from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, profiler_alone, profiler_versions
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from tests.csrc.base import compiled
@@ -84,14 +83,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drive_libraries.profiler(tmp_path_factory.mktemp("broken"))
 
 
-def _failures(done: Drive) -> list[str]:
-    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
-
-
 def test_the_profiler_is_right_when_it_is_not_broken(library: Path) -> None:
     assert profiler_versions(library) == PROFILER_VERSIONS
     done = drive_profiler(library, versions=PROFILER_VERSIONS)
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
     assert done.clean
     assert {(result.check, result.version) for result in done.results if result.outcome != "passed"} == {
         ("adapter", NEWEST),
@@ -106,7 +101,7 @@ def test_the_checker_is_a_profiler_itself(tmp_path: Path) -> None:
     done = drive_profiler(
         CHECKER, versions=(NEWEST, 6, 3), environment={"PSM_RECORD_DIR": str(tmp_path), "PSM_PROFILER_WRAP": ""}
     )
-    assert _failures(done) == []
+    assert drive_libraries.failures(done) == []
 
 
 @pytest.mark.parametrize(("way", "check", "code", "words"), BROKEN, ids=[row[0] for row in BROKEN])
@@ -139,7 +134,7 @@ def test_a_weakness_is_counted_and_shown_apart_from_failures(
 
 def test_what_adapters_leave_out_is_tried(library: Path) -> None:
     done = drive_profiler(library, versions=(3,), environment={"BROKEN": "needs-name"}, only=("collective", "adapter"))
-    (failure,) = _failures(done)
+    (failure,) = drive_libraries.failures(done)
     text, _, at = failure.partition(", at ")
     assert text == "adapter v3: SIGSEGV in startEvent of Coll AllGather seq 0: it followed a NULL pointer"
     assert at
@@ -154,7 +149,7 @@ def test_a_finalize_that_blocks_is_waited_for_once(library: Path) -> None:
         only=("collective", "p2p", "leaks", "unload"),
         watch=lambda _, check: begun.append(check),
     )
-    (failure,) = _failures(done)
+    (failure,) = drive_libraries.failures(done)
     assert failure.startswith("collective ") and "finalize did not return" in failure
     outcomes = {result.check: (result.outcome, result.text) for result in done.results}
     assert outcomes["p2p"][0] == "passed"
@@ -170,7 +165,7 @@ def test_a_finalize_that_waits_for_open_events_only_leaves_the_later_checks(libr
 
 def test_what_follows_a_failure_goes_on(library: Path) -> None:
     done = drive_profiler(library, environment={"BROKEN": "pxn-parent"})
-    assert [failure.partition(", at ")[0] for failure in _failures(done)] == [
+    assert [failure.partition(", at ")[0] for failure in drive_libraries.failures(done)] == [
         f"pxn v{NEWEST}: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent of an operation of another process"
         " (proxyOp.pid is not this process)"
     ]
@@ -178,7 +173,7 @@ def test_what_follows_a_failure_goes_on(library: Path) -> None:
 
 def test_a_crash_names_the_instruction_in_the_library(library: Path) -> None:
     done = drive_profiler(library, environment={"BROKEN": "stop-follows-wild"}, only=("collective",))
-    (failure,) = _failures(done)
+    (failure,) = drive_libraries.failures(done)
     assert re.search(rf", at {re.escape(library.name)}\+0x[0-9a-f]+", failure)
     assert "NULL" not in failure
 

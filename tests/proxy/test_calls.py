@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_byte_crosses_through_a_handler_in_python() -> None:
 # ---- waiting ----
 
 
+def _never_answered() -> tuple[threading.Event, Callable[..., object]]:
+    """A Setup handler that leaves its call open, and what it sets when it is asked."""
+    asked = threading.Event()
+
+    def setup(*_: object) -> object:
+        asked.set()
+        return LATER
+
+    return asked, setup
+
+
 def test_deadline_of_a_call_says_who_was_asked_what() -> None:
     go = threading.Event()
     with served(setup=lambda c, r, n: bytes(n) if go.is_set() else LATER) as c:
@@ -73,11 +85,7 @@ def test_settings_give_the_deadline() -> None:
 
 
 def test_interrupt_ends_a_wait() -> None:
-    asked = threading.Event()
-
-    def setup(*_: object) -> object:
-        asked.set()
-        return LATER
+    asked, setup = _never_answered()
 
     def interrupt() -> None:
         assert asked.wait(60)
@@ -100,12 +108,7 @@ def test_answers_are_fetched_in_any_order() -> None:
 
 
 def test_abort_by_another_thread_ends_a_wait_with_its_reason() -> None:
-    asked = threading.Event()
-
-    def setup(*_: object) -> object:
-        asked.set()
-        return LATER
-
+    asked, setup = _never_answered()
     with served(setup=setup) as c:
 
         def abort() -> None:
@@ -132,13 +135,8 @@ def test_abort_with_the_text_of_the_last_failure_keeps_its_cause() -> None:
 
 
 def test_proxy_that_is_closed_beside_a_waiting_thread_ends_its_wait() -> None:
-    asked = threading.Event()
+    asked, setup = _never_answered()
     ends: list[BaseException] = []
-
-    def setup(*_: object) -> object:
-        asked.set()
-        return LATER
-
     with served(setup=setup) as c:
 
         def wait() -> None:

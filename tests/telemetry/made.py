@@ -24,6 +24,7 @@ from psmkit.telemetry.layout import (
     PROXY_OP,
     PROXY_STEP,
 )
+from tests.processes import boot_id, start_time
 
 WINDOWS, SHARDS, NAMES, NAME, PAIRS = 4, 16, 64, 32, 64
 READY, FILLING, CLOSING, PROCESSING = range(4)
@@ -82,15 +83,6 @@ _SECTION = np.dtype(
     align=True,
 )  # fmt: skip
 assert _SECTION.itemsize == 128
-
-
-def start_time(pid: int) -> int:
-    """Field 22 of /proc/PID/stat."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def boot_id() -> bytes:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().encode()
 
 
 def handle(context: int, row: int, cycle: int) -> int:

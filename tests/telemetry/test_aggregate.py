@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from psmkit.telemetry.layout import COLL, KERNEL, P2P, PROXY_OP, PROXY_STEP, ROW
+from psmkit.telemetry.layout import COLL, KERNEL, P2P, PROXY_OP, PROXY_STEP, ROW, member
 from psmkit.telemetry.reader import Reader, fit
 from tests.telemetry import made
 
@@ -31,10 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
         return path
 
     return fresh
-
-
-def unions(rows: Rows, dtype: np.dtype[np.void]) -> Rows:
-    return np.ascontiguousarray(rows["event"]["u"]).view(dtype).reshape(len(rows))
 
 
 def expect_stat(found: np.void, values: npt.NDArray[Any]) -> None:
@@ -124,7 +120,7 @@ def random_rows(seed: int, operations: int, comm: made.Comm) -> Rows:
 def numpy_transfers(rows: Rows) -> Rows:
     """Steps that moved something: their time, size, link, and the row of the operation they belong to."""
     steps = np.flatnonzero(rows["event"]["type"] == made.STEP_T)
-    u = unions(rows[steps], PROXY_STEP)
+    u = member(rows[steps], PROXY_STEP)
     event = rows["event"][steps]
     moved = (u["net_ns"] > 0) & (event["stop_ns"] >= u["net_ns"])
     found = np.zeros(int(moved.sum()), [("time", "u8"), ("bytes", "u8"), ("peer", "i4"), ("channel", "i4"), ("sends", "i4"), ("op", "i8")])  # fmt: skip
@@ -170,7 +166,7 @@ def expect_ops(rows: Rows, ops: Rows, transfers: Rows) -> None:
     counted = 0
     for op in ops:
         at = np.flatnonzero(rows["event"]["type"] == op["type"])
-        u = unions(rows[at], COLL if op["type"] == made.COLL_T else P2P)
+        u = member(rows[at], COLL if op["type"] == made.COLL_T else P2P)
         match = (u["func"] == op["func"]) & (u["datatype"] == op["datatype"])
         if op["type"] == made.COLL_T:
             match &= (u["algo"] == op["algo"]) & (u["proto"] == op["proto"])
@@ -200,7 +196,7 @@ def expect_links(rows: Rows, links: Rows, transfers: Rows) -> None:
     total = links[links["channel"] == -1]
     assert total["count"].sum() == len(transfers) == links[links["channel"] >= 0]["count"].sum()
     steps = rows[rows["event"]["type"] == made.STEP_T]
-    u = unions(steps, PROXY_STEP)
+    u = member(steps, PROXY_STEP)
     for link in links:
         match = (transfers["peer"] == link["peer"]) & (transfers["sends"] == link["sends"])
         of_link = (u["peer"] == link["peer"]) & (((steps["event"]["flags"] & made.SENDS) > 0) == link["sends"])
@@ -237,7 +233,7 @@ def expect_least(link: np.void, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Non
 
 def expect_waits(link: np.void, steps: Rows) -> None:
     wait = [0, 0, 0, 0]
-    for row, u in zip(steps, unions(steps, PROXY_STEP), strict=True):
+    for row, u in zip(steps, member(steps, PROXY_STEP), strict=True):
         entered = sorted(
             (int(u[name]), i) for i, name in enumerate(("gpu_ns", "peer_ns", "net_ns", "flush_ns")) if u[name]
         )

@@ -15,6 +15,7 @@ import pytest
 from psmkit.model.errors import PsmkitError
 from psmkit.telemetry.layout import COMM
 from psmkit.telemetry.reader import Reader
+from tests.processes import start_time
 from tests.telemetry import made
 
 SECOND = 10**9
@@ -33,7 +34,7 @@ def states(comm: made.Comm) -> list[int]:
 def dead_process() -> tuple[int, int]:
     """Pid and start time of a process that is gone."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        started = made.start_time(child.pid)
+        started = start_time(child.pid)
         child.communicate(b"\n", timeout=60)
         return child.pid, started
 

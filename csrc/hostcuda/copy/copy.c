@@ -154,11 +154,6 @@ int hc_copy_run(void *argument, int device)
 
 /* ---- submission */
 
-bool hc_is_captured(struct hc_stream *stream)
-{
-    return __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE) != NULL;
-}
-
 int hc_copy_stream(cudaStream_t handle, bool sync, struct hc_stream **stream)
 {
     const struct hc_call *call = hc_current_call();

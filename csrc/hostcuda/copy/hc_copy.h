@@ -33,7 +33,6 @@ int hc_copy_stream(cudaStream_t handle, bool sync, struct hc_stream **stream);
 int hc_copy_submit(struct hc_stream *stream, const struct hc_copy *copy, enum hc_copy_mode mode);
 /* Submits if rc is 0, waits as the mode requires, releases the stream. */
 int hc_copy_finish(struct hc_stream *stream, struct hc_copy *copy, enum hc_copy_mode mode, int rc);
-bool hc_is_captured(struct hc_stream *stream);
 
 /* cuPointerSetAttribute(SYNC_MEMOPS) was set for the allocation at this address (pointer.c). */
 bool hc_sync_memops(uintptr_t address);

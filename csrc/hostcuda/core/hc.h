@@ -221,6 +221,7 @@ bool hc_in_host_function(void);  /* on a worker, inside an application's host fu
 struct hc_graph;
 struct hc_capture; /* of a stream that is being captured; the graph code owns it, the stream stores the pointer */
 struct hc_capture **hc_stream_capture(struct hc_stream *stream); /* slot in the stream, under its lock */
+bool hc_is_captured(struct hc_stream *stream);
 
 /* What captures do with streams and events. The code of graphs sets it when the library is loaded, because streams do
  * not depend on graphs. All functions take the lock of the graphs: call them without the lock of the queues. Flags are

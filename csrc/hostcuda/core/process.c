@@ -127,11 +127,6 @@ static void look_for_site(const char *site, bool prefix, void *context)
     psm_msg_fault_nowhere(site);
 }
 
-static bool faults_set(void)
-{
-    return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
-}
-
 /* Errors that CUDA documents to leave the context unusable, so that all later calls return them too. */
 static bool spoils(int code)
 {
@@ -229,7 +224,7 @@ int hc_enter(struct hc_call *call)
     if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
     int refused = atomic_load_explicit(&refusal, memory_order_relaxed);
     if (refused) return call->api == HC_API_NVML ? 999 : refused;
-    if (call->api == HC_API_NVML) return faults_set() ? strike(call) : 0;
+    if (call->api == HC_API_NVML) return psm_fault_any() ? strike(call) : 0;
     if (hc_in_host_function() || hc_in_destructor()) return PSM_CUDA_NOT_PERMITTED;
     if (call->api == HC_API_CUDA) {
         if (call->fn == HC_FN_cuInit)
@@ -242,13 +237,13 @@ int hc_enter(struct hc_call *call)
     }
     int stuck = hc_device_sticky(hc_current_device());
     if (stuck && !despite_sticky(call->fn)) return stuck;
-    return faults_set() ? strike(call) : 0;
+    return psm_fault_any() ? strike(call) : 0;
 }
 
 int hc_leave(struct hc_call *call, int rc)
 {
     hc_running = call->outer;
-    if (faults_set() && late_call == call) {
+    if (psm_fault_any() && late_call == call) {
         late_call = NULL;
         psm_fault_act_after(&late);
     }

@@ -208,3 +208,10 @@ int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
         if (fixed[i].attribute == attribute) *value = fixed[i].value;
     return 0;
 }
+
+int hc_attribute(int device, int attribute)
+{
+    int value = 0;
+    (void)hc_gpu_attribute(hc_gpu_of(device), attribute, &value);
+    return value;
+}

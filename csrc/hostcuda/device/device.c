@@ -216,13 +216,6 @@ cudaError_t hc_cudaDeviceGetByPCIBusId(int *device, const char *pciBusId)
     return hc_pci_id_find(pciBusId, device);
 }
 
-static int attribute(int device, int which)
-{
-    int value = 0;
-    (void)hc_gpu_attribute(hc_gpu_of(device), which, &value);
-    return value;
-}
-
 /* The fields that both layouts of cudaDeviceProp have. */
 #define FILL(p, device)                                                                                                \
     do {                                                                                                               \
@@ -231,77 +224,78 @@ static int attribute(int device, int which)
         snprintf((p)->name, sizeof(p)->name, "%s", gpu->name);                                                         \
         memcpy((p)->uuid.bytes, gpu->uuid, sizeof gpu->uuid);                                                          \
         (p)->totalGlobalMem = gpu->memory;                                                                             \
-        (p)->sharedMemPerBlock = (size_t)attribute(device, cudaDevAttrMaxSharedMemoryPerBlock);                        \
-        (p)->regsPerBlock = attribute(device, cudaDevAttrMaxRegistersPerBlock);                                        \
-        (p)->warpSize = attribute(device, cudaDevAttrWarpSize);                                                        \
-        (p)->memPitch = (size_t)attribute(device, cudaDevAttrMaxPitch);                                                \
-        (p)->maxThreadsPerBlock = attribute(device, cudaDevAttrMaxThreadsPerBlock);                                    \
+        (p)->sharedMemPerBlock = (size_t)hc_attribute(device, cudaDevAttrMaxSharedMemoryPerBlock);                     \
+        (p)->regsPerBlock = hc_attribute(device, cudaDevAttrMaxRegistersPerBlock);                                     \
+        (p)->warpSize = hc_attribute(device, cudaDevAttrWarpSize);                                                     \
+        (p)->memPitch = (size_t)hc_attribute(device, cudaDevAttrMaxPitch);                                             \
+        (p)->maxThreadsPerBlock = hc_attribute(device, cudaDevAttrMaxThreadsPerBlock);                                 \
         for (int axis = 0; axis < 3; axis++) {                                                                         \
-            (p)->maxThreadsDim[axis] = attribute(device, (int)cudaDevAttrMaxBlockDimX + axis);                         \
-            (p)->maxGridSize[axis] = attribute(device, (int)cudaDevAttrMaxGridDimX + axis);                            \
-            (p)->maxTexture3D[axis] = attribute(device, (int)cudaDevAttrMaxTexture3DWidth + axis);                     \
-            (p)->maxTexture3DAlt[axis] = attribute(device, (int)cudaDevAttrMaxTexture3DWidthAlt + axis);               \
-            (p)->maxSurface3D[axis] = attribute(device, (int)cudaDevAttrMaxSurface3DWidth + axis);                     \
-            (p)->maxTexture2DLinear[axis] = attribute(device, (int)cudaDevAttrMaxTexture2DLinearWidth + axis);         \
-            (p)->maxTexture2DLayered[axis] = attribute(device, (int)cudaDevAttrMaxTexture2DLayeredWidth + axis);       \
-            (p)->maxSurface2DLayered[axis] = attribute(device, (int)cudaDevAttrMaxSurface2DLayeredWidth + axis);       \
+            (p)->maxThreadsDim[axis] = hc_attribute(device, (int)cudaDevAttrMaxBlockDimX + axis);                      \
+            (p)->maxGridSize[axis] = hc_attribute(device, (int)cudaDevAttrMaxGridDimX + axis);                         \
+            (p)->maxTexture3D[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture3DWidth + axis);                  \
+            (p)->maxTexture3DAlt[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture3DWidthAlt + axis);            \
+            (p)->maxSurface3D[axis] = hc_attribute(device, (int)cudaDevAttrMaxSurface3DWidth + axis);                  \
+            (p)->maxTexture2DLinear[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture2DLinearWidth + axis);      \
+            (p)->maxTexture2DLayered[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture2DLayeredWidth + axis);    \
+            (p)->maxSurface2DLayered[axis] = hc_attribute(device, (int)cudaDevAttrMaxSurface2DLayeredWidth + axis);    \
         }                                                                                                              \
         for (int axis = 0; axis < 2; axis++) {                                                                         \
-            (p)->maxTexture2D[axis] = attribute(device, (int)cudaDevAttrMaxTexture2DWidth + axis);                     \
-            (p)->maxTexture2DMipmap[axis] = attribute(device, (int)cudaDevAttrMaxTexture2DMipmappedWidth + axis);      \
-            (p)->maxTexture2DGather[axis] = attribute(device, (int)cudaDevAttrMaxTexture2DGatherWidth + axis);         \
-            (p)->maxTexture1DLayered[axis] = attribute(device, (int)cudaDevAttrMaxTexture1DLayeredWidth + axis);       \
+            (p)->maxTexture2D[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture2DWidth + axis);                  \
+            (p)->maxTexture2DMipmap[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture2DMipmappedWidth + axis);   \
+            (p)->maxTexture2DGather[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture2DGatherWidth + axis);      \
+            (p)->maxTexture1DLayered[axis] = hc_attribute(device, (int)cudaDevAttrMaxTexture1DLayeredWidth + axis);    \
             (p)->maxTextureCubemapLayered[axis] =                                                                      \
-                attribute(device, (int)cudaDevAttrMaxTextureCubemapLayeredWidth + axis);                               \
-            (p)->maxSurface2D[axis] = attribute(device, (int)cudaDevAttrMaxSurface2DWidth + axis);                     \
-            (p)->maxSurface1DLayered[axis] = attribute(device, (int)cudaDevAttrMaxSurface1DLayeredWidth + axis);       \
+                hc_attribute(device, (int)cudaDevAttrMaxTextureCubemapLayeredWidth + axis);                            \
+            (p)->maxSurface2D[axis] = hc_attribute(device, (int)cudaDevAttrMaxSurface2DWidth + axis);                  \
+            (p)->maxSurface1DLayered[axis] = hc_attribute(device, (int)cudaDevAttrMaxSurface1DLayeredWidth + axis);    \
             (p)->maxSurfaceCubemapLayered[axis] =                                                                      \
-                attribute(device, (int)cudaDevAttrMaxSurfaceCubemapLayeredWidth + axis);                               \
+                hc_attribute(device, (int)cudaDevAttrMaxSurfaceCubemapLayeredWidth + axis);                            \
         }                                                                                                              \
-        (p)->totalConstMem = (size_t)attribute(device, cudaDevAttrTotalConstantMemory);                                \
+        (p)->totalConstMem = (size_t)hc_attribute(device, cudaDevAttrTotalConstantMemory);                             \
         (p)->major = gpu->major;                                                                                       \
         (p)->minor = gpu->minor;                                                                                       \
-        (p)->textureAlignment = (size_t)attribute(device, cudaDevAttrTextureAlignment);                                \
-        (p)->texturePitchAlignment = (size_t)attribute(device, cudaDevAttrTexturePitchAlignment);                      \
-        (p)->multiProcessorCount = attribute(device, cudaDevAttrMultiProcessorCount);                                  \
-        (p)->canMapHostMemory = attribute(device, cudaDevAttrCanMapHostMemory);                                        \
-        (p)->maxTexture1D = attribute(device, cudaDevAttrMaxTexture1DWidth);                                           \
-        (p)->maxTexture1DMipmap = attribute(device, cudaDevAttrMaxTexture1DMipmappedWidth);                            \
-        (p)->maxTextureCubemap = attribute(device, cudaDevAttrMaxTextureCubemapWidth);                                 \
-        (p)->maxSurface1D = attribute(device, cudaDevAttrMaxSurface1DWidth);                                           \
-        (p)->maxSurfaceCubemap = attribute(device, cudaDevAttrMaxSurfaceCubemapWidth);                                 \
-        (p)->surfaceAlignment = (size_t)attribute(device, cudaDevAttrSurfaceAlignment);                                \
-        (p)->concurrentKernels = attribute(device, cudaDevAttrConcurrentKernels);                                      \
-        (p)->ECCEnabled = attribute(device, cudaDevAttrEccEnabled);                                                    \
+        (p)->textureAlignment = (size_t)hc_attribute(device, cudaDevAttrTextureAlignment);                             \
+        (p)->texturePitchAlignment = (size_t)hc_attribute(device, cudaDevAttrTexturePitchAlignment);                   \
+        (p)->multiProcessorCount = hc_attribute(device, cudaDevAttrMultiProcessorCount);                               \
+        (p)->canMapHostMemory = hc_attribute(device, cudaDevAttrCanMapHostMemory);                                     \
+        (p)->maxTexture1D = hc_attribute(device, cudaDevAttrMaxTexture1DWidth);                                        \
+        (p)->maxTexture1DMipmap = hc_attribute(device, cudaDevAttrMaxTexture1DMipmappedWidth);                         \
+        (p)->maxTextureCubemap = hc_attribute(device, cudaDevAttrMaxTextureCubemapWidth);                              \
+        (p)->maxSurface1D = hc_attribute(device, cudaDevAttrMaxSurface1DWidth);                                        \
+        (p)->maxSurfaceCubemap = hc_attribute(device, cudaDevAttrMaxSurfaceCubemapWidth);                              \
+        (p)->surfaceAlignment = (size_t)hc_attribute(device, cudaDevAttrSurfaceAlignment);                             \
+        (p)->concurrentKernels = hc_attribute(device, cudaDevAttrConcurrentKernels);                                   \
+        (p)->ECCEnabled = hc_attribute(device, cudaDevAttrEccEnabled);                                                 \
         (p)->pciBusID = (int)gpu->bus;                                                                                 \
         (p)->pciDeviceID = (int)gpu->slot;                                                                             \
         (p)->pciDomainID = (int)gpu->domain;                                                                           \
-        (p)->asyncEngineCount = attribute(device, cudaDevAttrAsyncEngineCount);                                        \
-        (p)->unifiedAddressing = attribute(device, cudaDevAttrUnifiedAddressing);                                      \
-        (p)->memoryBusWidth = attribute(device, cudaDevAttrGlobalMemoryBusWidth);                                      \
-        (p)->l2CacheSize = attribute(device, cudaDevAttrL2CacheSize);                                                  \
-        (p)->persistingL2CacheMaxSize = attribute(device, cudaDevAttrMaxPersistingL2CacheSize);                        \
-        (p)->maxThreadsPerMultiProcessor = attribute(device, cudaDevAttrMaxThreadsPerMultiProcessor);                  \
-        (p)->streamPrioritiesSupported = attribute(device, cudaDevAttrStreamPrioritiesSupported);                      \
-        (p)->globalL1CacheSupported = attribute(device, cudaDevAttrGlobalL1CacheSupported);                            \
-        (p)->localL1CacheSupported = attribute(device, cudaDevAttrLocalL1CacheSupported);                              \
-        (p)->sharedMemPerMultiprocessor = (size_t)attribute(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor);      \
-        (p)->regsPerMultiprocessor = attribute(device, cudaDevAttrMaxRegistersPerMultiprocessor);                      \
-        (p)->managedMemory = attribute(device, cudaDevAttrManagedMemory);                                              \
-        (p)->concurrentManagedAccess = attribute(device, cudaDevAttrConcurrentManagedAccess);                          \
-        (p)->computePreemptionSupported = attribute(device, cudaDevAttrComputePreemptionSupported);                    \
-        (p)->canUseHostPointerForRegisteredMem = attribute(device, cudaDevAttrCanUseHostPointerForRegisteredMem);      \
-        (p)->cooperativeLaunch = attribute(device, cudaDevAttrCooperativeLaunch);                                      \
-        (p)->sharedMemPerBlockOptin = (size_t)attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin);              \
-        (p)->maxBlocksPerMultiProcessor = attribute(device, cudaDevAttrMaxBlocksPerMultiprocessor);                    \
-        (p)->accessPolicyMaxWindowSize = attribute(device, cudaDevAttrMaxAccessPolicyWindowSize);                      \
-        (p)->reservedSharedMemPerBlock = (size_t)attribute(device, cudaDevAttrReservedSharedMemoryPerBlock);           \
-        (p)->hostRegisterSupported = attribute(device, cudaDevAttrHostRegisterSupported);                              \
-        (p)->hostRegisterReadOnlySupported = attribute(device, cudaDevAttrHostRegisterReadOnlySupported);              \
-        (p)->memoryPoolsSupported = attribute(device, cudaDevAttrMemoryPoolsSupported);                                \
-        (p)->memoryPoolSupportedHandleTypes = (unsigned)attribute(device, cudaDevAttrMemoryPoolSupportedHandleTypes);  \
-        (p)->ipcEventSupported = attribute(device, cudaDevAttrIpcEventSupport);                                        \
-        (p)->clusterLaunch = attribute(device, cudaDevAttrClusterLaunch);                                              \
+        (p)->asyncEngineCount = hc_attribute(device, cudaDevAttrAsyncEngineCount);                                     \
+        (p)->unifiedAddressing = hc_attribute(device, cudaDevAttrUnifiedAddressing);                                   \
+        (p)->memoryBusWidth = hc_attribute(device, cudaDevAttrGlobalMemoryBusWidth);                                   \
+        (p)->l2CacheSize = hc_attribute(device, cudaDevAttrL2CacheSize);                                               \
+        (p)->persistingL2CacheMaxSize = hc_attribute(device, cudaDevAttrMaxPersistingL2CacheSize);                     \
+        (p)->maxThreadsPerMultiProcessor = hc_attribute(device, cudaDevAttrMaxThreadsPerMultiProcessor);               \
+        (p)->streamPrioritiesSupported = hc_attribute(device, cudaDevAttrStreamPrioritiesSupported);                   \
+        (p)->globalL1CacheSupported = hc_attribute(device, cudaDevAttrGlobalL1CacheSupported);                         \
+        (p)->localL1CacheSupported = hc_attribute(device, cudaDevAttrLocalL1CacheSupported);                           \
+        (p)->sharedMemPerMultiprocessor = (size_t)hc_attribute(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor);   \
+        (p)->regsPerMultiprocessor = hc_attribute(device, cudaDevAttrMaxRegistersPerMultiprocessor);                   \
+        (p)->managedMemory = hc_attribute(device, cudaDevAttrManagedMemory);                                           \
+        (p)->concurrentManagedAccess = hc_attribute(device, cudaDevAttrConcurrentManagedAccess);                       \
+        (p)->computePreemptionSupported = hc_attribute(device, cudaDevAttrComputePreemptionSupported);                 \
+        (p)->canUseHostPointerForRegisteredMem = hc_attribute(device, cudaDevAttrCanUseHostPointerForRegisteredMem);   \
+        (p)->cooperativeLaunch = hc_attribute(device, cudaDevAttrCooperativeLaunch);                                   \
+        (p)->sharedMemPerBlockOptin = (size_t)hc_attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin);           \
+        (p)->maxBlocksPerMultiProcessor = hc_attribute(device, cudaDevAttrMaxBlocksPerMultiprocessor);                 \
+        (p)->accessPolicyMaxWindowSize = hc_attribute(device, cudaDevAttrMaxAccessPolicyWindowSize);                   \
+        (p)->reservedSharedMemPerBlock = (size_t)hc_attribute(device, cudaDevAttrReservedSharedMemoryPerBlock);        \
+        (p)->hostRegisterSupported = hc_attribute(device, cudaDevAttrHostRegisterSupported);                           \
+        (p)->hostRegisterReadOnlySupported = hc_attribute(device, cudaDevAttrHostRegisterReadOnlySupported);           \
+        (p)->memoryPoolsSupported = hc_attribute(device, cudaDevAttrMemoryPoolsSupported);                             \
+        (p)->memoryPoolSupportedHandleTypes =                                                                          \
+            (unsigned)hc_attribute(device, cudaDevAttrMemoryPoolSupportedHandleTypes);                                 \
+        (p)->ipcEventSupported = hc_attribute(device, cudaDevAttrIpcEventSupport);                                     \
+        (p)->clusterLaunch = hc_attribute(device, cudaDevAttrClusterLaunch);                                           \
     } while (0)
 
 /* For programs that were built with CUDA 11, or that ask for this name: its struct is the start of CUDA 12's, which was
@@ -322,9 +316,9 @@ cudaError_t hc_cudaGetDeviceProperties__13(struct cudaDeviceProp *prop, int devi
     if (rc) return rc;
     FILL(prop, device);
     prop->deviceNumaId = -1;
-    prop->hostNumaId = attribute(device, cudaDevAttrHostNumaId);
-    prop->gpuPciDeviceID = (unsigned)attribute(device, cudaDevAttrGpuPciDeviceId);
-    prop->gpuPciSubsystemID = (unsigned)attribute(device, cudaDevAttrGpuPciSubsystemId);
+    prop->hostNumaId = hc_attribute(device, cudaDevAttrHostNumaId);
+    prop->gpuPciDeviceID = (unsigned)hc_attribute(device, cudaDevAttrGpuPciDeviceId);
+    prop->gpuPciSubsystemID = (unsigned)hc_attribute(device, cudaDevAttrGpuPciSubsystemId);
     return 0;
 }
 
@@ -334,11 +328,11 @@ cudaError_t hc_cudaGetDeviceProperties_v2(struct cudaDeviceProp_v12 *prop, int d
     if (!prop) return PSM_CUDA_INVALID_VALUE;
     if (rc) return rc;
     FILL(prop, device);
-    prop->clockRate = attribute(device, cudaDevAttrClockRate);
-    prop->memoryClockRate = attribute(device, cudaDevAttrMemoryClockRate);
-    prop->deviceOverlap = attribute(device, cudaDevAttrGpuOverlap);
-    prop->maxTexture1DLinear = attribute(device, cudaDevAttrMaxTexture1DLinearWidth);
-    prop->singleToDoublePrecisionPerfRatio = attribute(device, cudaDevAttrSingleToDoublePrecisionPerfRatio);
+    prop->clockRate = hc_attribute(device, cudaDevAttrClockRate);
+    prop->memoryClockRate = hc_attribute(device, cudaDevAttrMemoryClockRate);
+    prop->deviceOverlap = hc_attribute(device, cudaDevAttrGpuOverlap);
+    prop->maxTexture1DLinear = hc_attribute(device, cudaDevAttrMaxTexture1DLinearWidth);
+    prop->singleToDoublePrecisionPerfRatio = hc_attribute(device, cudaDevAttrSingleToDoublePrecisionPerfRatio);
     return 0;
 }
 
@@ -351,7 +345,7 @@ static int choose(int *device, const char *name, int major, int minor, size_t me
         const struct hc_gpu *gpu = hc_gpu_of(i);
         int score = (*name && strcmp(name, gpu->name) == 0) * 8;
         score += (gpu->major > major || (gpu->major == major && gpu->minor >= minor)) * 4;
-        score += (gpu->memory >= memory) * 2 + (attribute(i, cudaDevAttrMultiProcessorCount) >= processors);
+        score += (gpu->memory >= memory) * 2 + (hc_attribute(i, cudaDevAttrMultiProcessorCount) >= processors);
         if (score > best) best = score, *device = i;
     }
     return 0;

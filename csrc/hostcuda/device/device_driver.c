@@ -79,29 +79,22 @@ CUresult hc_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice de
     return hc_gpu_attribute(hc_gpu_of(dev), (int)attrib, pi);
 }
 
-static int attribute(int device, int which)
-{
-    int value = 0;
-    (void)hc_gpu_attribute(hc_gpu_of(device), which, &value);
-    return value;
-}
-
 CUresult hc_cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 {
     if (!prop) return PSM_CUDA_INVALID_VALUE;
     if (!hc_device_valid(dev)) return PSM_CUDA_INVALID_DEVICE;
-    prop->maxThreadsPerBlock = attribute(dev, cudaDevAttrMaxThreadsPerBlock);
+    prop->maxThreadsPerBlock = hc_attribute(dev, cudaDevAttrMaxThreadsPerBlock);
     for (int axis = 0; axis < 3; axis++) {
-        prop->maxThreadsDim[axis] = attribute(dev, (int)cudaDevAttrMaxBlockDimX + axis);
-        prop->maxGridSize[axis] = attribute(dev, (int)cudaDevAttrMaxGridDimX + axis);
+        prop->maxThreadsDim[axis] = hc_attribute(dev, (int)cudaDevAttrMaxBlockDimX + axis);
+        prop->maxGridSize[axis] = hc_attribute(dev, (int)cudaDevAttrMaxGridDimX + axis);
     }
-    prop->sharedMemPerBlock = attribute(dev, cudaDevAttrMaxSharedMemoryPerBlock);
-    prop->totalConstantMemory = attribute(dev, cudaDevAttrTotalConstantMemory);
-    prop->SIMDWidth = attribute(dev, cudaDevAttrWarpSize);
-    prop->memPitch = attribute(dev, cudaDevAttrMaxPitch);
-    prop->regsPerBlock = attribute(dev, cudaDevAttrMaxRegistersPerBlock);
-    prop->clockRate = attribute(dev, cudaDevAttrClockRate);
-    prop->textureAlign = attribute(dev, cudaDevAttrTextureAlignment);
+    prop->sharedMemPerBlock = hc_attribute(dev, cudaDevAttrMaxSharedMemoryPerBlock);
+    prop->totalConstantMemory = hc_attribute(dev, cudaDevAttrTotalConstantMemory);
+    prop->SIMDWidth = hc_attribute(dev, cudaDevAttrWarpSize);
+    prop->memPitch = hc_attribute(dev, cudaDevAttrMaxPitch);
+    prop->regsPerBlock = hc_attribute(dev, cudaDevAttrMaxRegistersPerBlock);
+    prop->clockRate = hc_attribute(dev, cudaDevAttrClockRate);
+    prop->textureAlign = hc_attribute(dev, cudaDevAttrTextureAlignment);
     return 0;
 }
 

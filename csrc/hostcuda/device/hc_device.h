@@ -59,6 +59,7 @@ bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *s
 enum { HC_ATTRIBUTE_LAST = 161, HC_PCI_SUBSYSTEM = 0x16c110de };
 enum { HC_SWITCH_BUS = 5, HC_SWITCHES = 4 }; /* PCI bus of the first NVSwitch; they use that many */
 int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value);
+int hc_attribute(int device, int attribute);      /* of a device that exists; 0 if the attribute is unknown */
 unsigned hc_gpu_pci_id(const struct hc_gpu *gpu); /* device and vendor, as PCI numbers them */
 
 /* device.c */

@@ -4,13 +4,6 @@
 
 enum { INVALID_FUNCTION = 98 };
 
-static int attribute_of_device(int which)
-{
-    int value = 0;
-    (void)hc_gpu_attribute(hc_gpu_of(hc_current_device()), which, &value);
-    return value;
-}
-
 /* The runtime's name of a kernel, or a handle: a kernel of cudaGetKernel may be passed instead. */
 static struct hc_function *find(const void *func)
 {
@@ -31,7 +24,7 @@ static int set_attribute(struct hc_function *f, int attribute, int value)
 {
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        if (value < 0 || value > attribute_of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin))
+        if (value < 0 || value > hc_attribute(hc_current_device(), cudaDevAttrMaxSharedMemoryPerBlockOptin))
             return PSM_CUDA_INVALID_VALUE;
         break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
@@ -192,14 +185,14 @@ static int fitting_blocks(struct hc_function *f, int threads, size_t shared)
     int dynamic = atomic_load(&f->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES]);
     if (threads > per_block || shared > (size_t)dynamic) return 0;
     int warps = (threads + 31) / 32, registers = atomic_load(&f->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS]);
-    int blocks = attribute_of_device(cudaDevAttrMaxThreadsPerMultiProcessor) / (warps * 32);
-    int limit = attribute_of_device(cudaDevAttrMaxBlocksPerMultiprocessor);
+    int blocks = hc_attribute(hc_current_device(), cudaDevAttrMaxThreadsPerMultiProcessor) / (warps * 32);
+    int limit = hc_attribute(hc_current_device(), cudaDevAttrMaxBlocksPerMultiprocessor);
     if (blocks > limit) blocks = limit;
-    limit = attribute_of_device(cudaDevAttrMaxRegistersPerMultiprocessor) / (warps * 32 * registers);
+    limit = hc_attribute(hc_current_device(), cudaDevAttrMaxRegistersPerMultiprocessor) / (warps * 32 * registers);
     if (blocks > limit) blocks = limit;
-    size_t each = shared + (size_t)attribute_of_device(cudaDevAttrReservedSharedMemoryPerBlock);
+    size_t each = shared + (size_t)hc_attribute(hc_current_device(), cudaDevAttrReservedSharedMemoryPerBlock);
     if (each) {
-        limit = (int)((size_t)attribute_of_device(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / each);
+        limit = (int)((size_t)hc_attribute(hc_current_device(), cudaDevAttrMaxSharedMemoryPerMultiprocessor) / each);
         if (blocks > limit) blocks = limit;
     }
     return blocks;

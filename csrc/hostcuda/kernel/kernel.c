@@ -30,13 +30,6 @@ struct shape {
     bool cooperative, runtime; /* runtime: returns the runtime's errors */
 };
 
-static int attribute(int device, int which)
-{
-    int value = 0;
-    (void)hc_gpu_attribute(hc_gpu_of(device), which, &value);
-    return value;
-}
-
 static int check_shape(struct hc_function *f, const struct shape *s, int device)
 {
     static const unsigned most_grid[3] = {0x7fffffff, 65535, 65535}, most_block[3] = {1024, 1024, 64};
@@ -50,8 +43,8 @@ static int check_shape(struct hc_function *f, const struct shape *s, int device)
     if (threads > (uint64_t)atomic_load(&f->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK])) return wrong;
     if (s->shared > (size_t)atomic_load(&f->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES]))
         return PSM_CUDA_INVALID_VALUE;
-    uint64_t room = (uint64_t)attribute(device, cudaDevAttrMultiProcessorCount) *
-                    ((uint64_t)attribute(device, cudaDevAttrMaxThreadsPerMultiProcessor) / threads);
+    uint64_t room = (uint64_t)hc_attribute(device, cudaDevAttrMultiProcessorCount) *
+                    ((uint64_t)hc_attribute(device, cudaDevAttrMaxThreadsPerMultiProcessor) / threads);
     return s->cooperative && blocks > room ? TOO_LARGE : 0;
 }
 

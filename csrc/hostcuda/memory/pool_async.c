@@ -50,11 +50,6 @@ static int capture_allocation(struct hc_stream *stream, struct hc_pool *pool, si
     return rc;
 }
 
-static bool is_captured(struct hc_stream *stream)
-{
-    return __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE) != NULL;
-}
-
 static int allocate_async(struct hc_pool *pool, size_t size, cudaStream_t handle, uintptr_t *address)
 {
     struct hc_stream *stream;
@@ -67,11 +62,12 @@ static int allocate_async(struct hc_pool *pool, size_t size, cudaStream_t handle
         rc = PSM_CUDA_OUT_OF_MEMORY;
     else if (pool->imported)
         rc = PSM_CUDA_INVALID_VALUE;
-    else if (size && is_captured(stream))
+    else if (size && hc_is_captured(stream))
         rc = capture_allocation(stream, pool, size, address);
     else if (size)
         rc = allocate(pool, size, 0, address);
-    if (rc == PSM_CUDA_OUT_OF_MEMORY && pool && !is_captured(stream)) { /* frees that the stream has not reached yet */
+    if (rc == PSM_CUDA_OUT_OF_MEMORY && pool &&
+        !hc_is_captured(stream)) { /* frees that the stream has not reached yet */
         hc_stream_drain(stream);
         hc_pool_trim(pool, 0);
         rc = allocate(pool, size, 0, address);
@@ -131,7 +127,7 @@ cudaError_t hc_cudaFreeAsync(void *devPtr, cudaStream_t hStream)
     if (rc) return rc;
     if (!devPtr) {
         rc = 0;
-    } else if (is_captured(stream)) {
+    } else if (hc_is_captured(stream)) {
         rc = capture_free(stream, node.address);
     } else if (!hc_allocation_mark(node.address, frees_async, true)) {
         rc = PSM_CUDA_INVALID_VALUE;

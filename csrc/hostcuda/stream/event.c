@@ -233,8 +233,7 @@ int hc_event_submit(struct hc_event *event, struct hc_stream *stream, const stru
 
 static bool captured(struct hc_stream *stream, struct hc_event *event)
 {
-    return __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE) ||
-           __atomic_load_n(&event->capture, __ATOMIC_ACQUIRE);
+    return hc_is_captured(stream) || __atomic_load_n(&event->capture, __ATOMIC_ACQUIRE);
 }
 
 /* Gets the event and the stream of a call; both are put by the caller. */

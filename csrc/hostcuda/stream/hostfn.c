@@ -68,7 +68,7 @@ static int add_callback(cudaStream_t handle, CUstreamCallback function, void *da
     struct hc_stream *stream;
     int rc = hc_stream_get(handle, &stream);
     if (rc) return rc;
-    if (__atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE)) { /* cannot become a node */
+    if (hc_is_captured(stream)) { /* cannot become a node */
         rc = hc_captures->forbids_stream(stream);
         hc_stream_put(stream);
         return rc ? rc : PSM_CUDA_STREAM_CAPTURE_UNSUPPORTED;

@@ -196,9 +196,7 @@ static int check(const operation *op, int device)
     } else if (op->writeValue.flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) {
         return PSM_CUDA_INVALID_VALUE;
     }
-    int can_flush = 0;
-    if (flush && (hc_gpu_attribute(hc_gpu_of(device), cudaDevAttrCanFlushRemoteWrites, &can_flush) || !can_flush))
-        return PSM_CUDA_NOT_SUPPORTED;
+    if (flush && !hc_attribute(device, cudaDevAttrCanFlushRemoteWrites)) return PSM_CUDA_NOT_SUPPORTED;
     if (width == 0) return 0;
     uintptr_t address = address_of(op);
     struct hc_place place;
@@ -240,7 +238,7 @@ static int submit(CUstream handle, unsigned count, const operation *operations)
     struct hc_stream *stream;
     int rc = hc_stream_get(handle, &stream);
     if (rc) return rc;
-    bool captured = __atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE);
+    bool captured = hc_is_captured(stream);
     struct hc_work work;
     struct batch batch;
     rc = batch_work(operations, count, hc_stream_device(stream), captured, &work, &batch);

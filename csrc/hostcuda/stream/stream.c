@@ -209,6 +209,11 @@ struct hc_capture **hc_stream_capture(struct hc_stream *stream)
     return &stream->capture;
 }
 
+bool hc_is_captured(struct hc_stream *stream)
+{
+    return __atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE) != NULL;
+}
+
 /* ---- start, stop, reset ---- */
 
 static int start(void)

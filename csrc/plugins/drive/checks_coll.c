@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "bootstrap.h"
 #include "drive_collnet.h"
 
@@ -13,7 +14,7 @@ static const char *const type_names[] = {"int8",   "uint8", "int32", "uint32", "
 static const char *const op_names[] = {"sum", "prod", "max", "min"};
 static const size_t sizes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
-static void ok(ncclResult_t result, const char *call)
+static void coll_ok(ncclResult_t result, const char *call)
 {
     if (result != ncclSuccess) failed("contract", "%s of CollNet returned %s", call, result_name(result));
 }
@@ -36,9 +37,9 @@ static bool there(void)
     }
     const char *empty = coll_empty();
     if (empty) failed("contract", "%s is NULL in ncclCollNetPlugin_v%d", empty, d.version);
-    if (d.version >= 11 || !initialized) ok(coll_init(&coll.context), "init");
+    if (d.version >= 11 || !initialized) coll_ok(coll_init(&coll.context), "init");
     initialized = true;
-    ok(coll_devices(&n), "devices");
+    coll_ok(coll_devices(&n), "devices");
     if (n > 0) return true;
     skipped("CollNet has %d devices", n);
     return false;
@@ -50,7 +51,7 @@ static void comm_open(void)
     uint8_t mine[NCCL_NET_HANDLE_MAXSIZE] = {0};
     void *handles[MAX_RANKS], *listener = NULL;
     bool present[MAX_RANKS];
-    ok(coll_listen(coll.context, 0, mine, &listener), "listen");
+    coll_ok(coll_listen(coll.context, 0, mine, &listener), "listen");
     if (!listener) failed("contract", "listen of CollNet returned success but no listenComm");
     lab_gather("collnet", mine, sizeof mine, all, present);
     for (int r = 0; r < d.ranks; r++) {
@@ -58,26 +59,26 @@ static void comm_open(void)
         handles[r] = all[r];
     }
     coll.comm = NULL;
-    ok(coll_connect(handles, listener, &coll.comm), "connect");
+    coll_ok(coll_connect(handles, listener, &coll.comm), "connect");
     if (!coll.comm)
         failed("contract", "connect of CollNet returned success but no collComm: NCCL does not call it again");
     /* At once, as NCCL does. */
-    ok(coll_close_listen(listener), "closeListen");
+    coll_ok(coll_close_listen(listener), "closeListen");
     coll.out = malloc(ROOM);
     coll.in = malloc(ROOM);
     if (!coll.out || !coll.in) failed("contract", "psm_net_drive has no memory");
-    ok(coll_reg(coll.comm, coll.out, ROOM, &coll.out_mr), "regMr");
-    ok(coll_reg(coll.comm, coll.in, ROOM, &coll.in_mr), "regMr");
+    coll_ok(coll_reg(coll.comm, coll.out, ROOM, &coll.out_mr), "regMr");
+    coll_ok(coll_reg(coll.comm, coll.in, ROOM, &coll.in_mr), "regMr");
 }
 
 static void comm_close(void)
 {
-    ok(coll_dereg(coll.comm, coll.out_mr), "deregMr");
-    ok(coll_dereg(coll.comm, coll.in_mr), "deregMr");
-    ok(coll_close(coll.comm), "closeColl");
+    coll_ok(coll_dereg(coll.comm, coll.out_mr), "deregMr");
+    coll_ok(coll_dereg(coll.comm, coll.in_mr), "deregMr");
+    coll_ok(coll_close(coll.comm), "closeColl");
     free(coll.out);
     free(coll.in);
-    if (d.version >= 11) ok(coll_finalize(coll.context), "finalize");
+    if (d.version >= 11) coll_ok(coll_finalize(coll.context), "finalize");
     meet();
 }
 
@@ -143,7 +144,7 @@ static void wait_for(void *request, const char *call)
 {
     struct patience p = patience();
     for (int done = 0, size; !done;) {
-        ok(coll_test(request, &done, &size), "test");
+        coll_ok(coll_test(request, &done, &size), "test");
         if (!done && too_long(&p))
             failed("late", "test of CollNet does not report %s as done for %.3g s", call, (double)d.timeout_ns * 1e-9);
     }
@@ -152,7 +153,7 @@ static void wait_for(void *request, const char *call)
 /* Again while the plugin returns NULL. */
 #define POST(request, call, name)                                                                                      \
     for (struct patience p_ = patience(); !request;) {                                                                 \
-        ok(call, name);                                                                                                \
+        coll_ok(call, name);                                                                                           \
         if (!request && too_long(&p_))                                                                                 \
             failed("late", name " of CollNet returned NULL for %.3g s", (double)d.timeout_ns * 1e-9);                  \
     }
@@ -165,13 +166,13 @@ static void check_collnet(void)
     size_t most = 0;
     if (!there()) return;
     if (!*coll_name()) failed("contract", "the name in ncclCollNetPlugin_v%d is empty", d.version);
-    ok(coll_properties(0, &ptr, &most), "getProperties");
+    coll_ok(coll_properties(0, &ptr, &most), "getProperties");
     if (!(ptr & NCCL_PTR_HOST) && !(ptr & NCCL_PTR_CUDA)) failed("contract", "ptrSupport of CollNet is 0x%x", ptr);
     if (most == 0) failed("contract", "maxCollBytes of CollNet is 0");
     for (int type = 0; type < ncclNumTypes; type++)
         for (int op = 0; op < ncclNumOps; op++) {
             supported = -1;
-            ok(coll_support((ncclDataType_t)type, (ncclRedOp_t)op, &supported), "reduceSupport");
+            coll_ok(coll_support((ncclDataType_t)type, (ncclRedOp_t)op, &supported), "reduceSupport");
             if (supported != 0 && supported != 1)
                 failed("contract", "reduceSupport reports %d for type %d, op %d", supported, type, op);
             sums += op == ncclSum && supported;
@@ -191,7 +192,7 @@ static void check_reduce(void)
             int supported = 0, in_place = (type + op) % 3 == 0;
             size_t count = counts[(size_t)(type + op) % 6];
             void *request = NULL;
-            ok(coll_support((ncclDataType_t)type, (ncclRedOp_t)op, &supported), "reduceSupport");
+            coll_ok(coll_support((ncclDataType_t)type, (ncclRedOp_t)op, &supported), "reduceSupport");
             if (!supported) continue;
             uint8_t *to = in_place ? coll.out : coll.in;
             memset(coll.in, 0xE7, ROOM);
@@ -215,7 +216,7 @@ static void check_many(void)
     int posted = 0, done = 0;
     if (!there()) return;
     int supported = 0;
-    ok(coll_support(ncclFloat32, ncclSum, &supported), "reduceSupport");
+    coll_ok(coll_support(ncclFloat32, ncclSum, &supported), "reduceSupport");
     if (!supported) {
         skipped("no sum of float");
         return;
@@ -227,19 +228,19 @@ static void check_many(void)
         if (posted < N && posted < done + IN_FLIGHT) {
             uint8_t *at = coll.out + (size_t)(posted % IN_FLIGHT) * each, *to = coll.in + (at - coll.out);
             for (size_t i = 0; i < COUNT; i++) put(at + i * 4, ncclFloat32, value_of(d.rank, i + (size_t)posted));
-            ok(coll_allreduce(coll.comm, at, to, COUNT, ncclFloat32, ncclSum, coll.out_mr, coll.in_mr,
-                              &request[posted]),
-               "iallreduce");
+            coll_ok(coll_allreduce(coll.comm, at, to, COUNT, ncclFloat32, ncclSum, coll.out_mr, coll.in_mr,
+                                   &request[posted]),
+                    "iallreduce");
             if (request[posted]) posted++, progress = true;
         }
         int yes = 0, size;
-        if (done < posted) ok(coll_test(request[done], &yes, &size), "test");
+        if (done < posted) coll_ok(coll_test(request[done], &yes, &size), "test");
         if (yes) {
             expect(coll.in + (size_t)(done % IN_FLIGHT) * each, ncclFloat32, 0, (size_t)done, COUNT, "one of many");
             done++, progress = true;
         }
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (too_long(&p))
             failed("late", "%d of %d collectives are done, %d posted", done, N, posted);
     }
@@ -266,7 +267,7 @@ static void check_gather(void)
             skipped("iallgather is NULL");
             break;
         }
-        ok(result, "iallgather");
+        coll_ok(result, "iallgather");
         POST(request, coll_allgather(coll.comm, coll.out, part, SHARE * 4, offset * 4, n * 4, coll.out_mr, &request),
              "iallgather");
         wait_for(request, "iallgather");
@@ -285,7 +286,7 @@ static void check_gather(void)
         result = coll_reducescatter(coll.comm, part, coll.in, SHARE * 4, offset * 4, n * 4, ncclInt32, ncclSum,
                                     coll.in_mr, &request);
         if (result == ncclInProgress) continue; /* NULL */
-        ok(result, "ireducescatter");
+        coll_ok(result, "ireducescatter");
         POST(request,
              coll_reducescatter(coll.comm, part, coll.in, SHARE * 4, offset * 4, n * 4, ncclInt32, ncclSum, coll.in_mr,
                                 &request),

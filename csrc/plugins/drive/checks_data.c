@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "bootstrap.h"
 #include "drive.h"
 
@@ -306,7 +307,7 @@ static void check_in_flight(void)
         for (int i = 0; i < n; i++) /* the receiving side continues: it is another connection */
             if (!recvs[i].done && poll_op(&recvs[i])) done++, progress = true;
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (too_long(&p))
             failed("late", "isend returns NULL with %zu in flight, %zu of %d irecvs done; %d x %d must be possible",
                    sent, done, n, n, k);
@@ -320,7 +321,7 @@ static void check_in_flight(void)
         for (size_t i = 0; i < all; i++)
             if (!sends[i].done) open++, progress |= poll_op(&sends[i]);
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (open && too_long(&p))
             failed("late", "%zu of %zu operations in flight are not done", open, all + (size_t)n);
     }
@@ -393,7 +394,7 @@ static void check_retry(void)
             if (!recvs[j].done && poll_op(&recvs[j])) progress = true;
         while (got < recv_posted && recvs[got].done) got++;
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (too_long(&p))
             failed("late",
                    "%zu of %zu sends accepted, %zu of %zu receives done: an operation that was refused once is never "

@@ -4,12 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "drive.h"
-
-static void ok(ncclResult_t result, const char *call)
-{
-    if (result != ncclSuccess) failed("contract", "%s returned %s", call, result_name(result));
-}
 
 /* NCCL calls it for each receive that test has reported as done. */
 static void check_consumed(void)
@@ -43,7 +39,7 @@ static void check_consumed(void)
             progress = true;
         }
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (too_long(&p))
             failed("late", "%d of %d messages are done, each with irecvConsumed", first[0], N);
     }

@@ -12,11 +12,6 @@
 
 #include "drive.h"
 
-static void ok(ncclResult_t result, const char *call)
-{
-    if (result != ncclSuccess) failed("contract", "%s returned %s", call, result_name(result));
-}
-
 /* ---- registrations ---- */
 
 /* Many at a time, unaligned, overlapping, small; deregistered in another order than registered. */

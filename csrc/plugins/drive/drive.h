@@ -53,7 +53,7 @@ _Noreturn void left(void);
 void skipped(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *result_name(ncclResult_t result);
-uint64_t now_ns(void);
+void ok(ncclResult_t result, const char *call); /* a failed check if the result is an error */
 
 /* Waits for all ranks. Use it only if no rank needs calls of another rank's plugin to continue. */
 void meet(void);

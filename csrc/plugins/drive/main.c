@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base.h"
 #include "bootstrap.h"
 #include "drive.h"
 #include "psm_abi_versions.h"
@@ -23,13 +23,6 @@
 struct driver d;
 static char said[800]; /* of the check that runs: a note, or why it was skipped */
 static bool skipping;
-
-uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- reports ---- */
 
@@ -102,7 +95,7 @@ void note(const char *format, ...)
 
 static void report_check(uint64_t begun)
 {
-    send_report(skipping ? "skipped" : "passed", "", said, now_ns() - begun);
+    send_report(skipping ? "skipped" : "passed", "", said, psm_clock_ns() - begun);
     skipping = false;
     said[0] = 0;
 }
@@ -114,6 +107,11 @@ const char *result_name(ncclResult_t result)
     if ((unsigned)result < sizeof names / sizeof names[0]) return names[result];
     snprintf(other, sizeof other, "result %d", (int)result);
     return other;
+}
+
+void ok(ncclResult_t result, const char *call)
+{
+    if (result != ncclSuccess) failed("contract", "%s returned %s", call, result_name(result));
 }
 
 /* ---- the other ranks ---- */
@@ -133,7 +131,7 @@ static void look_at_others(void)
 
 struct patience patience(void)
 {
-    return (struct patience){.last = now_ns()};
+    return (struct patience){.last = psm_clock_ns()};
 }
 
 bool too_long(struct patience *p)
@@ -141,7 +139,7 @@ bool too_long(struct patience *p)
     sched_yield();
     if (++p->turns % 64 != 0) return false;
     look_at_others();
-    return now_ns() - p->last > d.timeout_ns;
+    return psm_clock_ns() - p->last > d.timeout_ns;
 }
 
 /* ---- start ---- */
@@ -237,7 +235,7 @@ int main(int argc, char **argv)
         strncpy(slot->check, c->name, sizeof slot->check - 1);
         memset(slot->call, 0, sizeof slot->call);
         lab_stage(c->name);
-        uint64_t begun = now_ns();
+        uint64_t begun = psm_clock_ns();
         if (d.version < c->since)
             skipped("from version %d on", c->since);
         else

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base.h"
 #include "bootstrap.h"
 #include "drive.h"
 
@@ -26,7 +27,7 @@ struct arena arena_of(void *comm, size_t size)
 void arena_free(struct arena *a)
 {
     ncclResult_t result = t_dereg(a->comm, a->mhandle);
-    if (result != ncclSuccess) failed("contract", "deregMr returned %s", result_name(result));
+    ok(result, "deregMr");
     munmap(a->base, a->size);
     a->base = NULL;
 }
@@ -259,7 +260,7 @@ void finish(struct op *ops, size_t n)
             if (op->posted && poll_op(op)) progress = true;
         }
         if (progress)
-            p.last = now_ns();
+            p.last = psm_clock_ns();
         else if (open && too_long(&p))
             late(ops, n);
     }

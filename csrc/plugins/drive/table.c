@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base.h"
 #include "drive.h"
 #include "psm_abi_versions.h"
 
@@ -38,15 +39,15 @@ static void *watch(void *unused)
 {
     (void)unused;
     uint64_t seen = 0;
-    uint64_t since = now_ns();
+    uint64_t since = psm_clock_ns();
     for (;;) {
         uint64_t part = d.timeout_ns / 16;
         nanosleep(&(struct timespec){(time_t)(part / 1000000000), (long)(part % 1000000000)}, NULL);
         uint64_t turn = atomic_load(&mine()->turn);
         if (turn != seen || turn % 2 == 0) {
             seen = turn;
-            since = now_ns();
-        } else if (now_ns() - since > d.timeout_ns &&
+            since = psm_clock_ns();
+        } else if (psm_clock_ns() - since > d.timeout_ns &&
                    atomic_compare_exchange_strong(&mine()->turn, &turn, TURN_EXPIRED)) {
             failed("blocked", "%s did not return within %.3g s", mine()->call, (double)d.timeout_ns * 1e-9);
         }

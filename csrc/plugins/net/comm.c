@@ -97,6 +97,25 @@ ncclResult_t net_protocol(struct net_comm *c, const char *what, uint64_t seen, u
     return fail(c, "protocol", ncclInternalError);
 }
 
+ncclResult_t net_misuse(const char *call, const char *what)
+{
+    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
+    return ncclInternalError;
+}
+
+ncclResult_t net_bad_handle(const char *what, uint64_t seen, uint64_t meant)
+{
+    NET_SAY(PSM_NET_HANDLE, psm_net_handle, NCCL_NET, what, seen, meant);
+    return ncclInvalidArgument;
+}
+
+bool net_same_secret(const uint8_t *a, const uint8_t *b)
+{
+    uint8_t differ = 0;
+    for (int i = 0; i < NET_SECRET; i++) differ |= a[i] ^ b[i];
+    return differ == 0;
+}
+
 ncclResult_t net_system(const char *what, int number)
 {
     const char *name = strerrorname_np(number), *text = strerrordesc_np(number);

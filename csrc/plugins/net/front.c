@@ -33,12 +33,6 @@ static bool process_is_in;
 static unsigned communicators; /* number of contexts so far */
 static _Atomic(ncclProfilerCallback_t) profiler;
 
-static ncclResult_t misuse(const char *call, const char *what)
-{
-    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
-    return ncclInternalError;
-}
-
 /* ---- init ---- */
 
 static ncclResult_t choose(void)
@@ -131,14 +125,14 @@ ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t c
 
 ncclResult_t net_finalize(void *opaque)
 {
-    if (!net_is_given(opaque, NET_GIVEN_CONTEXT)) return misuse("finalize", "this is not a context of init");
+    if (!net_is_given(opaque, NET_GIVEN_CONTEXT)) return net_misuse("finalize", "this is not a context of init");
     net_take_back(opaque, 1, 0, NET_GIVEN_CONTEXT);
     return leave(opaque);
 }
 
 ncclResult_t net_devices(int *ndev)
 {
-    if (!backend) return misuse("devices", "init was not called, or failed");
+    if (!backend) return net_misuse("devices", "init was not called, or failed");
     *ndev = backend->devices() + net_merged_count();
     return ncclSuccess;
 }
@@ -160,9 +154,9 @@ int net_physical_devices(void)
 
 static ncclResult_t check_device(const char *call, int dev)
 {
-    if (!backend) return misuse(call, "init was not called, or failed");
+    if (!backend) return net_misuse(call, "init was not called, or failed");
     if (dev < 0 || dev >= backend->devices() + net_merged_count())
-        return misuse(call, "there is no device with this number");
+        return net_misuse(call, "there is no device with this number");
     return ncclSuccess;
 }
 
@@ -192,7 +186,7 @@ ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
 /* A chained plugin that merges devices does it itself. */
 ncclResult_t net_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
-    if (!backend) return misuse("makeVDevice", "init was not called, or failed");
+    if (!backend) return net_misuse("makeVDevice", "init was not called, or failed");
     ncclResult_t result = backend->make_device ? backend->make_device(dev, props) : ncclInProgress;
     return result == ncclInProgress ? net_merged_make(dev, props) : result;
 }
@@ -210,7 +204,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     const struct net_context *context = context_of(opaque);
     ncclResult_t result = check_device("listen", dev);
     if (result != ncclSuccess) return result;
-    if (!context) return misuse("listen", "the context is not from init");
+    if (!context) return net_misuse("listen", "the context is not from init");
     struct psm_fault fault;
     if ((result = net_fault_before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
     memset(handle, 0, NET_HANDLE);
@@ -251,7 +245,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     const struct net_context *context = context_of(opaque);
     ncclResult_t result = check_device("connect", dev);
     if (result != ncclSuccess) return result;
-    if (!context) return misuse("connect", "the context is not from init");
+    if (!context) return net_misuse("connect", "the context is not from init");
     struct psm_fault fault;
     if ((result = net_fault_before(&site_connect, NULL, &fault)) != ncclSuccess) return result;
     if (fault.action == PSM_FAULT_DROP) return ncclSuccess;
@@ -273,7 +267,7 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
 {
     *out = NULL;
     struct net_listener *listener = opaque;
-    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("accept", "this is not an open listener");
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return net_misuse("accept", "this is not an open listener");
     struct psm_fault fault;
     ncclResult_t result = net_fault_before(&site_accept, NULL, &fault);
     if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
@@ -290,7 +284,7 @@ ncclResult_t net_close_listen(void *opaque)
 {
     struct net_listener *listener = opaque;
     if (!listener) return ncclSuccess;
-    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("closeListen", "this is not an open listener");
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return net_misuse("closeListen", "this is not an open listener");
     net_take_back(listener, 1, 0, NET_GIVEN_LISTENER);
     listener->backend->close_listen(listener);
     return ncclSuccess;
@@ -300,7 +294,7 @@ static ncclResult_t close_comm(void *opaque, bool sends, const char *call)
 {
     struct net_comm *c = opaque;
     if (!c) return ncclSuccess;
-    if (!net_is_comm(c, sends)) return misuse(call, "this is not an open comm of that kind");
+    if (!net_is_comm(c, sends)) return net_misuse(call, "this is not an open comm of that kind");
     net_take_back(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST);
     net_take_back(c, 1, 0, NET_GIVEN_COMM);
     NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
@@ -374,7 +368,7 @@ static ncclResult_t corrupt(struct net_request *r)
 {
     size_t size = r->part[0].size;
     const struct net_registration *g = r->part[0].registration;
-    if (g && g->type != NCCL_PTR_HOST) return misuse("isend", "a fault cannot damage the memory of a GPU");
+    if (g && g->type != NCCL_PTR_HOST) return net_misuse("isend", "a fault cannot damage the memory of a GPU");
     if (size == 0) return ncclSuccess;
     r->copy = malloc(size);
     if (!r->copy) return net_no_memory("a damaged message", size);
@@ -400,9 +394,10 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, true)) return misuse("isend", "this is not an open send comm");
-    if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is outside the memory of its mhandle");
-    if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
+    if (!net_is_comm(c, true)) return net_misuse("isend", "this is not an open send comm");
+    if (!holds(registration, c, data, size))
+        return net_misuse("isend", "the buffer is outside the memory of its mhandle");
+    if (size > NCCL_MAX_NET_SIZE_BYTES) return net_misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
     ncclResult_t result = net_fault_before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = before_isend(c, &fault);
@@ -436,11 +431,11 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     bool optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("irecv", "this is not an open recv comm");
-    if (n < 1 || n > c->max_recvs) return misuse("irecv", "too many receives for a group: see maxRecvs");
+    if (!net_is_comm(c, false)) return net_misuse("irecv", "this is not an open recv comm");
+    if (n < 1 || n > c->max_recvs) return net_misuse("irecv", "too many receives for a group: see maxRecvs");
     for (int i = 0; i < n; i++)
         if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
-            return misuse("irecv", "a buffer is outside the memory of its mhandle");
+            return net_misuse("irecv", "a buffer is outside the memory of its mhandle");
     struct psm_fault fault;
     ncclResult_t result = net_fault_before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = net_fault_before(&site_irecv, c, &fault);
@@ -467,9 +462,9 @@ ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **regis
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("iflush", "this is not an open recv comm");
+    if (!net_is_comm(c, false)) return net_misuse("iflush", "this is not an open recv comm");
     for (int i = 0; registrations && i < n; i++)
-        if (!holds(registrations[i], c, NULL, 0)) return misuse("iflush", "this is not an mhandle of an open comm");
+        if (!holds(registrations[i], c, NULL, 0)) return net_misuse("iflush", "this is not an mhandle of an open comm");
     struct net_request *r = net_request_take(c);
     if (!r) return ncclSuccess;
     r->kind = NET_FLUSH;
@@ -492,18 +487,18 @@ ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **regis
 ncclResult_t net_consumed(void *comm, int n, void *request)
 {
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("irecvConsumed", "this is not an open recv comm");
+    if (!net_is_comm(c, false)) return net_misuse("irecvConsumed", "this is not an open recv comm");
     if (!c->backend->consumed) return ncclSuccess;
     struct net_request *r = request;
     if (!net_is_given(r, NET_GIVEN_REQUEST) || r->comm != c)
-        return misuse("irecvConsumed", "this is not a request of the comm");
+        return net_misuse("irecvConsumed", "this is not a request of the comm");
     return c->backend->consumed(c, n, r);
 }
 
 ncclResult_t net_attributes(void *opaque, const ncclNetAttr_v12_t *attributes)
 {
     struct net_context *context = opaque;
-    if (!net_is_given(context, NET_GIVEN_CONTEXT)) return misuse("setNetAttr", "this is not a context of init");
+    if (!net_is_given(context, NET_GIVEN_CONTEXT)) return net_misuse("setNetAttr", "this is not a context of init");
     return backend->attributes ? backend->attributes(context, attributes) : ncclSuccess;
 }
 
@@ -511,10 +506,10 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
 {
     *done = 0;
     struct net_request *r = request;
-    if (!r) return misuse("test", "the request is NULL");
-    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is not a request of an open comm");
+    if (!r) return net_misuse("test", "the request is NULL");
+    if (!net_is_given(r, NET_GIVEN_REQUEST)) return net_misuse("test", "this is not a request of an open comm");
     struct net_comm *c = r->comm;
-    if (r->kind == NET_FREE) return misuse("test", "the request was already reported as done");
+    if (r->kind == NET_FREE) return net_misuse("test", "the request was already reported as done");
     struct psm_fault fault;
     ncclResult_t result = net_fault_before(&site_test, c, &fault);
     if (result == ncclSuccess && (fault.action == PSM_FAULT_DROP || fault.action == PSM_FAULT_STALL))

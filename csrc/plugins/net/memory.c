@@ -3,13 +3,6 @@
 #include <stdlib.h>
 
 #include "front.h"
-#include "net_say.h"
-
-static ncclResult_t misuse(const char *call, const char *what)
-{
-    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
-    return ncclInternalError;
-}
 
 static struct net_comm *comm_of(void *opaque)
 {
@@ -43,9 +36,9 @@ static ncclResult_t reg(void *comm, void *data, size_t size, int type, const str
     const char *call = dmabuf ? "regMrDmaBuf" : "regMr";
     *out = NULL;
     struct net_comm *c = comm_of(comm);
-    if (!c) return misuse(call, "this is not an open comm");
+    if (!c) return net_misuse(call, "this is not an open comm");
     if (type != NCCL_PTR_HOST && !c->backend->reg)
-        return misuse(call, "memory of this type is not supported: ptrSupport is host");
+        return net_misuse(call, "memory of this type is not supported: ptrSupport is host");
     struct net_registration *g = NULL;
     ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
     if (result != ncclSuccess) return result;
@@ -76,7 +69,7 @@ ncclResult_t net_dereg(void *comm, void *registration)
 {
     struct net_comm *c = comm_of(comm);
     struct net_registration *g = registration;
-    if (!c) return misuse("deregMr", "this is not an open comm");
+    if (!c) return net_misuse("deregMr", "this is not an open comm");
     if (!g) return ncclSuccess;
     pthread_mutex_lock(&c->lock);
     struct net_registration *at = c->registrations;
@@ -87,7 +80,7 @@ ncclResult_t net_dereg(void *comm, void *registration)
         if (c->registrations == g) c->registrations = g->next;
     }
     pthread_mutex_unlock(&c->lock);
-    if (!at) return misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
+    if (!at) return net_misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
     net_take_back(g, 1, 0, NET_GIVEN_REGISTRATION);
     return net_registration_drop(g);
 }
@@ -95,9 +88,9 @@ ncclResult_t net_dereg(void *comm, void *registration)
 ncclResult_t net_device_memory(void *comm, void *registration, void **out)
 {
     struct net_comm *c = comm_of(comm);
-    if (!c) return misuse("getDeviceMr", "this is not an open comm");
-    if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
+    if (!c) return net_misuse("getDeviceMr", "this is not an open comm");
+    if (!c->backend->device_memory) return net_misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
     if (!net_is_given(registration, NET_GIVEN_REGISTRATION))
-        return misuse("getDeviceMr", "this is not an mhandle of an open comm");
+        return net_misuse("getDeviceMr", "this is not an mhandle of an open comm");
     return c->backend->device_memory(c, registration, out);
 }

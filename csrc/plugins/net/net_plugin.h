@@ -233,6 +233,12 @@ ncclResult_t net_peer_gone(struct net_comm *comm, const char *what);
 ncclResult_t net_too_large(struct net_comm *comm, size_t got, size_t posted, int tag);
 /* The peer violated the protocol. */
 ncclResult_t net_protocol(struct net_comm *comm, const char *what, uint64_t seen, uint64_t meant);
+/* NCCL made a call that the contract forbids. */
+ncclResult_t net_misuse(const char *call, const char *what);
+/* The handle that connect got, or what it leads to, is none of ours. */
+ncclResult_t net_bad_handle(const char *what, uint64_t seen, uint64_t meant);
+/* Takes as long wherever the first difference is. */
+bool net_same_secret(const uint8_t *a, const uint8_t *b);
 /* A system call failed; number is its errno. */
 ncclResult_t net_system(const char *what, int number);
 ncclResult_t net_no_memory(const char *what, size_t bytes);

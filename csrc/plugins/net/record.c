@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -80,21 +79,13 @@ static inline uint64_t now(struct net_comm *c)
 }
 #endif
 
-/* Coarse to some ms, and read without a system call. */
-static inline uint64_t tick_of_kernel(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 void net_record_wait(struct net_comm *c)
 {
     if (!c->rows) {
         psm_cpu_relax();
         return;
     }
-    c->clock.kernel = tick_of_kernel();
+    c->clock.kernel = psm_tick_ns();
     now(c);
     psm_cpu_relax();
     c->clock.fresh = 2;
@@ -108,7 +99,7 @@ static inline uint64_t soon(struct net_comm *c)
     struct net_clock *k = &c->clock;
     if (!k->fresh) return now(c);
     k->fresh--;
-    return tick_of_kernel() == k->kernel ? k->last : now(c);
+    return psm_tick_ns() == k->kernel ? k->last : now(c);
 }
 
 /* ---- what there is ---- */

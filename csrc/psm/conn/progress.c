@@ -2,23 +2,12 @@
  * peers, stalls, errors that end the operation at both ends. */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <time.h>
 
 #include "conn/conn.h"
 #include "psm_lib_messages.h"
 #include "shm/line.h"
 
 enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2, FINISH_NS = 1000000000 };
-
-/* Stalls and looks at the peer need milliseconds only, and the time is read in every turn of a wait: use the time of
- * the last tick, which costs one load, while the exact clock costs as much as noticing the peer's flag. Do not mix it
- * with psm_clock_ns, which is ahead of it. */
-static uint64_t tick_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 const char *psm_conn_stage_name(enum psm_conn_stage stage)
 {
@@ -179,7 +168,7 @@ static psm_status run(struct psmProxySubArgs *sub, psm_conn_step *step, bool *mo
         return psm_fail(PSM_ERR_INVALID, "progress", -1, sub->peer, 0, "an operation on a connection that is not %s",
                         conn ? "connected" : "set up");
     bool begins = !conn->active;
-    conn->now_ns = tick_ns();
+    conn->now_ns = psm_tick_ns();
     if (begins) PSM_TRY(begin(conn, sub));
     if (conn->active != sub) return PSM_OK; /* it starts when the other one has ended */
     psm_status status = step(conn, sub, moved, ended);
@@ -188,7 +177,7 @@ static psm_status run(struct psmProxySubArgs *sub, psm_conn_step *step, bool *mo
         status = look(conn, sub);
     }
     if (status == PSM_OK && *moved) {
-        conn->moved_ns = tick_ns();
+        conn->moved_ns = psm_tick_ns();
         conn->suspect = 0;
     }
     if (status != PSM_OK) {

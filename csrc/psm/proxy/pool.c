@@ -42,13 +42,6 @@ static const struct {
               [PSM_OP_ACTIVE] = {"Ready", "active"},
               [PSM_OP_PROGRESS] = {"Progress", "active"}};
 
-static uint64_t tick_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Created with the first operation: a process without operations keeps no record of them. Two threads that race get the
  * same section. */
 static psm_section *section_of(psmProxyState *state)
@@ -73,7 +66,7 @@ uint32_t psm_pool_save(psmProxyState *state, const struct psm_connection *c, con
                                .nbytes = op->nbytes,
                                .buffer = (uint64_t)(uintptr_t)(send ? op->sendbuff : op->recvbuff),
                                .handle = send ? op->sendHandle : op->recvHandle,
-                               .since = tick_ns(),
+                               .since = psm_tick_ns(),
                                .rank = state->rank,
                                .peer = op->peer,
                                .channel = (uint32_t)op->channel,
@@ -92,7 +85,7 @@ void psm_pool_move(const struct psm_progress *p, uint32_t number, enum psm_op_st
     if (!row) return; /* a child of fork */
     memcpy(row->state, stands[stand].state, sizeof row->state);
     memcpy(row->place, stands[stand].place, sizeof row->place);
-    row->since = tick_ns();
+    row->since = psm_tick_ns();
     row->subs = (uint32_t)subs;
     psm_table_publish(p->pool, number);
 }

@@ -41,14 +41,6 @@ struct recorder {
     uint64_t copied_at[PSM_CONN_MAX_STEPS]; /* when the copy of the slot was enqueued on the stream */
 };
 
-/* The clock of the steps. */
-static uint64_t tick_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static const char what_names[][12] = {"connected", "begin",     "offered", "taken",   "declined",
                                       "copying",   "published", "ended",   "stalled", "failed"};
 static const char stage_names[][12] = {"idle", "offer", "fifo", "zero-copy", "ended"};
@@ -77,7 +69,7 @@ static void *open_row(const struct psm_step_connection *about)
                         .conn_index = (uint32_t)about->connIndex,
                         .mode = (uint32_t)about->mode,
                         .steps = about->steps};
-    row->moved = row->seen = tick_ns();
+    row->moved = row->seen = psm_tick_ns();
     memcpy(row->role, recorder->sends ? "send" : "recv", 5);
     memcpy(row->what, what_names[0], sizeof row->what);
     memcpy(row->stage, stage_names[PSM_STAGE_IDLE], sizeof row->stage);

@@ -128,6 +128,10 @@ class Job:
         """The process with a global rank of a run, None if its log is missing."""
         return self.proc_by_rank.get((run, rank))
 
+    def procs_of(self, run: int | None, ranks: Iterable[int]) -> list[int]:
+        """The processes with these global ranks of a run, as far as their logs are here."""
+        return [p for r in sorted(set(ranks)) if run is not None and (p := self.proc_of(run, r)) is not None]
+
     def proc_in(self, group: int, rank: int) -> int | None:
         """The process with a rank of a communicator."""
         return self.proc_by_member.get((group, rank))

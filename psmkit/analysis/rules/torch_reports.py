@@ -48,12 +48,6 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
-    if run is None:
-        return []
-    return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
-
-
 def _desync(job: Job) -> Iterator[Finding]:
     for run, events in outside.runs_of(job, "torch.desync.").items():
         behind: dict[int, Event] = {}
@@ -86,7 +80,7 @@ def _desync(job: Job) -> Iterator[Finding]:
             next_step=afterwards.step(job, run, f"Find out what {ranks_text(ranks)} did instead.", _timeout(job, run)),
             refs=list(dict.fromkeys(e.ref for e in behind.values()))[:_SHOWN],
             ranks=ranks,
-            procs=_procs(job, run, ranks),
+            procs=job.procs_of(run, ranks),
             culprits=ranks,
         )
 
@@ -153,7 +147,7 @@ def _barriers(job: Job) -> Iterator[Finding]:
             named=[Named(rank=r, either=True, peer_unnamed=len(ends) == 1) for r in ends],
             refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
             ranks=ranks,
-            procs=_procs(job, run, ranks),
+            procs=job.procs_of(run, ranks),
             culprits=sorted(late),
         )
 
@@ -256,7 +250,7 @@ def _mismatch(
         + (f" {ranks_text(odd).capitalize()} differ{'s' if len(odd) == 1 else ''} from most ranks." if decided else ""),
         refs=[e.ref for e in events[:_SHOWN]],
         ranks=sorted(named) if whole else sorted(global_.values()),
-        procs=_procs(job, run, named if whole else global_.values()),
+        procs=job.procs_of(run, named if whole else global_.values()),
         culprits=culprits,
         stage=RAISED,
     )
@@ -286,7 +280,7 @@ def _running(job: Job) -> Iterator[Finding]:
             next_step=f"If the job hangs, look at {ranks_text(behind)} first: py-spy dump of that process, its last lines.",
             refs=[last[r][1].last or last[r][1].ref for r in behind[:_SHOWN]],
             ranks=behind,
-            procs=_procs(job, run, behind),
+            procs=job.procs_of(run, behind),
         )
 
 
@@ -365,7 +359,7 @@ def _absent(job: Job, one: _Analysis) -> Finding:
         next_step=afterwards.step(job, run, f"Find out what {who} did instead.", _timeout(job, run)),
         refs=[e.ref for e in proof[:_SHOWN]],
         ranks=ranks,
-        procs=_procs(job, run, ranks),
+        procs=job.procs_of(run, ranks),
         culprits=[] if unclear else ranks,
     )
 
@@ -383,7 +377,7 @@ def _undecided(job: Job) -> Iterator[Finding]:
             next_step="Give torchfrtrace the dumps of all ranks. Look at the ranks without a dump first: do they live, and what do their stacks show?",
             refs=[e.ref for e in events[:_SHOWN]],
             ranks=ranks,
-            procs=_procs(job, run, ranks),
+            procs=job.procs_of(run, ranks),
         )
 
 
@@ -404,7 +398,7 @@ def _differ(job: Job, one: _Analysis) -> Finding | None:
             explanation="torch's analysis compares the flight recorder dumps. All ranks called this collective alike; the dumps of a job that goes on look the same.",
             refs=refs,
             ranks=states,
-            procs=_procs(job, run, states),
+            procs=job.procs_of(run, states),
         )
     named, expected = sorted(calls), one.expected
     others = sorted(set(expected) - set(named))
@@ -430,7 +424,7 @@ def _differ(job: Job, one: _Analysis) -> Finding | None:
         + (f" It says: {example}." if example else ""),
         refs=refs,
         ranks=shown,
-        procs=_procs(job, run, shown),
+        procs=job.procs_of(run, shown),
         culprits=odd,
     )
 
@@ -472,7 +466,7 @@ def _store(job: Job, event: Event) -> Finding:
         next_step=None if ranks else step,
         refs=[event.ref],
         ranks=ranks,
-        procs=_procs(job, run, ranks),
+        procs=job.procs_of(run, ranks),
         culprits=ranks,
         stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
         named=ends,

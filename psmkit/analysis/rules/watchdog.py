@@ -7,7 +7,7 @@ one that timed out, it runs another operation under the same number, or it repor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -121,7 +121,7 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
             next_step=_next_step(job, run, group, waiting, first, blamed, suspects, silent),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
-            procs=_procs(job, run, (m.rank for m in reporters)),
+            procs=job.procs_of(run, (m.rank for m in reporters)),
             culprits=sorted(blamed),
             suspects=suspects,
         ),
@@ -242,7 +242,7 @@ def _never_entered(
             *refs,
         ],
         ranks=ranks,
-        procs=_procs(job, run, ranks),
+        procs=job.procs_of(run, ranks),
         culprits=ranks,
     )
 
@@ -401,12 +401,6 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
-    if run is None:
-        return []
-    return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
-
-
 def _whole(op: str) -> bool:
     """Whether the name of an operation has no damaged letter."""
     return op.isascii() and op.isupper()
@@ -439,7 +433,7 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
             explanation="The watchdogs of these ranks report the same number and different operations or sizes.",
             refs=[members[0].timeout.ref for _, members in ordered[:4] if members[0].timeout is not None],
             ranks=[m.rank for m in waiting],
-            procs=_procs(job, run, (m.rank for m in waiting)),
+            procs=job.procs_of(run, (m.rank for m in waiting)),
             culprits=culprits,
         )
     ]
@@ -486,7 +480,7 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
     if not seen and (cut_short(job, run) or silent - outside.printing_ranks(job)):
         return _Absent()  # a part of an output may lack all lines of a rank
-    if 1 < len(silent) <= damage.lost_lines(job, _procs(job, run, silent)):
+    if 1 < len(silent) <= damage.lost_lines(job, job.procs_of(run, silent)):
         return _Absent()  # the reports of all but one of them may be lost
     return _Absent(silent, seen=seen)
 
@@ -524,7 +518,7 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
             next_step=None if clear else _timeout_line(group, states),
             refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
             ranks=sorted({*states, *group.signalled}),
-            procs=_procs(job, run, states),
+            procs=job.procs_of(run, states),
             culprits=sorted(m.rank for m in clear),
         )
     ]
@@ -578,7 +572,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                 next_step=_stuck_thread(job, run, who, seconds),
                 refs=[first.ref, *(e.ref for e in list(ranks.values())[1:3])],
                 ranks=sorted(ranks),
-                procs=_procs(job, run, ranks),
+                procs=job.procs_of(run, ranks),
                 culprits=culprits,
             )
         )

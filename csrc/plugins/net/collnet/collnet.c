@@ -59,12 +59,6 @@ struct coll_comm {
     struct coll_registration *registrations;
 };
 
-static ncclResult_t misuse(const char *call, const char *what)
-{
-    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
-    return ncclInternalError;
-}
-
 /* ---- connections ---- */
 
 ncclResult_t coll_listen(void *context, int dev, void *handle, void **out)
@@ -89,7 +83,7 @@ ncclResult_t coll_close_listen(void *listener)
     struct coll_listener *l = listener;
     if (!l) return ncclSuccess;
     if (!net_is_given(l, NET_GIVEN_COLL_LISTENER))
-        return misuse("closeListen", "this is not an open listener of CollNet");
+        return net_misuse("closeListen", "this is not an open listener of CollNet");
     net_take_back(l, 1, 0, NET_GIVEN_COLL_LISTENER);
     ncclResult_t result = net_close_listen(l->inner);
     free(l);
@@ -148,7 +142,7 @@ ncclResult_t coll_close(void *comm)
 {
     struct coll_comm *c = comm;
     if (!c) return ncclSuccess;
-    if (!net_is_given(c, NET_GIVEN_COLL_COMM)) return misuse("closeColl", "this is not an open comm of CollNet");
+    if (!net_is_given(c, NET_GIVEN_COLL_COMM)) return net_misuse("closeColl", "this is not an open comm of CollNet");
     net_take_back(c->request, REQUESTS, sizeof *c->request, NET_GIVEN_COLL_REQUEST);
     net_take_back(c, 1, 0, NET_GIVEN_COLL_COMM);
     return give_up(c);
@@ -177,8 +171,9 @@ ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, 
 {
     struct coll_listener *l = listener;
     *out = NULL;
-    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("connect", "this is not an open listener of CollNet");
-    if (nranks < 1 || rank < 0 || rank >= nranks) return misuse("connect", "there is no such rank");
+    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER))
+        return net_misuse("connect", "this is not an open listener of CollNet");
+    if (nranks < 1 || rank < 0 || rank >= nranks) return net_misuse("connect", "there is no such rank");
     struct coll_comm *c = calloc(1, sizeof *c);
     if (!c) return net_no_memory("a comm of CollNet", sizeof *c);
     *c = (struct coll_comm){.ranks = nranks, .rank = rank, .context = l->context};
@@ -203,8 +198,8 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
 {
     *mhandle = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("regMr", "this is not an open comm of CollNet");
-    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport is host");
+    if (!c) return net_misuse("regMr", "this is not an open comm of CollNet");
+    if (type != NCCL_PTR_HOST) return net_misuse("regMr", "memory of this type is not supported: ptrSupport is host");
     struct coll_registration *g = calloc(1, sizeof *g);
     if (!g || !net_give(g, 1, 0, NET_GIVEN_COLL_REGISTRATION)) {
         free(g);
@@ -221,14 +216,14 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
 ncclResult_t coll_dereg(void *comm, void *mhandle)
 {
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("deregMr", "this is not an open comm of CollNet");
+    if (!c) return net_misuse("deregMr", "this is not an open comm of CollNet");
     if (!mhandle) return ncclSuccess;
     pthread_mutex_lock(&c->lock);
     struct coll_registration **at = &c->registrations, *g;
     while ((g = *at) && g != mhandle) at = &g->next;
     if (g) *at = g->next;
     pthread_mutex_unlock(&c->lock);
-    if (!g) return misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
+    if (!g) return net_misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
     net_take_back(g, 1, 0, NET_GIVEN_COLL_REGISTRATION);
     free(g);
     return ncclSuccess;
@@ -262,7 +257,7 @@ static ncclResult_t move(struct coll_comm *c, struct coll_move *m, bool sends, c
     int done = 0, got = (int)m->size;
     result = net_test(m->request, &done, &got);
     m->done = result == ncclSuccess && done;
-    if (m->done && (size_t)got != m->size) return misuse("test", "a block of a collective has the wrong size");
+    if (m->done && (size_t)got != m->size) return net_misuse("test", "a block of a collective has the wrong size");
     return result;
 }
 
@@ -405,12 +400,13 @@ ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, nc
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iallreduce", "this is not an open comm of CollNet");
-    if (!reduce_supported(type, op)) return misuse("iallreduce", "reduceSupport reports that this is not supported");
+    if (!c) return net_misuse("iallreduce", "this is not an open comm of CollNet");
+    if (!reduce_supported(type, op))
+        return net_misuse("iallreduce", "reduceSupport reports that this is not supported");
     if (c->failed != ncclSuccess) return c->failed;
     size_t size = count * reduce_size(type);
     if (!holds(send_mhandle, c, send, size) || !holds(recv_mhandle, c, recv, size))
-        return misuse("iallreduce", "a buffer is outside the memory of its mhandle");
+        return net_misuse("iallreduce", "a buffer is outside the memory of its mhandle");
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
     r->is = (struct coll_header){.type = type, .op = op, .count = count, .bytes = size};
@@ -425,18 +421,18 @@ static ncclResult_t window(const char *call, struct coll_comm *c, struct coll_re
                            const ncclNetSGE_v12_t *parts, size_t share, size_t offset, size_t bytes, size_t element)
 {
     size_t room = 0;
-    if (n < 1 || n > PARTS) return misuse(call, "too many parts");
+    if (n < 1 || n > PARTS) return net_misuse(call, "too many parts");
     for (int i = 0; i < n; i++) {
         if (!holds(parts[i].mhandle, c, parts[i].address, parts[i].size))
-            return misuse(call, "a part is outside the memory of its mhandle");
-        if (parts[i].size % element) return misuse(call, "a part ends within an element");
+            return net_misuse(call, "a part is outside the memory of its mhandle");
+        if (parts[i].size % element) return net_misuse(call, "a part ends within an element");
         room += parts[i].size;
     }
-    if (room < bytes) return misuse(call, "the parts are smaller than the window");
+    if (room < bytes) return net_misuse(call, "the parts are smaller than the window");
     if (offset > share * (size_t)c->ranks || bytes > share * (size_t)c->ranks - offset)
-        return misuse(call, "the window is larger than the ranks' data");
+        return net_misuse(call, "the window is larger than the ranks' data");
     if (share % element || offset % element || bytes % element)
-        return misuse(call, "a size is not a multiple of the element");
+        return net_misuse(call, "a size is not a multiple of the element");
     r->is.share = share;
     r->is.offset = offset;
     r->is.bytes = bytes;
@@ -450,7 +446,7 @@ ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iallgather", "this is not an open comm of CollNet");
+    if (!c) return net_misuse("iallgather", "this is not an open comm of CollNet");
     if (c->failed != ncclSuccess) return c->failed;
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
@@ -460,7 +456,7 @@ ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_
         r->is.kind = ALLGATHER;
         r->is.ranks = (uint32_t)c->ranks;
         if (!holds(send_mhandle, c, send, coll_block(r, c->rank, &from)))
-            result = misuse("iallgather", "the buffer is outside the memory of its mhandle");
+            result = net_misuse("iallgather", "the buffer is outside the memory of its mhandle");
     }
     r->send = send;
     r->total = bytes;
@@ -473,9 +469,9 @@ ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("ireducescatter", "this is not an open comm of CollNet");
+    if (!c) return net_misuse("ireducescatter", "this is not an open comm of CollNet");
     if (!reduce_supported(type, op))
-        return misuse("ireducescatter", "reduceSupport reports that this is not supported");
+        return net_misuse("ireducescatter", "reduceSupport reports that this is not supported");
     if (c->failed != ncclSuccess) return c->failed;
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
@@ -488,7 +484,7 @@ ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts
         r->is.ranks = (uint32_t)c->ranks;
         r->total = coll_block(r, c->rank, &from);
         if (!holds(recv_mhandle, c, recv, r->total))
-            result = misuse("ireducescatter", "the buffer is outside the memory of its mhandle");
+            result = net_misuse("ireducescatter", "the buffer is outside the memory of its mhandle");
     }
     r->recv = recv;
     return begun(r, result == ncclSuccess ? begin(c, r, REDUCESCATTER) : result, request);
@@ -500,7 +496,7 @@ ncclResult_t coll_flush(void *comm, void *data, int size, void *mhandle, void **
     (void)data, (void)size, (void)mhandle;
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iflush", "this is not an open comm of CollNet");
+    if (!c) return net_misuse("iflush", "this is not an open comm of CollNet");
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
     r->done = true;
@@ -513,7 +509,7 @@ ncclResult_t coll_test(void *request, int *done, int *size)
     *done = 0;
     struct coll_request *r = request;
     if (!net_is_given(r, NET_GIVEN_COLL_REQUEST) || !r->used)
-        return misuse("test", "this is not an open request of CollNet");
+        return net_misuse("test", "this is not an open request of CollNet");
     struct coll_comm *c = r->comm;
     if (!r->done) progress(c);
     if (!r->done) return c->failed;

@@ -48,11 +48,7 @@ ncclResult_t coll_devices(int *ndev)
 
 ncclResult_t coll_properties(int dev, ncclNetProperties_v12_t *props)
 {
-    if (!enabled) {
-        NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, "getProperties",
-                "CollNet is disabled: PSM_NET_COLLNET=1 enables it");
-        return ncclInternalError;
-    }
+    if (!enabled) return net_misuse("getProperties", "CollNet is disabled: PSM_NET_COLLNET=1 enables it");
     ncclResult_t result = net_properties(dev, props);
     if (result != ncclSuccess) return result;
     props->ptrSupport = NCCL_PTR_HOST; /* the processor reduces */

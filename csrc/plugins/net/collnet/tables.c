@@ -3,17 +3,10 @@
 #include <string.h>
 
 #include "collnet/collnet.h"
-#include "net_say.h"
 #include "properties.h"
 #include "psm_abi/collnet.h"
 
 #define NAME "PSM"
-
-static ncclResult_t misuse(const char *call, const char *what)
-{
-    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
-    return ncclInternalError;
-}
 
 /* ---- one context, that of the process: v10 and before ---- */
 
@@ -45,7 +38,7 @@ static ncclResult_t reducescatter_v12(void *comm, int n, ncclNetSGE_v12_t *parts
                                              size_t share, size_t offset, size_t bytes, void *mhandle, void **request) \
     {                                                                                                                  \
         ncclNetSGE_v12_t wide[PARTS];                                                                                  \
-        if (n < 0 || n > PARTS) return misuse("iallgather", "so many parts are not taken");                            \
+        if (n < 0 || n > PARTS) return net_misuse("iallgather", "so many parts are not taken");                        \
         for (int i = 0; i < n; i++) wide[i] = (ncclNetSGE_v12_t){parts[i].mhandle, parts[i].address, parts[i].size};   \
         return coll_allgather(comm, send, n, wide, share, offset, bytes, mhandle, request);                            \
     }                                                                                                                  \
@@ -54,7 +47,7 @@ static ncclResult_t reducescatter_v12(void *comm, int n, ncclNetSGE_v12_t *parts
                                                  ncclRedOp_t op, void *mhandle, void **request)                        \
     {                                                                                                                  \
         ncclNetSGE_v12_t wide[PARTS];                                                                                  \
-        if (n < 0 || n > PARTS) return misuse("ireducescatter", "so many parts are not taken");                        \
+        if (n < 0 || n > PARTS) return net_misuse("ireducescatter", "so many parts are not taken");                    \
         for (int i = 0; i < n; i++) wide[i] = (ncclNetSGE_v12_t){parts[i].mhandle, parts[i].address, parts[i].size};   \
         return coll_reducescatter(comm, n, wide, recv, share, offset, bytes, type, op, mhandle, request);              \
     }
@@ -68,13 +61,13 @@ PARTS_OF(8)
 static ncclResult_t allreduce_v8(void *comm, void *send, void *recv, int count, ncclDataType_t type, ncclRedOp_t op,
                                  void *send_mhandle, void *recv_mhandle, void **request)
 {
-    if (count < 0) return misuse("iallreduce", "the count is negative");
+    if (count < 0) return net_misuse("iallreduce", "the count is negative");
     return coll_allreduce(comm, send, recv, (size_t)count, type, op, send_mhandle, recv_mhandle, request);
 }
 
 static ncclResult_t reg_v7(void *comm, void *data, int size, int type, void **mhandle)
 {
-    if (size < 0) return misuse("regMr", "a size is negative");
+    if (size < 0) return net_misuse("regMr", "a size is negative");
     return coll_reg(comm, data, (size_t)size, type, mhandle);
 }
 

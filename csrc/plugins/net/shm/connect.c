@@ -124,12 +124,6 @@ static ncclResult_t listen_shm(const struct net_context *context, int dev, void 
 
 /* ---- connect ---- */
 
-static ncclResult_t refused(const char *what, uint64_t seen, uint64_t meant)
-{
-    NET_SAY(PSM_NET_HANDLE, psm_net_handle, NCCL_NET, what, seen, meant);
-    return ncclInvalidArgument;
-}
-
 static void introduce(struct shm_comm *c, uint64_t id, int rank, int dev, int pid)
 {
     c->net.id = id;
@@ -214,10 +208,10 @@ static ncclResult_t connect_shm(const struct net_context *context, int dev, void
     (void)context;
     struct shm_handle h;
     memcpy(&h, handle, sizeof h);
-    if (h.magic != SHM_HANDLE_MAGIC) return refused("magic", h.magic, SHM_HANDLE_MAGIC);
-    if (h.version != SHM_VERSION) return refused("version", h.version, SHM_VERSION);
-    if (h.max_recvs < 1 || h.max_recvs > NET_RECVS) return refused("maxRecvs", h.max_recvs, NET_RECVS);
-    if (h.boot != boot_number()) return refused("host (PSM_NET=shm is for one host)", h.boot, boot_number());
+    if (h.magic != SHM_HANDLE_MAGIC) return net_bad_handle("magic", h.magic, SHM_HANDLE_MAGIC);
+    if (h.version != SHM_VERSION) return net_bad_handle("version", h.version, SHM_VERSION);
+    if (h.max_recvs < 1 || h.max_recvs > NET_RECVS) return net_bad_handle("maxRecvs", h.max_recvs, NET_RECVS);
+    if (h.boot != boot_number()) return net_bad_handle("host (PSM_NET=shm is for one host)", h.boot, boot_number());
     struct sockaddr_un address;
     socklen_t n = address_of(h.name, &address);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -235,13 +229,6 @@ static ncclResult_t connect_shm(const struct net_context *context, int dev, void
 }
 
 /* ---- accept ---- */
-
-static bool same_secret(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t differ = 0;
-    for (int i = 0; i < NET_SECRET; i++) differ |= a[i] ^ b[i];
-    return differ == 0;
-}
 
 /* The hello and the descriptor; *fd -1: none arrived. Returns the bytes, or -1 as recvmsg. */
 static ssize_t take(int from, struct shm_hello *hello, int *fd)
@@ -267,7 +254,7 @@ static const char *wrong_hello(const struct shm_listener *l, const struct shm_he
     if (n == 0) return "it closed before it said who it is";
     if (n != (ssize_t)sizeof *h || h->magic != SHM_HELLO_MAGIC) return "it does not speak our protocol";
     if (h->version != SHM_VERSION || h->size != sizeof *h) return "it speaks another version of our protocol";
-    if (!same_secret(h->secret, l->secret)) return "it does not have the secret of this listener's handle";
+    if (!net_same_secret(h->secret, l->secret)) return "it does not have the secret of this listener's handle";
     if (segment < 0) return "it gave no descriptor";
     if (!shm_possible(h->slots, h->slot_bytes)) return "it has a ring of impossible size";
     return NULL;
@@ -289,7 +276,7 @@ static ncclResult_t make_receiver(struct shm_listener *l, const struct shm_hello
     if (result == ncclSuccess &&
         (c->segment.size != shm_bytes(h->slots, h->slot_bytes) || head->magic != SHM_RING_MAGIC ||
          head->slots != h->slots || head->slot_bytes != h->slot_bytes))
-        result = refused("size of a ring", c->segment.size, shm_bytes(h->slots, h->slot_bytes));
+        result = net_bad_handle("size of a ring", c->segment.size, shm_bytes(h->slots, h->slot_bytes));
     if (result != ncclSuccess) {
         shm_close(&c->net);
         return result;

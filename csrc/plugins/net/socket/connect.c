@@ -193,19 +193,14 @@ void socket_close_listen(struct net_listener *listener)
 
 /* ---- connect ---- */
 
-static ncclResult_t refused(const char *what, uint64_t seen, uint64_t meant)
-{
-    NET_SAY(PSM_NET_HANDLE, psm_net_handle, NCCL_NET, what, seen, meant);
-    return ncclInvalidArgument;
-}
-
 static ncclResult_t read_handle(const struct socket_handle *h, int dev, union socket_address *to)
 {
-    if (h->magic != SOCKET_HANDLE_MAGIC) return refused("magic", h->magic, SOCKET_HANDLE_MAGIC);
-    if (h->version != SOCKET_VERSION) return refused("version", h->version, SOCKET_VERSION);
-    if (h->streams < 1 || h->streams > SOCKET_STREAMS) return refused("number of streams", h->streams, SOCKET_STREAMS);
-    if (h->max_recvs < 1 || h->max_recvs > NET_RECVS) return refused("maxRecvs", h->max_recvs, NET_RECVS);
-    if (h->family != 4 && h->family != 6) return refused("address family", h->family, 4);
+    if (h->magic != SOCKET_HANDLE_MAGIC) return net_bad_handle("magic", h->magic, SOCKET_HANDLE_MAGIC);
+    if (h->version != SOCKET_VERSION) return net_bad_handle("version", h->version, SOCKET_VERSION);
+    if (h->streams < 1 || h->streams > SOCKET_STREAMS)
+        return net_bad_handle("number of streams", h->streams, SOCKET_STREAMS);
+    if (h->max_recvs < 1 || h->max_recvs > NET_RECVS) return net_bad_handle("maxRecvs", h->max_recvs, NET_RECVS);
+    if (h->family != 4 && h->family != 6) return net_bad_handle("address family", h->family, 4);
     *to = (union socket_address){0};
     if (h->family == 4) {
         to->v4.sin_family = AF_INET;
@@ -371,19 +366,11 @@ static void turn_away(const struct socket_listener *l, int fd, const union socke
     close(fd);
 }
 
-/* Takes as long wherever the first difference is. */
-static bool same_secret(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t differ = 0;
-    for (int i = 0; i < NET_SECRET; i++) differ |= a[i] ^ b[i];
-    return differ == 0;
-}
-
 static const char *wrong_hello(const struct socket_listener *l, const struct socket_hello *h)
 {
     if (h->magic != SOCKET_HELLO_MAGIC) return "it does not speak our protocol";
     if (h->version != SOCKET_VERSION || h->size != sizeof *h) return "it speaks another version of our protocol";
-    if (!same_secret(h->secret, l->secret)) return "it does not have the secret of this listener's handle";
+    if (!net_same_secret(h->secret, l->secret)) return "it does not have the secret of this listener's handle";
     if (h->max_recvs != l->max_recvs || h->streams != descriptors(l->streams, l->max_recvs) || h->stream >= h->streams)
         return "it has not the streams that the handle says";
     return NULL;

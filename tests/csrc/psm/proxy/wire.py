@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from pathlib import Path
+
+from tests.processes import start_time
 
 MAGIC, VERSION = 0x50584D50, 1
 HELLO, REQUEST, RESPONSE, BYE, FD_ASK, FD_ANSWER = range(1, 7)
@@ -37,10 +38,6 @@ def request(
 
 def fd_ask(kind: int, rank: int, op: int, share: int, **wrong: int) -> bytes:
     return message(FD_ASK, struct.pack("<iiQQ", kind, rank, op, share), **wrong)
-
-
-def start_time(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def kind_of(data: bytes) -> int:
