@@ -57,6 +57,7 @@ _CONDITIONS = {
     "assumed: device": "if ranks follow devices",
     "assumed: host offset": "if ranks follow devices as elsewhere on this host",
     "assumed: local rank": "if the job has one host",
+    "assumed: number of a worker": "if its launcher counts ranks",
     "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
 }
 

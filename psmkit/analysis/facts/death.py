@@ -34,7 +34,7 @@ class Death:
     ``oom`` means that memory ran out, ``raised`` that torch.multiprocessing.spawn reports its exception, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
     failed after the first one. ``time`` is
-    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
+    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``where`` names a library or holds
     the last printed text. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
     """
@@ -54,6 +54,7 @@ class Death:
     later: bool = False
     time: str = ""
     local: int | None = None
+    counted: bool = False
     where: str | None = None
     reason: Event | None = None
 
@@ -86,7 +87,8 @@ class Death:
         self.pid = other.pid if self.pid is None else self.pid
         self.host = other.host if self.host is None else self.host
         self.code = other.code if self.code is None else self.code
-        self.local = other.local if self.local is None else self.local
+        if self.local is None:
+            self.local, self.counted = other.local, other.counted
         self.where = other.where if self.where is None else self.where
         self.reason = other.reason if self.reason is None else self.reason
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.

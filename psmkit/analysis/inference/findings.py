@@ -15,7 +15,7 @@ from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Code, Evidence, Finding, Named, Severity
-from psmkit.model.wording import without_bars
+from psmkit.model.wording import uncoloured, without_bars
 
 __all__ = ["new_finding", "with_evidence"]
 
@@ -69,7 +69,7 @@ def new_finding(
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
-        title=without_bars(lines.without_escapes(title or info.title)),
+        title=without_bars(uncoloured(lines.without_escapes(title or info.title))),
         severity=severity,
         confidence=confidence,
         explanation=_sentences(explanation or info.meaning),

@@ -12,11 +12,13 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import differing, ranks_text
+from psmkit.analysis.facts.naming import differing, named_text, ranks_text
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
+    CAUGHT,
     about_others,
+    ended_by,
     named_by_engine,
     of_nobody,
     raised,
@@ -205,7 +207,10 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
-    if _either_end(job, entry, events):
+    either = _either_end(job, entry, events)
+    if not named and (entry.blames == "self" or either):
+        named = outside.headed_process(job, events)
+    if either:
         peers = said.other_ends(job, events)
         ends = dict.fromkeys([*named, *peers])
         named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
@@ -271,24 +276,30 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     if not (ranks or passed_on or process):
         rank, pid = unknown.stated_below(job, items[0].event)
         process = [Named(rank, pid=pid)] if rank is not None or pid is not None else []
-    who = ranks_text(ranks) if ranks else f"process {process[0].pid}" if process and process[0].rank is None else ""
-    who = who or (ranks_text([process[0].rank]) if process and process[0].rank is not None else "a process")
-    own = own or bool(process)
+    who = ranks_text(ranks) if ranks else named_text(process[0]) if process else "a process"
+    own, how = own or bool(process), ended_by(job, [i.event for i in items])
+    named = process or ([] if own else unknown.in_exception(items[0].text))
+    if len(ranks) == 1 and any(n.either for n in named):
+        named = [Named(ranks[0], either=True), *(replace(n, peer_unnamed=False) for n in named)]
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}"
+            title=f"{who} {how}: {_short(items[0].text)}"
             + (differing(i.text for i in items) if len(ranks) > 1 else ""),
             confidence=0.55,
-            explanation="The exception ended the program."
-            + ("" if own else " Its text does not show which rank is the cause."),
+            explanation=(
+                "The log does not show whether the program caught it."
+                if how == CAUGHT
+                else "The exception ended the program."
+            )
+            + ("" if own or named else " The text does not show which rank is the cause."),
             next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
             refs=[i.event.ref for i in items[:4]],
             ranks=ranks,
             culprits=ranks if own else [],
-            named=process,
+            named=named,
             stage="error",
         )
     ]

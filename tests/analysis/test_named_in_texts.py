@@ -1,0 +1,149 @@
+"""Who the lines name that are not NCCL's: pods and workers before the lines, process ids, hosts, addresses and GPUs in their texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.test_unknown_words import who
+from tests.analysis.texts import analyzed
+
+STACK = 'Traceback (most recent call last):\n  File "/job/train.py", line 71, in main\n    step(batch)\n'
+START = "reading the configuration\nstarting 4 workers\nall workers are up\n"
+
+
+def tagged(tag: str, text: str) -> str:
+    return "".join(f"{tag}{line}\n" for line in text.splitlines())
+
+
+# what a launcher or a program puts before its lines; rank, host, pid
+BEFORE = {
+    "program": ("[Rank 3] ", 3, None, None),
+    "program with a time": ("2026-03-01 10:00:00 [rank3] ", 3, None, None),
+    "program with a bar": ("rank 3 | ", 3, None, None),
+    "program with a short name": ("[R3] ", 3, None, None),
+    "torchrun's local rank": ("[default3]:", 3, None, None),
+    "kubectl": ("[pod/train-worker-3/main] ", None, "train-worker-3", None),
+    "stern": ("train-worker-3 pytorch ", None, "train-worker-3", None),
+    "Docker Compose": ("worker3-1  | ", None, "worker3-1", None),
+    "pdsh": ("node7: ", None, "node7", None),
+    "syslog": ("Mar  1 10:00:00 node7 trainer[4711]: ", None, "node7", 4711),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in BEFORE if n != "syslog"])
+def test_an_exception_is_that_of_who_stands_before_its_lines(name: str, tmp_path: Path) -> None:
+    tag, *expected = BEFORE[name]
+    assert who(tagged(tag, STACK + "ValueError: bad shard"), tmp_path) == ("failed", [tuple(expected)])
+
+
+def test_a_local_rank_is_marked_as_an_assumption(tmp_path: Path) -> None:
+    (culprit,) = analyzed(tmp_path, tagged("[default3]:", STACK + "ValueError: bad shard")).culprits
+    assert culprit.rank_basis == "assumed: local rank"
+
+
+# text, rank, host, pid, device
+TEXTS = {
+    "a GPU": ("ERROR cuda:3: kernel launch failed\n", None, None, None, 3),
+    "a GPU in brackets": ("[GPU3] ERROR: kernel launch failed\n", None, None, None, 3),
+    "a worker that ended": ("ERROR launcher: worker 3 exited with status 9\n", 3, None, None, None),
+    "a worker with its code": ("ERROR worker 3 exited with code 139, stopping the others\n", 3, None, None, None),
+    "a child with its id": ("ERROR: child process 4711 died with status 9\n", None, None, 4711, None),
+    "an id in brackets": ("ERROR supervisor: worker (pid 4711) was killed\n", None, None, 4711, None),
+    "JSON with a host": ('{"level":"error","host":"node7","msg":"cannot open shard 17"}\n', None, "node7", None, None),
+    "JSON with an id": ('{"level":"error","pid":4711,"msg":"cannot open shard 17"}\n', None, None, 4711, None),
+    "a refused login": ("ubuntu@node7: Permission denied (publickey).\n", None, "node7", None, None),
+    "libmlx5": ("mlx5: node7: got completion with error:\n00000000 00008716\n", None, "node7", None, None),
+    "UCX with a short id": ("[node7:471  :0:471] ib_mlx5_log.c:171  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)\n", None, "node7", 471, None),
+    "clush": ("clush: node7: exited with exit code 1\n", None, "node7", None, None),
+    "a pod of an operator": ("Warning  ExitedWithCode  5s  pytorchjob-controller  Pod: ml.llama-worker-3 exited with code 137\n", None, "llama-worker-3", None, None),
+    "an evicted pod": ("12s  Warning  Evicted  pod/llama-worker-3  The node was low on resource: memory.\n", None, "llama-worker-3", None, None),
+    "slurmstepd": ("slurmstepd-node7: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed.\n", None, "node7", None, None),
+    "nvidia-smi": ("Unable to determine the device handle for GPU3: 0000:3B:00.0: Unknown Error\n", None, None, None, 3),
+    "an exception about a rank": (STACK + "ValueError: loss became NaN on rank 3 at step 812\n", 3, None, None, None),
+    "an exception about a URL": (STACK + "requests.exceptions.ConnectionError: HTTPConnectionPool(host='node7', port=8000): Max retries exceeded\n", None, "node7", None, None),
+    "an exception about an address": (STACK + "ConnectionRefusedError: [Errno 111] Connect call failed ('10.0.0.3', 5000)\n", None, "10.0.0.3", None, None),
+    "a worker of vLLM": ("(VllmWorkerProcess pid=812) ERROR 03-01 10:00:00 multiproc_worker_utils.py:226] Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details), Traceback (most recent call last):\n", None, None, 812, None),
+    "a process without memory on its GPU": (tagged("(WorkerDict pid=4711) ", STACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.20 GiB is free."), None, None, 4711, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_names_who_failed(name: str, tmp_path: Path) -> None:
+    text, *expected = TEXTS[name]
+    report = analyzed(tmp_path, START + text)
+    assert report.verdict == "failed"
+    assert [(c.rank, c.host, c.pid, c.device) for c in report.culprits] == [tuple(expected)], report.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERROR http: Socket '0.0.0.0:8000' already in use\n",
+        STACK + "ValueError: expected a tensor of rank 3\n",
+        "ERROR: 3 tests failed, 17 passed\n",
+        "0.1s: shell exited with code 1\n",
+        "ERROR launcher: workers 1 and 2 failed, worker 3 exited, worker 4 exited\n",
+    ],
+)
+def test_a_text_that_names_nobody_has_no_culprit(text: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + text)
+    assert report.verdict == "failed" and not report.culprits, report.culprits
+
+
+def test_an_equal_line_of_several_processes_names_none_of_them(tmp_path: Path) -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.20 GiB is free."
+    log = tagged("(WorkerDict pid=4711) ", STACK + f"{oom} [repeated 3x across cluster]")
+    assert all(c.pid is None for c in analyzed(tmp_path, START + log).culprits)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "srun: error: node7: tasks 1,3: Out Of Memory\n",
+        "srun: error: node7: task 1: Out Of Memory\nsrun: error: node8: task 3: Out Of Memory\nslurmstepd: error: Detected 2 oom_kill events in StepId=12.0. Some of the step tasks have been OOM Killed.\n",
+    ],
+    ids=["one line", "a line each"],
+)
+def test_each_task_that_ran_out_of_memory_is_named(log: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + log)
+    assert [c.rank for c in report.culprits] == [1, 3] and report.reason.startswith(
+        "ranks 1 and 3 ran out of host memory"
+    )
+    assert sum(f.severity == "error" for f in report.findings) == 1
+
+
+def test_a_line_that_names_nobody_is_not_the_end_of_others(tmp_path: Path) -> None:
+    log = "    State:          Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n"
+    assert not any("others" in f.explanation for f in analyzed(tmp_path, START + log).findings)
+
+
+def test_both_ends_of_a_transfer_that_failed_are_named(tmp_path: Path) -> None:
+    log = "E0301 10:00:00.719655  4711 worker_pool.cpp:274] Worker: Process failed for slice (opcode: 1, source_addr: 0x7f, length: 64, dest_addr: 0x7e, local_nic: mlx5_1, peer_nic: 10.0.0.3:15555@mlx5_2, dest_rkey: 12, retry_cnt: 0): transport retry counter exceeded\n"
+    report = analyzed(tmp_path, START + log)
+    assert [c.host for c in report.culprits] == ["10.0.0.3"] and "prefill" not in report.reason
+
+
+@pytest.mark.parametrize("red", ["\x1b[31m", "\\x1b[31m", "\\033[1;31m", "\\u001b[31m"])
+def test_a_title_has_no_colours(red: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + f"{red}ERROR{red[:-3]}0m frobnicator: {red}queue 4 overran\n")
+    assert report.reason.endswith(": ERROR frobnicator: queue 4 overran")
+
+
+TOP = STACK.replace("in main", "in <module>")
+
+
+@pytest.mark.parametrize(
+    ("log", "how"),
+    [
+        (TOP + "ValueError: bad shard\n", "ended by an uncaught exception"),
+        (tagged("[rank3]: ", STACK + "ValueError: bad shard"), "ended by an uncaught exception"),
+        (STACK + "ValueError: bad shard\n", "raised an exception"),
+        ("ERROR:root:the step failed\n" + TOP + "ValueError: bad shard\n", "raised an exception"),
+        (tagged("[Rank 3] ", STACK + "ValueError: bad shard"), "raised an exception"),
+    ],
+    ids=["the top of the program", "torch's hook", "a part of the program", "below a logged error", "a logger's tag"],
+)
+def test_an_exception_is_uncaught_only_where_the_lines_show_it(log: str, how: str, tmp_path: Path) -> None:
+    assert f" {how}: ValueError: bad shard" in analyzed(tmp_path, START + log).reason
