@@ -14,6 +14,8 @@ FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIG
 #: The signal of the OOM killer, and of anybody who ends a process at once.
 KILLED = signals.SIGKILL
 
+#: Lines about the kernel's OOM killer. Ray, Dask and batch systems watch the memory of their processes themselves.
+_BY_KERNEL = ("sys.kernel.oom", *(f"launch.ended.{name}." for name in ("kernel", "alps", "systemd")), "launch.k8s.oom")
 # As strsignal() names them, in lower case.
 _WORDS = {
     "killed": signals.SIGKILL,
@@ -116,7 +118,8 @@ def manner(death: Death) -> str:
     if death.oom and all(e.name.startswith("launch.slurm.") for e in death.events):
         return "ran out of host memory: the OOM killer ended it or a child of it"
     if death.oom:
-        return "was killed because memory ran out (SIGKILL by the OOM killer)"
+        killer = any(e.name.startswith(_BY_KERNEL) for e in death.events)
+        return "was killed because memory ran out" + (" (SIGKILL by the OOM killer)" if killer else "")
     if death.signal == signals.SIGKILL:
         return "was killed by SIGKILL"
     if death.signal is not None:

@@ -69,6 +69,8 @@ def named_text(at: Named) -> str:
     if at.pid is not None:
         return f"process {at.pid}"
     where = [f"device {at.device}"] if at.device is not None else []
+    if where and (at.basis or "").endswith("own devices"):
+        return f"{where[0]} of a process"
     if at.host is None:
         return "".join(where) or "a process"
     return f"{''.join(where) or 'a process'} on {at.host}"

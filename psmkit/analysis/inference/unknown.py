@@ -114,7 +114,7 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     if len(named_) > _FEW:
         return []
     devices = {int(a or b) for t in texts[:1] for a, b in _DEVICE.findall(t)}
-    return named_ or ([Named(device=devices.pop())] if len(devices) == 1 else [])
+    return named_ or ([Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else [])
 
 
 def _ended(texts: Sequence[str]) -> list[Named]:

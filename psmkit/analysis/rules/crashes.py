@@ -196,7 +196,7 @@ def _starved(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         run=run,
         title=f"{who} ran out of host memory" + (f" on {hosts}" if ranks and hosts else ""),
         confidence=0.9,
-        explanation="The OOM killer ended each of these processes or a child of it: each failed by itself.",
+        explanation="Each of these processes, or a child of it, was ended because memory ran out: each failed by itself.",
         next_step=_LESS_MEMORY,
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
@@ -247,6 +247,8 @@ def _name(job: Job, death: Death) -> str:
     who = f"rank {death.rank}" if death.rank is not None else "a process"
     if death.rank is None and death.local is not None:
         who = f"{'spawned process' if death.raised else 'worker' if death.counted else 'local rank'} {death.local}"
+    if who == "a process" and death.pid is None and death.host is not None:
+        return f"a process on {death.host}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
@@ -308,7 +310,8 @@ def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: 
     if death.oom:
         return _LESS_MEMORY
     if death.signal == signals.SIGKILL:
-        return f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
+        pod = any(".k8s" in e.name for e in death.events)
+        return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     if death.signal is not None:
         if any(e.name in _CHECKS for e in death.events):
             return _READ_CHECK

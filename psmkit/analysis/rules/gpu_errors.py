@@ -9,6 +9,7 @@ from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, named_text, ranks_text
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -95,7 +96,7 @@ def _place(job: Job, event: Event) -> Named | None:
     if not isinstance(device, int):
         return None
     process = outside.tagged_process(job, [event])
-    return replace(process[0], device=device) if process else Named(device=device)
+    return replace(process[0], device=device) if process else Named(device=device, basis=f"{ASSUMED}own devices")
 
 
 def _blamed(members: list[Named]) -> list[Named]:
