@@ -147,3 +147,65 @@ TOP = STACK.replace("in main", "in <module>")
 )
 def test_an_exception_is_uncaught_only_where_the_lines_show_it(log: str, how: str, tmp_path: Path) -> None:
     assert f" {how}: ValueError: bad shard" in analyzed(tmp_path, START + log).reason
+
+
+def init(host: str, address: str, rank: int, pid: int, device: int, nranks: int) -> str:
+    head = f"{host}:{pid}:{pid} [{device}] NCCL INFO"
+    comm = f"ncclCommInitRank comm 0x55aa{rank}0 rank {rank} nranks {nranks} cudaDev {device} nvmlDev {device} busId {device + 1}b000 commId 0x99"
+    return f"{head} Bootstrap : Using eth0:{address}<0>\n{head} {comm} - Init START\n{head} {comm} - Init COMPLETE\n"
+
+
+ONE_EACH = init("n1", "10.0.0.1", 0, 100, 0, 2) + init("n2", "10.0.0.2", 1, 201, 0, 2)
+CLOSED = (
+    STACK
+    + "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41077\n"
+)
+
+
+def test_an_address_is_that_of_the_only_rank_that_takes_it_for_itself(tmp_path: Path) -> None:
+    assert [(c.rank, c.pid) for c in analyzed(tmp_path, ONE_EACH + CLOSED).culprits] == [(1, 201)]
+
+
+@pytest.mark.parametrize("nranks", [2, 3], ids=["two ranks there", "a rank is not in view"])
+def test_an_address_of_several_processes_stays_an_address(nranks: int, tmp_path: Path) -> None:
+    log = init("n1", "10.0.0.1", 0, 100, 0, 3) + init("n2", "10.0.0.2", 1, 201, 0, 3)
+    log += init("n2", "10.0.0.2", 2, 202, 1, 3) if nranks == 2 else ""
+    assert [(c.rank, c.host) for c in analyzed(tmp_path, log + CLOSED).culprits] == [(None, "10.0.0.2")]
+
+
+def test_a_process_id_in_a_text_is_that_of_a_rank(tmp_path: Path) -> None:
+    log = (
+        ONE_EACH
+        + "[1772354400.123456] [n2:201  :0]   ib_mlx5_log.c:177  UCX  ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15)\n"
+    )
+    (culprit,) = analyzed(tmp_path, log).culprits
+    assert (culprit.rank, culprit.either, culprit.peer_unnamed) == (1, True, True)  # the peer may be at fault
+
+
+def test_a_bus_address_on_a_host_is_that_of_the_rank_there(tmp_path: Path) -> None:
+    xid = "Mar  1 10:00:00 n2 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    assert [c.rank for c in analyzed(tmp_path, ONE_EACH + xid).culprits] == [1]
+    assert [c.rank for c in analyzed(tmp_path, ONE_EACH + xid[xid.index("NVRM") :]).culprits] == []
+
+
+@pytest.mark.parametrize(
+    ("log", "words", "others"),
+    [
+        ("Memory on the node (IP: 10.0.0.3, ID: 0a) where the task (actor ID: 9, name=T, pid=58, memory used=61.20GB) was running was 243.10GB / 251.50GB (0.966), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 11)\n", "because memory ran out", "OOM killer"),
+        ("srun: error: Node failure on node7\n", "a process on node7", "(node7)"),
+        ("launcher: rank 3 exited with code 1\n", "rank 3 exited", "(launcher)"),
+        ("prterun noticed that process rank 3 with PID 4711 on node n2 exited on\nsignal 11 (Segmentation fault).\n", "died by SIGSEGV", "exited"),
+        (tagged("[1,3]<stderr>:", STACK + "ValueError: bad shard"), ": ValueError: bad shard", "<stderr>"),
+        ("2026-03-01 10:00:00.1: E tensorflow/tsl/coordination_service.cc:529] Task /job:worker/replica:0/task:3 heartbeat timeout.\n", "the coordination service", "JAX"),
+        (STACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.25 GiB of which 1.19 GiB is free.\n", "device 3 of a process", "rank"),
+    ],
+    ids=["Ray's memory monitor", "a lost node", "a launcher's own name", "a wrapped signal", "mpirun's tag", "TensorFlow", "a device"],
+)  # fmt: skip
+def test_a_title_says_what_the_line_says(log: str, words: str, others: str, tmp_path: Path) -> None:
+    reason = analyzed(tmp_path, START + log).reason
+    assert words in reason and others not in reason
+
+
+def test_a_process_that_its_launcher_reports_twice_is_one(tmp_path: Path) -> None:
+    log = "Process name: w2[0]\nExit code: 137\n"
+    assert len([f for f in analyzed(tmp_path, START + log + "\n" + log).findings if f.severity == "error"]) == 1

@@ -161,6 +161,8 @@ class _Deaths:
         if death.pid is not None:
             ranks = ("pid",) if death.rank is not None else ("pid", "pid without rank")
             places += [(kind, death.pid, host) for kind in ranks for host in (death.host, _ANY)]
+        elif death.local is not None and death.host is not None:
+            places.append(("local", death.local, death.host))
         for place in places:
             # a death is noted again when another line tells more about it
             if not self._places[place] or self._places[place][-1] != at:
@@ -172,6 +174,8 @@ class _Deaths:
         if death.pid is not None:
             kind = "pid" if death.rank is None else "pid without rank"
             places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
+        elif death.local is not None and death.host is not None:
+            places.append(("local", death.local, death.host))
         found = [at for place in places if (at := self._first(place, death)) is not None]
         return min(found) if found else None
 
@@ -207,7 +211,10 @@ def _same(one: Death, other: Death) -> bool:
         return one.rank == other.rank
     if one.pid is not None and other.pid is not None:
         return one.pid == other.pid and (one.host is None or other.host is None or one.host == other.host)
-    return False
+    told = one.local, one.host, one.signal, one.code
+    return (
+        one.local is not None and one.host is not None and told == (other.local, other.host, other.signal, other.code)
+    )
 
 
 def _in_pairs(found: list[Death]) -> set[int]:

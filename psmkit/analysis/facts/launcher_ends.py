@@ -24,6 +24,10 @@ __all__ = ["host_of", "local_rank", "read"]
 
 _TAG_END = re.compile(r"[\[\]<>:\s]")
 _TASK = re.compile("[0-9]{1,9}")
+#: What programs call themselves before their lines.
+_PROGRAMS = frozenset(
+    "agent controller driver error info launcher main runner scheduler supervisor trainer warning".split()
+)
 #: The end of prterun's sentence about a signal, which begins on the line above.
 _SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
 _MOST_TASKS = 4096
@@ -145,7 +149,8 @@ def host_of(value: object) -> str | None:
     if value is None:
         return None
     text = str(value)
-    return text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
+    name = text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
+    return None if name in _PROGRAMS else name
 
 
 def local_rank(job: Job, run: int | None, death: Death, local: object) -> None:

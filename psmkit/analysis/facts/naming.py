@@ -67,7 +67,7 @@ def named_text(at: Named) -> str:
         kind = next((kind for kind in _KINDS if (at.basis or "").endswith(kind)), "rank")
         return f"{kind.partition(' of ')[0]} {at.rank}" + (f" of {at.comm}" if at.comm is not None else "")
     if at.pid is not None:
-        return f"process {at.pid}"
+        return f"process {at.pid}" + (f" (device {at.device})" if at.device is not None else "")
     where = [f"device {at.device}"] if at.device is not None else []
     if where and (at.basis or "").endswith("own devices"):
         return f"{where[0]} of a process"

@@ -424,7 +424,9 @@ def _text(job: Job, event: Event) -> str:
     at = line.rfind(what) if what else len(line)
     words = line[: max(at, 0)].split()
     kind = (
-        words[-1].rpartition("\\n")[2].rpartition("]")[2].rpartition('"')[2].lstrip(":") if words else ""
+        words[-1].rpartition("\\n")[2].rpartition("]")[2].rpartition('"')[2].rpartition(">:")[2].lstrip(":")
+        if words
+        else ""
     )  # a structured log spells line breaks
     text = without_bars(f"{kind} {what}".strip())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -38,7 +38,7 @@ _MOST, _FEW, _PARTS = 64, 2, 3
 _SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
-_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s]+\s*)*")
+_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*")
 _WORD = re.compile(r"\S*$")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
@@ -48,6 +48,8 @@ _ADDRESS = re.compile(
 _OF_HOST = re.compile(r"\"(?:host|hostname|node|pod)\" ?: ?\"([\w.-]+)\"|\b[\w.-]+@([\w.-]+): Permission denied")
 #: A GPU, as the process numbers it.
 _DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
+#: A process that does not get an address of its own host.
+_BINDS = re.compile(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
 #: What has a rank of another kind.
 _OF_TENSORS = re.compile(r"tensor|matri|dimension|ndim|shape|array|lora", re.IGNORECASE)
 #: Addresses of no host.
@@ -98,6 +100,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)} - {*_NO_HOST}
         if len(hosts) == 1:
             ends = (*process, Named(host=hosts.pop()))
+            if any(map(_BINDS.search, near)):  # at an address of its own
+                return list(process) or [*ends]
             return [replace(end, either=True, peer_unnamed=not process) for end in ends]
     there = [] if process else _hosts_below(job, events[0])
     if process or len(there) == 1:
@@ -127,10 +131,11 @@ def _ended(texts: Sequence[str]) -> list[Named]:
 
 def in_exception(text: str) -> list[Named]:
     """The process that the text of an exception is about: the only address of a failed connection, or the only rank."""
-    either = _CONNECTS.search(text) is not None
-    hosts = {a or b for a, b in _ADDRESS.findall(text)} - {*_NO_HOST} if either else set()
+    connects = _CONNECTS.search(text) is not None
+    either = connects and _BINDS.search(text) is None
+    hosts = {a or b for a, b in _ADDRESS.findall(text)} - {*_NO_HOST} if connects else set()
     if len(hosts) == 1:
-        return [Named(host=hosts.pop(), either=True, peer_unnamed=True)]
+        return [Named(host=hosts.pop(), either=either, peer_unnamed=either)]
     ranks = {int(n) for n in _RANK.findall(text)} if not _OF_TENSORS.search(text) else set()
     return [Named(ranks.pop(), basis=_BASIS, either=either, peer_unnamed=either)] if len(ranks) == 1 else []
 

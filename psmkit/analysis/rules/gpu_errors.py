@@ -122,7 +122,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
         if number == 45 or "caused by previous" in what:
             continue  # the clean-up after another error
         host, pid = event.fields.get("host"), event.fields.get("pid")
-        rank = gpus.rank_of_bus(job, run, bus, pid)
+        rank = gpus.rank_of_bus(job, run, bus, pid, host)
         # the text of some names the GPU by its number; the process is then the one that asked it
         gpu = what.partition(" from GPU")[2].partition(" ")[0]
         device = int(gpu) if gpu.isdecimal() and len(gpu) <= _MOST_DIGITS else None

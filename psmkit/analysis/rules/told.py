@@ -207,14 +207,15 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
+    procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):
         named = outside.headed_process(job, events)
     if either:
         peers = said.other_ends(job, events)
-        ends = dict.fromkeys([*named, *peers])
+        own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
+        ends = dict.fromkeys([*(own_ends or named), *peers])
         named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
-    procs, ranks = said.printers(job, events) if own else ([], [])
     first = min(events, key=lambda e: (e.stream, e.ref.seq))
     # its own traceback stands right below what a process says of itself
     below = [e for e in unfinished(job, run) if (e.stream, e.tag) == (first.stream, first.tag)]
@@ -229,8 +230,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         confidence=entry.confidence,
         ranks=ranks,
         procs=procs,
-        culprits=ranks if len(ranks) == 1 else [],
-        blamed=named if not procs else [],
+        culprits=ranks if len(ranks) == 1 and not either else [],
+        blamed=named if either or not procs else [],
     )
     return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
 
