@@ -209,3 +209,42 @@ def test_a_title_says_what_the_line_says(log: str, words: str, others: str, tmp_
 def test_a_process_that_its_launcher_reports_twice_is_one(tmp_path: Path) -> None:
     log = "Process name: w2[0]\nExit code: 137\n"
     assert len([f for f in analyzed(tmp_path, START + log + "\n" + log).findings if f.severity == "error"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("tag", "rank", "host", "pid"),
+    [
+        ("(worker1, rank=1, pid=3174, ip=10.0.0.5) ", None, "10.0.0.5", 3174),
+        ("(head, rank=0, pid=3174) ", None, None, 3174),
+        ("[2026-03-01T10:00:00.000000Z] 1a2b3c4d [rank=3] || ", 3, None, None),
+        ("[1,mpirank:3,algo-2]<stderr>:", 3, None, None),
+    ],
+    ids=["SkyPilot", "SkyPilot's head", "Determined", "SageMaker"],
+)
+def test_the_tags_of_clouds_name_who_prints(
+    tag: str, rank: int | None, host: str | None, pid: int | None, tmp_path: Path
+) -> None:
+    assert who(tagged(tag, STACK + "ValueError: bad shard"), tmp_path) == ("failed", [(rank, host, pid)])
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "host", "pid"),
+    [
+        ("ERROR worker at 10.0.0.3 is gone\n", None, "10.0.0.3", None),
+        ("ERROR: node node7 is down, job 12 is requeued\n", None, "node7", None),
+        ('level=error host=node7 msg="cannot open shard 17"\n', None, "node7", None),
+        ("ERROR local_rank=3 frob: cannot open shard 17\n", 3, None, None),
+        ('fatal: [x]: UNREACHABLE! => {"msg": "Failed to connect to the host via ssh"}\n', None, None, None),
+    ],
+    ids=["an address", "a node", "a key", "a local rank", "a word that is no name"],
+)
+def test_an_unknown_text_names_places(
+    text: str, rank: int | None, host: str | None, pid: int | None, tmp_path: Path
+) -> None:
+    expected = [(rank, host, pid)] if (rank, host, pid) != (None, None, None) else []
+    assert who(START + text, tmp_path) == ("failed", expected)
+
+
+def test_a_cut_stack_names_who_prints_it(tmp_path: Path) -> None:
+    assert analyzed(tmp_path, START + tagged("[Rank 6] ", STACK)).reason.startswith("rank 6 printed")
+    assert [c.rank for c in analyzed(tmp_path, START + tagged("[default6]:", TOP)).culprits] == [6]

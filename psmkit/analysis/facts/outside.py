@@ -157,7 +157,7 @@ def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
     texts = ["".join(e.text for e in job.quotes.of(ref)) for ref in tagged.values()]
     if any(FOLDED in text for text in texts):
         return []
-    found = set(map(process_of_tags, texts))
+    found = {at for at in map(process_of_tags, texts) if at[0] is not None}
     if found:
         return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
     placed = {at for e in events if (at := _place_of_tag(e.tag)) is not None}

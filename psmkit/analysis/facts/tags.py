@@ -90,6 +90,8 @@ INSIDE = (
     _form("Lightning", rf"\[rank: (?P<rank>{_N})\] "),
     _form("Composer", rf"\brank(?P<rank>{_N})\[\d+\]\[\w+\]: "),
     _form("NVIDIA's resiliency extension", rf"\[workload:(?P<rank>{_N})\(\d+\) infra:"),
+    _form("Determined", rf"\[rank=(?P<rank>{_N})\] \|\| "),
+    _form("SageMaker", rf"\[\d+,mpirank:(?P<rank>{_N}),[\w-]+\]<std(?:out|err)>:"),
     _form("Orbax", rf"\[process=(?P<rank>{_N})\]\[thread="),
     _form(
         "TensorRT-LLM",
@@ -114,7 +116,9 @@ _FEWEST_PIDS = 300  # processes that the system starts have the ids below
 #: The name of a pod or container that kubectl, stern or Docker Compose puts before a line.
 _PLACE = re.compile(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w.-]+)?\]?:?$")
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
-ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")
+ACTOR = _form(
+    "Ray and SkyPilot", r"\([\w.:-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
+)
 #: The process in the head that a library gives to its own lines. glog prints the id of a thread, which is that of the process for its first thread.
 HEADS = (
     _form("glog", rf"(?<![\w.])[IWEF](?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
@@ -124,6 +128,7 @@ HEADS = (
     _form("UCX", rf"^\[\d+\.\d+\] \[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+(?::\d+)?\]"),
     _form("UCX", rf"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+:\d+\] "),
     _form("libmlx5", r"^mlx5: (?P<host>[\w.-]+): got completion with error"),
+    _form("libfabric", rf"^libfabric:(?P<pid>{_N}):\d+:"),
     _form("HCCL", rf"\bHCCL\((?P<pid>{_N}),\w+\):"),
     _form(
         "syslog", rf"^[A-Z][a-z]{{2}} +\d{{1,2}} \d\d:\d\d:\d\d (?P<host>[\w.-]+) (?!kernel)[\w./-]+\[(?P<pid>{_N})\]: "

@@ -30,6 +30,7 @@ _OWN_RANK = re.compile(r"\b(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re
 #: What lines state of themselves, as in `rank:1` and `PID:4711`, and the ranks that they speak of.
 _KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _PID = re.compile(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
+_LOCAL = re.compile(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
@@ -42,10 +43,10 @@ _NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*
 _WORD = re.compile(r"\S*$")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
-    r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:host='|(?:host|hostname|node) |on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
+    r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:host='|hostname |(?:host|node) (?=[A-Za-z.-]*[\d.-])|on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
 )
 #: The host that a structured log names, and the one that refuses a login.
-_OF_HOST = re.compile(r"\"(?:host|hostname|node|pod)\" ?: ?\"([\w.-]+)\"|\b[\w.-]+@([\w.-]+): Permission denied")
+_OF_HOST = re.compile(r"\b(?:host|hostname|node|pod)(?:\" ?: ?|=)\"?([\w.-]+)|\b[\w.-]+@([\w.-]+): Permission denied")
 #: A GPU, as the process numbers it.
 _DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
 #: A process that does not get an address of its own host.
@@ -59,7 +60,7 @@ _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
 _BOX = 16
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
 _CONNECTS = re.compile(
-    r"connect|bind|address|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
+    r"connect|bind|address|\blost\b|\bgone\b|\bdead\b|\bis down\b|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
     re.IGNORECASE,
 )
 
@@ -106,6 +107,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     there = [] if process else _hosts_below(job, events[0])
     if process or len(there) == 1:
         return process or [Named(host=there[0])]
+    if len(local := {int(n) for t in texts for n in _LOCAL.findall(t)}) == 1:
+        return [Named(local.pop(), basis=f"{ASSUMED}local rank")]
     if pids := dict.fromkeys(int(n) for t in texts for n in _PID.findall(t)):
         return [Named(pid=pid, basis=_BASIS) for pid in pids] if len(pids) <= _FEW else []
     if placed := {a or b for t in texts for a, b in _OF_HOST.findall(t)}:

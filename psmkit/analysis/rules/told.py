@@ -359,7 +359,9 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted(
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
     )
-    who = ranks_text(ranks) if ranks else "a process"
+    process = thrower(job, run, heads) if not ranks and len(heads) == 1 else []
+    one = {outside.global_rank(job, e) for e in heads} - {None} if not ranks else {*ranks}
+    who = ranks_text(r for r in one if r is not None) if one else named_text(process[0]) if process else "a process"
     shown = shown_below(job, heads[0])
     place = f" in or below {shown}" if shown is not None else ""
     through = f" that passes through {shown}" if shown is not None else ""
@@ -375,6 +377,7 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
+            named=process if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",
             refs=[e.ref for e in heads[:4]],
             ranks=ranks,
