@@ -10,7 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
-from psmkit.analysis.facts.progress import STAGES, furthest_stage
+from psmkit.analysis.facts.progress import STAGES, furthest_stage, torn_down
 from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
@@ -303,6 +303,8 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
         ends = f"the end of the log{where}: what follows {last}"
         ends += ", and what an excerpt leaves out before it" if _begins_late(job, worst) else ""
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
+    if unseen and all(torn_down(job, p) for run in job.runs for p in run.procs):
+        return f"the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}"
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
     return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (gdb; py-spy dump for Python)"
 

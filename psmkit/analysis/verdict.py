@@ -519,6 +519,8 @@ def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
 
 
 def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) -> str:
+    if absent(job, run.index):
+        return end.why  # what the logs of these ranks would complete is open, too
     if pending:
         return f"{end.why}; the log ends with {' and '.join(pending)} open, which also happens when a log is cut"
     totals = job.scan.totals

@@ -14,6 +14,7 @@ __all__ = [
     "counted",
     "plural",
     "protocol_stage",
+    "uncoloured",
     "without_bars",
 ]
 
@@ -87,6 +88,15 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def protocol_stage(stage: str | None) -> str | None:
     """``stage`` if it is a place in the protocol, such as ``proxy Setup``; None for ``error``, ``handles`` and the like."""
     return None if stage is None or stage in _KINDS else stage
+
+
+#: An escape sequence that sets a colour or clears a line, also as a program spells it that quotes another one's output.
+_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\u001b|\\e)\[[0-9;]*[mK]")
+
+
+def uncoloured(text: str) -> str:
+    """A line of a log without the escape sequences that set colours."""
+    return _COLOUR.sub("", text) if "\x1b" in text or "\\" in text else text
 
 
 #: A progress bar of tqdm, with and without a total.

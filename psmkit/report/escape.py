@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "uncoloured", "visible"]
-
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
 # invisible (zero width, bidirectional marks and isolates, tags, BOM); surrogates and non-characters, which no encoder accepts.
@@ -35,11 +33,6 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(_name, text.replace("\t", " "))
-
-
-def uncoloured(text: str) -> str:
-    """A line of a log without the escape sequences that set colours."""
-    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def html_text(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
-from psmkit.model.wording import counted, protocol_stage
-from psmkit.report.escape import markdown_text, uncoloured, visible
+from psmkit.model.wording import counted, protocol_stage, uncoloured
+from psmkit.report.escape import markdown_text, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options

@@ -57,10 +57,14 @@ _CONDITIONS = {
     "assumed: device": "if ranks follow devices",
     "assumed: host offset": "if ranks follow devices as elsewhere on this host",
     "assumed: local rank": "if the job has one host",
+    "assumed: number of a worker": "if its launcher counts ranks",
+    "assumed: own devices": "as its process counts",
     "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
 }
 
 
+#: What tells an address from the name of a host, pod or container.
+_ADDRESS = re.compile(r"^[\d.]+$|:")
 _FILE = "NCCL_DEBUG_FILE"
 
 #: ``rank 3 (n0:70) failed at net.cc:7``: the verb that the verdict says already.
@@ -111,7 +115,7 @@ def culprit_name(culprit: Culprit) -> str:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name
     if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
-        return f"the process at {culprit.host}"
+        return f"the process at {culprit.host}" if _ADDRESS.search(culprit.host) else culprit.host
     if rank is None and culprit.pid is None and culprit.device is not None and condition is None:
         return f"device {culprit.device}" + (f" of {culprit.host}" if culprit.host is not None else "")
     name = "a process of unknown rank" if rank is None else f"rank {rank}"
@@ -125,7 +129,8 @@ def culprit_name(culprit: Culprit) -> str:
         details.append(f"rank {culprit.rank} of {culprit.comm}")
     if condition is not None:
         details.append(f"{name} {condition}")
-        name = f"local {name}" if culprit.global_rank is None and "local rank" in str(culprit.rank_basis) else name
+        kind = (culprit.rank_basis or "").removeprefix("assumed: ") if culprit.global_rank is None else ""
+        name = f"local {name}" if kind == "local rank" else f"worker {rank}" if kind == "number of a worker" else name
     return f"{name} ({', '.join(details)})" if details else name
 
 

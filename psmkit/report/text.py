@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
-from psmkit.model.wording import counted, plural, protocol_stage, without_bars
-from psmkit.report.escape import shorten, uncoloured, visible
+from psmkit.model.wording import counted, plural, protocol_stage, uncoloured, without_bars
+from psmkit.report.escape import shorten, visible
 from psmkit.report.excerpt import excerpt
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options

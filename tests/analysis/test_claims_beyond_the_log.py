@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.analysis.pipeline import analyze
 from psmkit.report import render
 from tests.analysis.texts import analyzed
 
@@ -71,3 +72,11 @@ def test_torn_lines_count_among_those_of_nccl(tmp_path: Path) -> None:
         text.split()
     )
     assert "understood 1 of 1" not in text
+
+
+def test_exchanges_with_ranks_whose_logs_are_missing_are_not_called_open() -> None:
+    # this rank was torn down: only the logs of the others are missing
+    log = Path(__file__).parent.parent / "data" / "logs" / "ok_n4_psm_64K" / "nccl.rank0.vm.6001.log"
+    report = analyze([log])
+    assert report.reason == "the logs of ranks 1-3 of 4 are missing"
+    assert "Find the logs of ranks 1-3." in render(report, "text")

@@ -132,7 +132,7 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("k8s pod evicted", "trainer-worker-3   0/1     Evicted     0          5m\n", "failed", [(None, "trainer-worker-3", None)]),
     ("k8s pod crash loop", "trainer-worker-3   0/1     CrashLoopBackOff     7          5m\n", "failed", [(None, "trainer-worker-3", None)]),
     ("kubeflow", "PyTorchJob llama is failed because 1 Worker replica(s) failed.\n", "failed", []),
-    ("kubeflow pod", 'Normal  ExitedWithCode  5m  pytorchjob-controller  Pod: default.llama-worker-3 exited with code 137\n', "failed", [(None, "default.llama-worker-3", None)]),
+    ("kubeflow pod", 'Normal  ExitedWithCode  5m  pytorchjob-controller  Pod: default.llama-worker-3 exited with code 137\n', "failed", [(None, "llama-worker-3", None)]),
     ("k8s event", "Warning  BackOff    5s    kubelet    Back-off restarting failed container pytorch in pod llama-worker-3_default(1234)\n", "failed", [(None, "llama-worker-3", None)]),
     ("compose", "worker-3 exited with code 139\n", "failed", [(None, "worker-3", None)]),
     ("sagemaker", 'ErrorMessage "RuntimeError: bad batch"\nsagemaker_training.errors.ExecuteUserScriptError: ExecuteUserScriptError:\nExitCode 1\n', "failed", []),

@@ -232,7 +232,7 @@ WAITS = {
     "sglang heartbeat": (f"{SGL.format(' TP0')}Losing connection with prefill instance (bootstrap_addr: 10.0.0.3:8998), affected 3 requests\n", "failed", None, "10.0.0.3"),
     "sglang transfer": (f"{SGL.format(' TP3')}Prefill transfer failed for request rank=3 req.rid='05' req.bootstrap_room=88 with exception KVTransferError(bootstrap_room=88): Decode instance could be dead, remote mooncake session 10.0.0.3:16581 is not alive\n", "failed", None, None),
     "nixl": (raised("(Worker_TP1 pid=903) ", "nixl._bindings.nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT"), "failed", None, None),
-    "mooncake transfer": (f"{GLOG}worker_pool.cpp:274] Worker: Process failed for slice (opcode: 1, source_addr: 0x7f, length: 65536, local_nic: mlx5_1, peer_nic: 10.0.0.3:15555@mlx5_2, dest_rkey: 12, retry_cnt: 0): transport retry counter exceeded\n", "failed", None, None),
+    "mooncake transfer": (f"{GLOG}worker_pool.cpp:274] Worker: Process failed for slice (opcode: 1, source_addr: 0x7f, length: 65536, local_nic: mlx5_1, peer_nic: 10.0.0.3:15555@mlx5_2, dest_rkey: 12, retry_cnt: 0): transport retry counter exceeded\n", "failed", None, "10.0.0.3"),
     "mooncake group": (f"{GLOG}p2p_proxy.cpp:355] Rank 0: P2P SendOp to peer 3 (global=3) failed.\n{GLOG}p2p_proxy.cpp:366] Rank 1: P2P RecvOp from peer 3 (global=3) failed.\n", "failed", 3, None),
     "mooncake data": ("".join(f"{GLOG}mooncake_worker_thread.cpp:248] Rank {r} [DATA] transfer to peer 3 (global=3) failed for op 2 status=5 diff_us=6\n" for r in (0, 1)), "failed", 3, None),
     "deepep": ("".join(LOW.format("dispatch", r, 3) for r in (0, 1, 2)), "hung", 3, None),

@@ -177,6 +177,13 @@ def test_rank_that_never_came_to_the_place_proves_nothing(tmp_path: Path) -> Non
     assert not find("settings", tmp_path, logs)
 
 
+def test_log_that_begins_behind_the_place_of_a_setting_proves_nothing(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_BUFFSIZE", {0: "1048576.", 1: "1048576.", 2: "1048576.", 3: "1048576."})
+    place = next(at for at, line in enumerate(logs[2].lines) if "NCCL_BUFFSIZE" in line)
+    del logs[2].lines[: place + 1]
+    assert of(find("settings", tmp_path, logs), "PSM601") == []
+
+
 def test_half_and_half_names_no_culprit(tmp_path: Path) -> None:
     logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "0.", 3: "0."})
     cuda_failure(logs[0])

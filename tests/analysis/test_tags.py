@@ -36,6 +36,8 @@ INSIDE = {
     "node7: [rank5]: step": 5,
     " [1,5]<stderr>:step": 5,
     "[5]<stdout>:step": 5,
+    "[1,mpirank:5,algo-2]<stderr>:step": 5,
+    "[2026-03-01T10:00:00Z] 1a2b [rank=5] || step": 5,
     "[2026-03-01 10:00:00 DP1 PP0 TP5 EP5] step": 5,
     "[10:00:00.123 TP5] step": 5,
     "[2026-03-01 10:00:00 PP1 TP5] step": None,
@@ -72,6 +74,7 @@ def test_a_tag_inside_a_line_gives_the_rank(text: str) -> None:
 def test_the_last_tag_of_several_actors_names_the_process() -> None:
     assert tags.process_of_tags("(Runner pid=7) (WorkerDict pid=903, ip=10.0.0.7) step") == (903, "10.0.0.7")
     assert tags.process_of_tags("(EngineCore_DP0 pid=77) step") == (77, None)
+    assert tags.process_of_tags("(worker1, rank=1, pid=903, ip=10.0.0.7) step") == (903, "10.0.0.7")
     assert tags.process_of_tags("pid=77") == (None, None)
 
 
@@ -79,3 +82,42 @@ def test_each_form_has_a_line_in_these_tables() -> None:
     for forms, lines in ((tags.BEFORE, BEFORE), (tags.INSIDE, INSIDE)):
         unused = [f.text.pattern for f in forms if not any(f.text.search(line) for line in lines)]
         assert unused == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "host"),
+    [
+        ("[pod/train-worker-3/main]", "train-worker-3"),
+        ("train-worker-3", "train-worker-3"),
+        ("worker3-1", "worker3-1"),
+        ("[rank3]", None),
+        ("[default3]", None),
+        ("3", None),
+        (None, None),
+    ],
+)
+def test_a_tag_names_a_pod_or_container_where_it_names_no_rank(tag: str | None, host: str | None) -> None:
+    assert tags.host_of_tag(tag) == host
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("worker 3 exited with status 9", (3, None)),
+        ("child process 4711 died", (None, 4711)),
+        ("worker 3 exited, worker 4 failed", (None, None)),
+        ("3 tests failed", (None, None)),
+    ],
+)
+def test_the_end_of_a_worker_in_a_text_names_its_number_or_its_id(
+    text: str, found: tuple[int | None, int | None]
+) -> None:
+    assert tags.ended_in(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [("[Rank 3/8] step", 3), ("10:00:00 (rank3) step", 3), ("RANK 3 | step", 3), ("[R3] step", 3), ("rank 3 of 8 lost", None), ("a [rank 3] b", None)],
+)  # fmt: skip
+def test_a_rank_that_begins_a_line_is_that_of_who_prints_it(text: str, rank: int | None) -> None:
+    assert tags.rank_at_start(text) == rank

@@ -14,6 +14,8 @@ FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIG
 #: The signal of the OOM killer, and of anybody who ends a process at once.
 KILLED = signals.SIGKILL
 
+#: Lines about the kernel's OOM killer. Ray, Dask and batch systems watch the memory of their processes themselves.
+_BY_KERNEL = ("sys.kernel.oom", *(f"launch.ended.{name}." for name in ("kernel", "alps", "systemd")), "launch.k8s.oom")
 # As strsignal() names them, in lower case.
 _WORDS = {
     "killed": signals.SIGKILL,
@@ -34,7 +36,7 @@ class Death:
     ``oom`` means that memory ran out, ``raised`` that torch.multiprocessing.spawn reports its exception, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
     failed after the first one. ``time`` is
-    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
+    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``where`` names a library or holds
     the last printed text. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
     """
@@ -54,6 +56,7 @@ class Death:
     later: bool = False
     time: str = ""
     local: int | None = None
+    counted: bool = False
     where: str | None = None
     reason: Event | None = None
 
@@ -86,7 +89,8 @@ class Death:
         self.pid = other.pid if self.pid is None else self.pid
         self.host = other.host if self.host is None else self.host
         self.code = other.code if self.code is None else self.code
-        self.local = other.local if self.local is None else self.local
+        if self.local is None:
+            self.local, self.counted = other.local, other.counted
         self.where = other.where if self.where is None else self.where
         self.reason = other.reason if self.reason is None else self.reason
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.
@@ -114,7 +118,8 @@ def manner(death: Death) -> str:
     if death.oom and all(e.name.startswith("launch.slurm.") for e in death.events):
         return "ran out of host memory: the OOM killer ended it or a child of it"
     if death.oom:
-        return "was killed because memory ran out (SIGKILL by the OOM killer)"
+        killer = any(e.name.startswith(_BY_KERNEL) for e in death.events)
+        return "was killed because memory ran out" + (" (SIGKILL by the OOM killer)" if killer else "")
     if death.signal == signals.SIGKILL:
         return "was killed by SIGKILL"
     if death.signal is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_na
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import process_of_head, process_of_tags, without_tag
+from psmkit.analysis.facts.tags import ended_in, process_of_head, process_of_tags, without_tag
 from psmkit.logparse.types import Event
 
 __all__ = [
@@ -46,6 +47,8 @@ _BLOCK = (
     "launch.elastic.worker",
 )
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
+#: What tells the name of a container from a word.
+_PLACE = re.compile(r"[A-Za-z].*[-.\d]")
 #: A library prints an error so many lines above the exception; so many characters identify its text.
 _ABOVE, _SAME = 10, 40
 #: mpirun prints the exit code of a process so many lines from its name.
@@ -158,6 +161,8 @@ class _Deaths:
         if death.pid is not None:
             ranks = ("pid",) if death.rank is not None else ("pid", "pid without rank")
             places += [(kind, death.pid, host) for kind in ranks for host in (death.host, _ANY)]
+        elif death.local is not None and death.host is not None:
+            places.append(("local", death.local, death.host))
         for place in places:
             # a death is noted again when another line tells more about it
             if not self._places[place] or self._places[place][-1] != at:
@@ -169,6 +174,8 @@ class _Deaths:
         if death.pid is not None:
             kind = "pid" if death.rank is None else "pid without rank"
             places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
+        elif death.local is not None and death.host is not None:
+            places.append(("local", death.local, death.host))
         found = [at for place in places if (at := self._first(place, death)) is not None]
         return min(found) if found else None
 
@@ -204,7 +211,10 @@ def _same(one: Death, other: Death) -> bool:
         return one.rank == other.rank
     if one.pid is not None and other.pid is not None:
         return one.pid == other.pid and (one.host is None or other.host is None or one.host == other.host)
-    return False
+    told = one.local, one.host, one.signal, one.code
+    return (
+        one.local is not None and one.host is not None and told == (other.local, other.host, other.signal, other.code)
+    )
 
 
 def _in_pairs(found: list[Death]) -> set[int]:
@@ -446,7 +456,12 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
         return death if death.signal is not None or death.code else None
     if name == "launch.k8s.exit_code":
         death.exited(fields.get("exitcode"))
-        return death if death.signal is not None or (death.code and "command" not in _line(job, event)) else None
+        line = _line(job, event)
+        if death.host is not None and not _PLACE.search(death.host):
+            # the word before the verb: "worker 3 exited with code 1", "shell exited with code 1"
+            death.local, death.pid = ended_in(line)
+            death.host, death.counted = None, death.local is not None
+        return death if death.signal is not None or (death.code and "command" not in line) else None
     if name == "sys.kernel.oom":
         death.signal, death.oom = signals.SIGKILL, True
         return death

@@ -29,10 +29,10 @@ class Room:
         return f"asked for {_size(self.request)}, {_size(self.free)} of {_size(self.total)} free"
 
     @property
-    def explained(self) -> str:
-        """Whether unused memory of the allocator, or other processes, can be the reason."""
+    def explained(self) -> str | None:
+        """Whether unused memory of the allocator, or other processes, can be the reason; None if the numbers do not show it."""
         if self.unused is None or self.request <= self.free:
-            return "PyTorch's allocator got no memory from the device."
+            return None
         parts = f"{_size(self.free)} free and {_size(self.unused)} that PyTorch reserved and does not use"
         if self.request <= self.free + self.unused:
             return f"The request would fit in {parts}: the memory may be in pieces."

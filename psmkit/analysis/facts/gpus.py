@@ -26,13 +26,15 @@ def _bus_number(text: str) -> int | None:
         return None
 
 
-def rank_of_bus(job: Job, run: int | None, bus: str, pid: object) -> int | None:
-    """The rank whose GPU has this address, or whose process has this id; None if unknown."""
+def rank_of_bus(job: Job, run: int | None, bus: str, pid: object, host: object = None) -> int | None:
+    """The rank whose GPU has this address, or whose process has this id, on this host if it is given; None if unknown."""
     if run is None or run >= len(job.runs):
         return None
     if isinstance(pid, int) and (proc := outside.proc_of_pid(job, run, pid)) is not None:
         return job.rank_of(proc)
     found = _by_bus(job).get((run, _bus_number(bus)), set())
+    if host is not None and len(found) > 1:
+        found = {proc for proc in found if job.process(proc).host.partition(".")[0] == str(host).partition(".")[0]}
     # On several hosts the same address denotes several GPUs.
     return job.rank_of(next(iter(found))) if len(found) == 1 else None
 

@@ -24,6 +24,12 @@ __all__ = ["host_of", "local_rank", "read"]
 
 _TAG_END = re.compile(r"[\[\]<>:\s]")
 _TASK = re.compile("[0-9]{1,9}")
+#: What programs call themselves before their lines.
+_PROGRAMS = frozenset(
+    "agent controller driver error info launcher main runner scheduler supervisor trainer warning".split()
+)
+#: The end of prterun's sentence about a signal, which begins on the line above.
+_SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
 # Lines that other readers combine, or that say too little alone.
@@ -90,7 +96,7 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
         listed="several" in fields,
         where=str(fields["where"]) if "where" in fields else None,
     )
-    _how(death, event)
+    _how(job, death, event)
     local_rank(job, run, death, fields.get("local_rank"))
     if "tasks" not in fields and "ranks" not in fields:
         return [death]
@@ -98,10 +104,13 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
     return _together(death, ranks) if ranks else [death]
 
 
-def _how(death: Death, event: Event) -> None:
+def _how(job: Job, death: Death, event: Event) -> None:
     fields = event.fields
     number, status = fields.get("signal"), fields.get("status")
     death.exited(fields.get("exitcode"))
+    if event.name == "launch.mpi.signal" and number is None:
+        wrapped = _SIGNAL.match("".join(e.text for e in job.quotes.of(lines.below(job, event.ref))))
+        number = int(wrapped[1]) if wrapped is not None else None
     if isinstance(number, int):
         death.signal = number
     elif "signame" in fields:
@@ -140,7 +149,8 @@ def host_of(value: object) -> str | None:
     if value is None:
         return None
     text = str(value)
-    return text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
+    name = text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
+    return None if name in _PROGRAMS else name
 
 
 def local_rank(job: Job, run: int | None, death: Death, local: object) -> None:

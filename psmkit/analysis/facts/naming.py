@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
+from psmkit.model import Named
 
 __all__ = [
     "comm_name",
@@ -16,6 +17,7 @@ __all__ = [
     "name_of",
     "name_of_rank",
     "name_of_thread",
+    "named_text",
     "names_of",
     "ranks_text",
     "short",
@@ -57,6 +59,25 @@ def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
     if any(rank is None for rank in ranks):
         return words([name_of(job, p) for p in procs], most)
     return "ranks " + words([str(rank) for rank in ranks], 2 * most)
+
+
+def named_text(at: Named) -> str:
+    """A process as the lines name it: ``rank 3``, ``local rank 3``, ``process 4711``, ``device 3``, ``a process on node7``."""
+    if at.rank is not None:
+        kind = next((kind for kind in _KINDS if (at.basis or "").endswith(kind)), "rank")
+        return f"{kind.partition(' of ')[0]} {at.rank}" + (f" of {at.comm}" if at.comm is not None else "")
+    if at.pid is not None:
+        return f"process {at.pid}" + (f" (device {at.device})" if at.device is not None else "")
+    where = [f"device {at.device}"] if at.device is not None else []
+    if where and (at.basis or "").endswith("own devices"):
+        return f"{where[0]} of a process"
+    if at.host is None:
+        return "".join(where) or "a process"
+    return f"{''.join(where) or 'a process'} on {at.host}"
+
+
+#: What the number of a process counts, where it is no rank of the job.
+_KINDS = ("local rank", "replica of XLA")
 
 
 def comm_name(job: Job, group: int) -> str:

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import (
+    host_of_tag,
     is_default_group,
+    local_rank_of_tag,
     pid_of_tag,
     process_of_head,
     process_of_tags,
+    rank_at_start,
     rank_in_line,
     rank_of_tag,
 )
@@ -20,6 +24,7 @@ from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
 
 __all__ = [
+    "FOLDED",
     "global_rank",
     "headed_process",
     "printing_ranks",
@@ -31,6 +36,8 @@ __all__ = [
     "tagged_rank",
 ]
 
+#: Ray prints equal lines of several processes once, with the tag of one of them.
+FOLDED = "x across cluster]"
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 _MOST_LINES = 4000
 _STACK_LINES = 400
@@ -98,6 +105,8 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
     for event in events:
         text = "".join(e.text for e in job.quotes.of(event.ref))
         rank = rank_in_line(text)
+        if rank is None and not event.name.startswith("torch.") and "atchdog" not in text:
+            rank = rank_at_start(text)  # torch before 2.2 counts within the group there
         if rank is not None:
             out[event.ref] = rank
     return out
@@ -142,19 +151,34 @@ def tagged_rank(job: Job, pid: int, host: str | None = None) -> int | None:
 
 
 def tagged_process(job: Job, events: Iterable[Event]) -> list[Named]:
-    """The process in the tags of Ray or vLLM before these lines, if all that have a tag name the same one."""
-    lines_ = {e.tag: e.ref for e in events if pid_of_tag(e.tag) is not None}
-    found = {process_of_tags("".join(e.text for e in job.quotes.of(ref))) for ref in lines_.values()}
-    return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
+    """The process in the tags of Ray or vLLM before these lines, if all that have a tag name the same one; else the only pod or local rank."""
+    events = list(events)
+    tagged = {e.tag: e.ref for e in events if pid_of_tag(e.tag) is not None}
+    texts = ["".join(e.text for e in job.quotes.of(ref)) for ref in tagged.values()]
+    if any(FOLDED in text for text in texts):
+        return []
+    found = {at for at in map(process_of_tags, texts) if at[0] is not None}
+    if found:
+        return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
+    placed = {at for e in events if (at := _place_of_tag(e.tag)) is not None}
+    return list(placed) if len(placed) == 1 else []
+
+
+def _place_of_tag(tag: str | None) -> Named | None:
+    """What a tag without a rank and a process id names: the worker of torchrun on its node, a pod or a container."""
+    local, host = local_rank_of_tag(tag), host_of_tag(tag)
+    if local is not None:
+        return Named(local, basis=f"{ASSUMED}local rank")
+    return Named(host=host) if host is not None else None
 
 
 def headed_process(job: Job, events: Iterable[Event]) -> list[Named]:
     """The process in the heads that a library gives to these lines, if all that have one name the same one."""
-    found: set[tuple[int, str | None]] = set()
+    found: set[tuple[int | None, str | None]] = set()
     for event in events:
         pid, host = process_of_head("".join(e.text for e in job.quotes.of(event.ref)))
         tagged = pid_of_tag(event.tag)
-        if pid is not None:
+        if pid is not None or host is not None:
             found.add((pid, host) if tagged in (None, pid) else (tagged or pid, None))
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
 

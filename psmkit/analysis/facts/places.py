@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from psmkit.analysis.facts.damage import lost_lines
 from psmkit.analysis.facts.job import Job
@@ -19,6 +19,7 @@ _MOST_CALLED = 1 << 12
 __all__ = [
     "absent",
     "absent_rank",
+    "at_address",
     "behind_rank",
     "by_local_rank",
     "by_socket",
@@ -40,6 +41,19 @@ def hosts_of(job: Job, run: int) -> tuple[str, ...]:
 @once
 def _hosts(job: Job) -> list[tuple[str, ...]]:
     return [tuple(sorted({job.process(p).host for p in run.procs})) for run in job.runs]
+
+
+def at_address(job: Job, run: int, addr: str) -> Collection[int]:
+    """The processes of a run that take this address for themselves."""
+    return _by_address(job).get((run, addr), ())
+
+
+@once
+def _by_address(job: Job) -> dict[tuple[int | None, str], set[int]]:
+    out: dict[tuple[int | None, str], set[int]] = defaultdict(set)
+    for proc, run, addr in job.values("addr", "bootstrap.using"):
+        out[run, str(addr or "").split("<", 1)[0]].add(proc)
+    return dict(out)
 
 
 def procs_on(job: Job, run: int, host: str) -> list[int]:

@@ -141,16 +141,21 @@ def differences(job: Job, run: int) -> list[Difference]:
 
 
 def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
-    """Processes that passed the place where the others printed a setting, but did not print it."""
+    """Processes that passed the place where the others printed a setting, but did not print it. A log that begins behind it proves nothing."""
     others = [p for p in job.runs[run].procs if p not in events and job.rank_of(p) is not None]
     if not others or not events:
         return []
     firsts = _firsts(job)
     after: set[str] | None = None
+    before: set[str] | None = None
     for proc, event in events.items():
         later = {name for name, seq in firsts.get(proc, {}).items() if seq > event.ref.seq}
         after = later if after is None else after & later
-    return sorted(p for p in others if len((after or set()) & firsts.get(p, {}).keys()) >= _MARKERS)
+        before = (
+            firsts.get(proc, {}).keys() - later if before is None else before & (firsts.get(proc, {}).keys() - later)
+        )
+    passed = [p for p in others if len((after or set()) & firsts.get(p, {}).keys()) >= _MARKERS]
+    return sorted(p for p in passed if (before or set()) & firsts.get(p, {}).keys())
 
 
 @once

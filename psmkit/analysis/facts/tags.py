@@ -1,7 +1,8 @@
 """Process numbers in the tags that launchers put before lines.
 
 Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``, vLLM's
-``(Worker_TP5 pid=812)`` or ``(VllmWorker rank=5 pid=812)``, and the member ``"rank": 5`` of a log of JSON objects. Names of pods and Ray's ``(RayWorker pid=812)`` are not ranks.
+``(Worker_TP5 pid=812)`` or ``(VllmWorker rank=5 pid=812)``, and the member ``"rank": 5`` of a log of JSON objects. Names of pods and Ray's ``(RayWorker pid=812)`` are not ranks:
+they name a host and a process.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ __all__ = [
     "HEADS",
     "INSIDE",
     "Form",
+    "ended_in",
+    "host_of_tag",
     "is_default_group",
     "local_rank_of_tag",
     "pid_of_tag",
     "process_of_head",
     "process_of_tags",
+    "rank_at_start",
     "rank_in_line",
     "rank_of_tag",
     "ranks_in",
@@ -60,8 +64,8 @@ _VLLM = (
 
 #: What stands before a line, cut off by the scanner. torchrun's numbers are local ranks; the others are ranks of the job.
 BEFORE = (
-    _form("torch", rf"\brank\s*(?P<rank>{_N})"),
-    _form("torch", rf"^\[?rank *(?P<rank>{_N})\]?:?$", whole=True),
+    _form("torch", rf"\b[Rr]ank\s*(?P<rank>{_N})"),
+    _form("torch", rf"^\[?[Rr]ank *(?P<rank>{_N})\]?:?$", whole=True),
     _form("torchrun", rf"^\[(?P<local_rank>{_N})\]:?$", whole=True),
     _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$"),
     _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True),
@@ -86,6 +90,8 @@ INSIDE = (
     _form("Lightning", rf"\[rank: (?P<rank>{_N})\] "),
     _form("Composer", rf"\brank(?P<rank>{_N})\[\d+\]\[\w+\]: "),
     _form("NVIDIA's resiliency extension", rf"\[workload:(?P<rank>{_N})\(\d+\) infra:"),
+    _form("Determined", rf"\[rank=(?P<rank>{_N})\] \|\| "),
+    _form("SageMaker", rf"\[\d+,mpirank:(?P<rank>{_N}),[\w-]+\]<std(?:out|err)>:"),
     _form("Orbax", rf"\[process=(?P<rank>{_N})\]\[thread="),
     _form(
         "TensorRT-LLM",
@@ -96,15 +102,37 @@ INSIDE = (
     _form("key=value", rf"\b(?:global_)?rank=(?P<rank>{_N})(?:[ ,]+world_size=\d+)?[ ,]+local_rank=\d+\b"),
     _form("key=value", rf"\blocal_rank=\d+[ ,]+(?:global_)?rank=(?P<rank>{_N})\b"),
 )
+#: What a program puts before its own lines, behind the time: ``[Rank 3]``, ``(rank3)``, ``rank 3 |`` or ``[R3]``.
+_TIME = r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[T ])?\[?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\]?[ :,|-]*"
+_OWN = re.compile(
+    rf"^(?:{_TIME})?(?:[\[(<](?:[Rr]ank|RANK)[ _:=-]?(?P<rank>{_N})(?:/\d+)?[\])>]|\[R(?P<short>{_N})\]|(?:[Rr]ank|RANK)[ _:=-]?(?P<bare>{_N}) ?[|:](?!:))[: ]"
+)
+#: What the text of a launcher says of a process that ended, as in ``worker 3 exited`` and ``child process 4711 died``: its own number or its id.
+_ENDED = re.compile(
+    r"\b(?:worker|process|subprocess|child|task|shard)(?: process)? ?[#=]?\[?(?P<number>\d{1,9})\]?(?= (?:has |was |is |unexpectedly )*(?:exited|died|dead|failed|crashed|killed|terminated|aborted|ended)\b)",
+    re.IGNORECASE,
+)
+_FEWEST_PIDS = 300  # processes that the system starts have the ids below
+#: The name of a pod or container that kubectl, stern or Docker Compose puts before a line.
+_PLACE = re.compile(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w.-]+)?\]?:?$")
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
-ACTOR = _form("Ray", r"\([\w.:-]+(?: [\w=]+)? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)")
+ACTOR = _form(
+    "Ray and SkyPilot", r"\([\w.:-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
+)
 #: The process in the head that a library gives to its own lines. glog prints the id of a thread, which is that of the process for its first thread.
 HEADS = (
     _form("glog", rf"(?<![\w.])[IWEF](?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
     _form("Open MPI and PMIx", rf"^\[(?P<host>[A-Za-z][\w.-]*?)[:.](?P<pid>{_N})\] "),
     _form("oneCCL", rf"^\d{{4}}:\d\d:\d\d-\d\d:\d\d:\d\d:\((?P<pid>{_N})\) \|"),
     _form("Neuron", rf"^\d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}):\d+ "),
-    _form("UCX", rf"^\[\d+\.\d+\] \[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}):\d+(?::\d+)?\]"),
+    _form("UCX", rf"^\[\d+\.\d+\] \[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+(?::\d+)?\]"),
+    _form("UCX", rf"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+:\d+\] "),
+    _form("libmlx5", r"^mlx5: (?P<host>[\w.-]+): got completion with error"),
+    _form("libfabric", rf"^libfabric:(?P<pid>{_N}):\d+:"),
+    _form("HCCL", rf"\bHCCL\((?P<pid>{_N}),\w+\):"),
+    _form(
+        "syslog", rf"^[A-Z][a-z]{{2}} +\d{{1,2}} \d\d:\d\d:\d\d (?P<host>[\w.-]+) (?!kernel)[\w./-]+\[(?P<pid>{_N})\]: "
+    ),
 )
 _OUTPUTS = ("<stdout>:", "<stderr>:", ":")
 
@@ -154,8 +182,14 @@ def process_of_head(text: str) -> tuple[int | None, str | None]:
     pid, host = process_of_tags(text)
     if pid is None and (found := next((m for form in HEADS if (m := form.text.search(text)) is not None), None)):
         parts = found.groupdict()
-        return int(parts["pid"]), parts.get("host")
+        return int(parts["pid"]) if "pid" in parts else None, parts.get("host")
     return pid, host
+
+
+def host_of_tag(tag: str | None) -> str | None:
+    """The pod or container that a tag names; None for the tags of ranks."""
+    found = _PLACE.match(tag.strip()) if tag else None
+    return found["host"] if found is not None and not _before(found.string) else None
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
@@ -168,6 +202,19 @@ def rank_in_line(text: str) -> int | None:
     """The rank in a tag inside a line. Of a local and a global rank, the global one is never the smaller."""
     found = next((m for form in INSIDE if (m := form.text.search(text)) is not None), None)
     return max(map(int, found.groupdict().values())) if found is not None else None
+
+
+def rank_at_start(text: str) -> int | None:
+    """The rank that a program puts before its own lines, as in ``[Rank 3] loading``."""
+    found = _OWN.match(text.lstrip())
+    return next((int(n) for n in found.groups() if n is not None), None) if found is not None else None
+
+
+def ended_in(text: str) -> tuple[int | None, int | None]:
+    """The number and the process id of the process whose end a text tells, as in ``worker 3 exited`` and ``child process 4711 died``."""
+    found = {int(n) for n in _ENDED.findall(text)}
+    number = found.pop() if len(found) == 1 else None
+    return (None, number) if number is None or number >= _FEWEST_PIDS else (number, None)
 
 
 def ranks_in(text: Value | None) -> list[int]:

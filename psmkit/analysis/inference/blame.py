@@ -15,7 +15,7 @@ from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at, rank_at
+from psmkit.analysis.facts.places import absent_rank, at_address, by_local_rank, by_socket, missing_at, rank_at
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults, reports
@@ -259,17 +259,8 @@ def _of_host(job: Job) -> dict[str, set[str]]:
 
 def _by_ip(job: Job, addr: str, run: int) -> int | None:
     """The process of a run on the host with this address, if there is exactly one."""
-    found = _by_address(job).get((run, addr.split("<", 1)[0]), ())
+    found = at_address(job, run, addr.split("<", 1)[0])
     return next(iter(found)) if len(found) == 1 else None
-
-
-@once
-def _by_address(job: Job) -> dict[tuple[int | None, str], set[int]]:
-    """The processes of a run on each address."""
-    out: dict[tuple[int | None, str], set[int]] = defaultdict(set)
-    for proc, run, addr in job.values("addr", "bootstrap.using"):
-        out[run, str(addr or "").split("<", 1)[0]].add(proc)
-    return dict(out)
 
 
 @once

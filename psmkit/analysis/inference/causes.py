@@ -47,7 +47,7 @@ def _gpus(job: Job, run: int | None) -> Iterator[tuple[int | None, Cause]]:
     for event in job.events("sys.kernel.xid"):
         number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
         if job.run_of_event(event) == run and number in gpus.HARD_XIDS:
-            rank = gpus.rank_of_bus(job, run, bus, event.fields.get("pid"))
+            rank = gpus.rank_of_bus(job, run, bus, event.fields.get("pid"), event.fields.get("host"))
             yield rank, Cause(f"its GPU at {bus} reported Xid {number}", (event.ref,))
     for rank, item in on_device(job, run).items():
         what = "ran out of device memory" if item.event.name == _OOM else f"got a {item.text}"

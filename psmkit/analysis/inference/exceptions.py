@@ -17,9 +17,11 @@ from psmkit.model import CODES, Effect, Named
 from psmkit.model.wording import without_bars
 
 __all__ = [
+    "CAUGHT",
     "Raised",
     "about_others",
     "called_in",
+    "ended_by",
     "headless",
     "innermost",
     "named_by_engine",
@@ -51,6 +53,8 @@ _TEXTS = (
     "program.",
     "launch.",
 )
+#: What an exception did that the program may have caught.
+CAUGHT = "raised an exception"
 _HEAD = "Traceback (most recent call last):"
 # So many characters identify the begin of a text.
 _TYPE = 40
@@ -72,8 +76,6 @@ _BEFORE_CALL = re.compile(r"[^\w.]+")
 _THROWN = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Failure|Failed|Expired|Exit|Abort|Aborted|Interrupt|Closed)(?:: .*)?"
 )
-# Ray prints equal lines of several processes once, with the tag of one of them.
-_FOLDED = "x across cluster]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     for event in events[:_MOST_LINES]:
         task = _before(_tasks(job), event)
         line = "".join(e.text for e in job.quotes.of(event.ref))
-        if _FOLDED in line:
+        if outside.FOLDED in line:
             return []
         pid, host = (task.fields.get("pid"), task.fields.get("host")) if task is not None else process_of_tags(line)
         if isinstance(pid, int):
@@ -204,7 +206,16 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     hosts = {host for each in found.values() for host in each} - {None}
     if found:
         return [Named(host=next(iter(hosts), None), pid=next(iter(found)))] if len(found) == 1 >= len(hosts) else []
-    return _failed_task(job, run) or named_by_engine(job, run)
+    placed = outside.tagged_process(job, events[:_MOST_LINES]) or _on_host(job, events[:_MOST_LINES])
+    return _failed_task(job, run) or named_by_engine(job, run) or placed
+
+
+def _on_host(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The host that pdsh puts before these lines and before the frames above them, if there is only one."""
+    hosts = {outside.pdsh_host(job, e.ref) for e in events}
+    frames = {outside.pdsh_host(job, f.ref) for e in events if (f := _frame(job, e)) is not None}
+    host = next(iter(hosts), None)
+    return [Named(host=host)] if host is not None and hosts == frames and len(hosts) == 1 else []
 
 
 def _failed_task(job: Job, run: int | None) -> list[Named]:
@@ -281,6 +292,33 @@ def of_nobody(job: Job, head: Event) -> bool:
     below = lines.below(job, head.ref)
     frame = "".join(e.text for e in job.quotes.of(below)) if below is not None else ""
     return without_tag(text, head.tag).startswith(_HEAD) and frame.rstrip().endswith(", in <module>")
+
+
+def ended_by(job: Job, events: Sequence[Event]) -> str:
+    """What these exceptions did to who raised them. A stack that the program printed itself is that of an exception it caught."""
+    return "ended by an uncaught exception" if all(_caught_by_nobody(job, e) for e in events) else CAUGHT
+
+
+def _caught_by_nobody(job: Job, event: Event) -> bool:
+    head = _before(_heads(job), event)
+    if head is None:
+        return _tagged(job, event, _text(job, event))
+    return of_nobody(job, head) and (head.stream, head.ref.seq - 1) not in _logged(job)
+
+
+@once
+def _heads(job: Job) -> dict[tuple[int, str | None], list[Event]]:
+    """The heads of all tracebacks, by stream and tag."""
+    out: dict[tuple[int, str | None], list[Event]] = {}
+    for event in job.events("sys.python.traceback"):
+        out.setdefault((event.stream, event.tag), []).append(event)
+    return out
+
+
+@once
+def _logged(job: Job) -> set[tuple[int, int]]:
+    """Where programs tell of errors in their own words: what stands right below such a line was printed by the program, too."""
+    return {(e.stream, e.ref.seq) for e in job.events("other.error", "other.failed", "program.failed") if e.proc < 0}
 
 
 def _of_launcher(job: Job, head: Event) -> bool:
@@ -386,7 +424,9 @@ def _text(job: Job, event: Event) -> str:
     at = line.rfind(what) if what else len(line)
     words = line[: max(at, 0)].split()
     kind = (
-        words[-1].rpartition("\\n")[2].rpartition("]")[2].rpartition('"')[2].lstrip(":") if words else ""
+        words[-1].rpartition("\\n")[2].rpartition("]")[2].rpartition('"')[2].rpartition(">:")[2].lstrip(":")
+        if words
+        else ""
     )  # a structured log spells line breaks
     text = without_bars(f"{kind} {what}".strip())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import at_address
 from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Code, Evidence, Finding, Named, Severity
-from psmkit.model.wording import without_bars
+from psmkit.model.wording import uncoloured, without_bars
 
 __all__ = ["new_finding", "with_evidence"]
 
@@ -69,7 +70,7 @@ def new_finding(
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
-        title=without_bars(lines.without_escapes(title or info.title)),
+        title=without_bars(uncoloured(lines.without_escapes(title or info.title))),
         severity=severity,
         confidence=confidence,
         explanation=_sentences(explanation or info.meaning),
@@ -82,9 +83,23 @@ def new_finding(
         stage=stage,
         known_issue=known_issue,
         culprits=tuple(dict.fromkeys(culprits)),
-        named=tuple(dict.fromkeys(named)),
+        named=tuple(dict.fromkeys(_located(job, run, n) for n in named)),
         suspects=tuple(suspects),
     )
+
+
+def _located(job: Job, run: int | None, at: Named) -> Named:
+    """A process that a text names, with the rank that NCCL's lines give to its id, or to its address if no other process can have it."""
+    if run is None or run >= len(job.runs) or at.rank is not None:
+        return at
+    proc = outside.proc_of_pid(job, run, at.pid, at.host) if at.pid is not None else None
+    info = job.runs[run]
+    if at.pid is None and at.host is not None and info.nranks is not None and len(info.procs) >= info.nranks:
+        proc = next(iter(found)) if len(found := at_address(job, run, at.host)) == 1 else None
+    if proc is None or job.rank_of(proc) is None:
+        return at
+    process = job.process(proc)
+    return replace(at, rank=job.rank_of(proc), host=process.host, pid=process.pid, device=job.device_of(proc))
 
 
 def _step(job: Job, info: Code, step: str, refs: Sequence[Ref | None], evidence: Sequence[Evidence]) -> str:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import process_of_tags, rank_in_line, without_tag
+from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import ended_in, process_of_tags, rank_at_start, rank_in_line, without_tag
 from psmkit.logparse.types import Event
 from psmkit.model import Named
+from psmkit.model.wording import uncoloured
 
-__all__ = ["at_the_end", "named", "rank_of", "stated_below", "words"]
+__all__ = ["at_the_end", "in_exception", "named", "rank_of", "stated_below", "words"]
 
 _FAILED = "other.failed"
 #: Exceptions count, too: some stand alone, without a stack.
@@ -24,10 +26,11 @@ _ERRORS = ("other.error", "sys.python.exception", "sys.python.memory", "launch.s
 #: So many lines between two errors, or below the last one, belong to the same end of a log; fewer where words alone tell of a failure.
 _NEAR, _CLOSE = 30, 6
 #: The rank that a program states before its message, as in `| rank 3 |` or `rank=3`.
-_OWN_RANK = re.compile(r"\brank[ =:_]{0,2}(\d{1,9})\b", re.IGNORECASE)
+_OWN_RANK = re.compile(r"\b(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re.IGNORECASE)
 #: What lines state of themselves, as in `rank:1` and `PID:4711`, and the ranks that they speak of.
 _KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
-_PID = re.compile(r"\bpid\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_PID = re.compile(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
+_LOCAL = re.compile(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
@@ -36,18 +39,28 @@ _MOST, _FEW, _PARTS = 64, 2, 3
 _SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
-_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s]+\s*)*")
-_WORD = re.compile(r"\w*$")
+_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*")
+_WORD = re.compile(r"\S*$")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
-    r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:(?:host|hostname|node) |on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
+    r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:host='|hostname |(?:host|node) (?=[A-Za-z.-]*[\d.-])|on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
 )
+#: The host that a structured log names, and the one that refuses a login.
+_OF_HOST = re.compile(r"\b(?:host|hostname|node|pod)(?:\" ?: ?|=)\"?([\w.-]+)|\b[\w.-]+@([\w.-]+): Permission denied")
+#: A GPU, as the process numbers it.
+_DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
+#: A process that does not get an address of its own host.
+_BINDS = re.compile(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
+#: What has a rank of another kind.
+_OF_TENSORS = re.compile(r"tensor|matri|dimension|ndim|shape|array|lora", re.IGNORECASE)
+#: Addresses of no host.
+_NO_HOST = ("0.0.0.0", "255.255.255.255")
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
 #: So many lines of a box are read.
 _BOX = 16
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
 _CONNECTS = re.compile(
-    r"connect|bind|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
+    r"connect|bind|address|\blost\b|\bgone\b|\bdead\b|\bis down\b|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
     re.IGNORECASE,
 )
 
@@ -62,7 +75,7 @@ def at_the_end(job: Job, run: int | None) -> list[Event]:
 
 def words(job: Job, event: Event) -> str:
     """What the line says, for a title: without tags and times, or from the words of the error on if it is long."""
-    head, said = _text(job, event)
+    head, said = map(uncoloured, _text(job, event))
     cut = len(head) - len(_WORD.search(head)[0])  # type: ignore[index]  # it matches any text
     whole = " ".join(_NOISE.sub("", without_tag(head + said, event.tag)).split())
     text = whole if len(whole) <= _LONGEST else " ".join((head[cut:] + said).split())
@@ -85,19 +98,49 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         [] if len(alike) > 1 else outside.headed_process(job, events[:_MOST])
     )
     for near in (texts[:1], texts):
-        hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)}
+        hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)} - {*_NO_HOST}
         if len(hosts) == 1:
             ends = (*process, Named(host=hosts.pop()))
+            if any(map(_BINDS.search, near)):  # at an address of its own
+                return list(process) or [*ends]
             return [replace(end, either=True, peer_unnamed=not process) for end in ends]
     there = [] if process else _hosts_below(job, events[0])
     if process or len(there) == 1:
         return process or [Named(host=there[0])]
+    if len(local := {int(n) for t in texts for n in _LOCAL.findall(t)}) == 1:
+        return [Named(local.pop(), basis=f"{ASSUMED}local rank")]
     if pids := dict.fromkeys(int(n) for t in texts for n in _PID.findall(t)):
         return [Named(pid=pid, basis=_BASIS) for pid in pids] if len(pids) <= _FEW else []
+    if placed := {a or b for t in texts for a, b in _OF_HOST.findall(t)}:
+        return [Named(host=placed.pop())] if len(placed) == 1 else []
+    if ended := _ended(texts):
+        return ended
     ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(t))
     either = any(map(_CONNECTS.search, texts))
     named_ = [Named(rank, basis=_BASIS, either=either, peer_unnamed=either and len(ranks) == 1) for rank in ranks]
-    return named_ if len(named_) <= _FEW else []
+    if len(named_) > _FEW:
+        return []
+    devices = {int(a or b) for t in texts[:1] for a, b in _DEVICE.findall(t)}
+    return named_ or ([Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else [])
+
+
+def _ended(texts: Sequence[str]) -> list[Named]:
+    """The process of which the first of these texts that tells an end says that it ended."""
+    number, pid = next((found for t in texts if (found := ended_in(t)) != (None, None)), (None, None))
+    if pid is not None:
+        return [Named(pid=pid, basis=_BASIS)]
+    return [Named(number, basis=f"{ASSUMED}number of a worker")] if number is not None else []
+
+
+def in_exception(text: str) -> list[Named]:
+    """The process that the text of an exception is about: the only address of a failed connection, or the only rank."""
+    connects = _CONNECTS.search(text) is not None
+    either = connects and _BINDS.search(text) is None
+    hosts = {a or b for a, b in _ADDRESS.findall(text)} - {*_NO_HOST} if connects else set()
+    if len(hosts) == 1:
+        return [Named(host=hosts.pop(), either=either, peer_unnamed=either)]
+    ranks = {int(n) for n in _RANK.findall(text)} if not _OF_TENSORS.search(text) else set()
+    return [Named(ranks.pop(), basis=_BASIS, either=either, peer_unnamed=either)] if len(ranks) == 1 else []
 
 
 def stated_below(job: Job, event: Event) -> tuple[int | None, int | None]:
@@ -129,6 +172,7 @@ def rank_of(job: Job, events: Sequence[Event]) -> int | None:
         return rank
     head, said = _text(job, events[0])
     rank = rank_in_line(head + said)
+    rank = rank_at_start(head) if rank is None else rank
     if rank is not None:
         return rank
     found = set(_OWN_RANK.findall(head)) or {n for e in events[:_MOST] for n in _KEYED.findall("".join(_text(job, e)))}

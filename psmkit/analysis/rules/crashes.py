@@ -30,6 +30,7 @@ __all__ = ["find"]
 
 _MOST_REASONS = 3
 _MOST_HOSTS = 4
+_LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
@@ -130,6 +131,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             )
         )
         return out
+    starved = [d for d in origins if d.oom and (d.rank, d.pid, d.host) != (None,) * 3]
+    if len(starved) > 1 and len(starved) == len([d for d in origins if d.rank is not None or not d.oom]):
+        return [*out, _starved(job, run, starved)]
     if all(d.listed for d in origins) and (len(origins) > 1 or any(d.later for d in origins)):
         return [*out, _listed(job, run, origins)]
     equal = alike(job, run) if origins and origins[0] is deaths[0] else set()
@@ -137,7 +141,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     together = [d for d in together if d.rank not in equal]
     followers = [d for d in followers if d.rank is None or d.rank not in equal]
     ended = [d.rank for d in followers if d.rank is not None]
-    others = "" if not followers else ranks_text(ended) if ended else "the others"
+    # a line that names nobody may be about the same process
+    known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
+    others = ranks_text(ended) if ended else "the others" if known else ""
     cut = bool(followers) and all(d.by_peer for d in followers)
     after = (
         f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The end of {others} follows from it"
@@ -175,6 +181,29 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
         stage="error",
+    )
+
+
+def _starved(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
+    """Processes that ended because their hosts ran out of memory, each for itself: the order of the lines says nothing."""
+    named = [n for d in deaths if d.proc is None for n in _as_named(d)]
+    ranks = sorted({d.rank for d in deaths if d.rank is not None})
+    hosts = joined(list(dict.fromkeys(d.host for d in deaths if d.host is not None))[:_MOST_HOSTS])
+    who = ranks_text(ranks) if ranks else joined([_name(job, d) for d in deaths if _as_named(d)][:_MOST_HOSTS])
+    return new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{who} ran out of host memory" + (f" on {hosts}" if ranks and hosts else ""),
+        confidence=0.9,
+        explanation="Each of these processes, or a child of it, was ended because memory ran out: each failed by itself.",
+        next_step=_LESS_MEMORY,
+        refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
+        ranks=ranks,
+        procs=[d.proc for d in deaths if d.proc is not None],
+        culprits=ranks,
+        named=named,
+        stage="killed",
     )
 
 
@@ -217,7 +246,9 @@ def _name(job: Job, death: Death) -> str:
         return name_of(job, death.proc)
     who = f"rank {death.rank}" if death.rank is not None else "a process"
     if death.rank is None and death.local is not None:
-        who = f"{'spawned process' if death.raised else 'local rank'} {death.local}"
+        who = f"{'spawned process' if death.raised else 'worker' if death.counted else 'local rank'} {death.local}"
+    if who == "a process" and death.pid is None and death.host is not None:
+        return f"a process on {death.host}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
@@ -277,9 +308,10 @@ def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: 
     if death.reason is not None and death.reason.name.startswith("sys.cuda."):
         return None  # the error says what to do
     if death.oom:
-        return "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
+        return _LESS_MEMORY
     if death.signal == signals.SIGKILL:
-        return f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
+        pod = any(".k8s" in e.name for e in death.events)
+        return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     if death.signal is not None:
         if any(e.name in _CHECKS for e in death.events):
             return _READ_CHECK
@@ -350,7 +382,7 @@ def _as_named(death: Death) -> list[Named]:
         return [Named(death.rank, death.host, death.pid)]
     if death.local is None and death.pid is None and death.host is None:
         return []
-    basis = f"{ASSUMED}local rank" if death.local is not None else None
+    basis = f"{ASSUMED}{'number of a worker' if death.counted else 'local rank'}" if death.local is not None else None
     return [Named(death.local, death.host, death.pid, basis)]
 
 

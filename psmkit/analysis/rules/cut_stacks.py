@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.naming import named_text, ranks_text
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import (
     called_in,
@@ -27,6 +28,8 @@ from psmkit.model import Finding, Named, Severity
 __all__ = ["find"]
 
 _LONGEST = 80
+#: The advice that NCCL adds to the names of its errors.
+_ADVICE = re.compile(r"\(run with NCCL_DEBUG[^)]*\)?")
 _MOST = 400  # frames that are read
 # What loggers put before a line of an error.
 _ERROR = ("ERROR", "[E]")
@@ -64,7 +67,7 @@ def _who(job: Job, run: int | None, events: Sequence[Event]) -> tuple[str, list[
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     named = [] if ranks else thrower(job, run, events)
     if not ranks and len(named) == 1:
-        return f"process {named[0].pid}" if named[0].rank is None else ranks_text([named[0].rank]), [], named
+        return named_text(named[0]), [], named
     return ranks_text(ranks) if ranks else "a process", ranks, named
 
 
@@ -72,8 +75,9 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
     """A worker whose report of an exception is cut behind its first line."""
     who, ranks, named = _who(job, run, heads)
     what, method = str(heads[0].fields["what"]).strip(), heads[0].fields.get("method")
-    # what NCCL's errors are called is no word about others
-    named_others = faults.phrase(job, "the others are named", what.removeprefix("NCCL error: ").partition(" - ")[0])
+    # what NCCL's errors are called, and its advice, are no words about others
+    plain = _ADVICE.sub("", what.removeprefix("NCCL error: ").partition(" - ")[0])
+    named_others = faults.phrase(job, "the others are named", plain)
     passed_on = (named_others or faults.phrase(job, "a peer failed", what)) is not None
     return new_finding(
         job,

@@ -10,7 +10,7 @@ from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
-from psmkit.analysis.inference.exceptions import Raised, raised, told
+from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
@@ -58,15 +58,21 @@ def _exceptions(
     # An exception with another text may follow from the first one; in a stream of its own it has no order.
     origins = [i for i in by_rank.values() if i.text == first.text or i.event.stream != first.event.stream]
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
+    how = ended_by(job, [i.event for i in origins])
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} ended by an uncaught exception: {first.text}"
+            title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} {how}: {first.text}"
             + differing(i.text for i in origins),
             confidence=0.85,
-            explanation="An uncaught Python exception ends the rank." + _peers_wait(job, run, by_rank),
+            explanation=(
+                "The log does not show whether the program caught it."
+                if how == CAUGHT
+                else "An uncaught Python exception ends the rank."
+            )
+            + _peers_wait(job, run, by_rank),
             next_step="Read the traceback. The error is in the program, not in NCCL.",
             refs=[i.event.ref for i in [*origins[:3], *by_rank.values()][:4]],
             ranks=sorted(by_rank),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import ranks_text, short
+from psmkit.analysis.facts.naming import named_text, ranks_text, short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults
@@ -118,7 +118,7 @@ def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
 
 def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:
     """Whose error this is, for the title."""
-    who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
+    who = ranks_text(ranks) if ranks else named_text(tagged[0]) if tagged else "a rank"
     inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
@@ -160,10 +160,6 @@ def _plain(told: str) -> str:
     for advice in _ADVICE:
         told = told.partition(advice)[0] or told
     return short(told.rstrip(" ,;"), _LONGEST)
-
-
-def _named(at: Named) -> str:
-    return f"replica {at.rank}" if at.rank is not None else f"process {at.pid}"
 
 
 def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> str:

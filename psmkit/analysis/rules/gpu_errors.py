@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import differing, joined, ranks_text
+from psmkit.analysis.facts.naming import differing, joined, named_text, ranks_text
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -40,7 +42,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 job, event, outside.proc_of_event(job, event), run
             ):
                 rank = outside.global_rank(job, event)
-                known = (group_rank(event) or _device(event)) if rank is None else rank
+                known = (group_rank(event) or _place(job, event)) if rank is None else rank
                 by_rank.setdefault(known, event)
                 loose += [event] if known is None else []
         if not by_rank:
@@ -52,7 +54,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
-        who = ranks_text(ranks) if ranks else joined(_member(m) for m in members[:_SHOWN] or process) or "a rank"
+        who = ranks_text(ranks) if ranks else joined(named_text(m) for m in members[:_SHOWN] or process) or "a rank"
         room = room_of(first) if code == "PSM509" else None
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
@@ -88,18 +90,13 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
     return out
 
 
-def _member(named: Named) -> str:
-    if named.device is not None:
-        return f"device {named.device}"
-    if named.rank is None:
-        return f"process {named.pid}"
-    return f"rank {named.rank}" + (f" of {named.comm}" if named.comm is not None else "")
-
-
-def _device(event: Event) -> Named | None:
-    """The device that a line names, as the process numbers it."""
+def _place(job: Job, event: Event) -> Named | None:
+    """The process in the tag of a line, and the device that the line names, as the process numbers it."""
     device = event.fields.get("device")
-    return Named(device=device) if isinstance(device, int) else None
+    if not isinstance(device, int):
+        return None
+    process = outside.tagged_process(job, [event])
+    return replace(process[0], device=device) if process else Named(device=device, basis=f"{ASSUMED}own devices")
 
 
 def _blamed(members: list[Named]) -> list[Named]:
@@ -125,7 +122,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
         if number == 45 or "caused by previous" in what:
             continue  # the clean-up after another error
         host, pid = event.fields.get("host"), event.fields.get("pid")
-        rank = gpus.rank_of_bus(job, run, bus, pid)
+        rank = gpus.rank_of_bus(job, run, bus, pid, host)
         # the text of some names the GPU by its number; the process is then the one that asked it
         gpu = what.partition(" from GPU")[2].partition(" ")[0]
         device = int(gpu) if gpu.isdecimal() and len(gpu) <= _MOST_DIGITS else None
@@ -169,8 +166,10 @@ def _unreachable(job: Job, run: int | None) -> list[Finding]:
     for event in job.events("sys.kernel.gpu_lost", "sys.nvidia_smi.no_handle"):
         if job.run_of_event(event) != run:
             continue
-        bus, error = event.fields.get("bus"), event.fields.get("error")
+        bus, error, index = event.fields.get("bus"), event.fields.get("error"), event.fields.get("index")
+        rank = gpus.rank_of_bus(job, run, str(bus), None) if bus is not None else None
         gpu = f"the GPU at {bus}" if bus is not None else "a GPU"
+        gpu += f" of rank {rank}" if rank is not None else ""
         entry = faults.message(job, event.name)
         out.append(
             new_finding(
@@ -187,6 +186,9 @@ def _unreachable(job: Job, run: int | None) -> list[Finding]:
                 explanation=f"{entry.meaning if entry is not None else ''} Work on a GPU that the driver cannot reach fails or never ends.",
                 next_step=entry.next_step if entry is not None and error is not None else _DRAIN,
                 refs=[event.ref],
+                ranks=[rank] if rank is not None else [],
+                culprits=[rank] if rank is not None else [],
+                named=[Named(device=index)] if rank is None and isinstance(index, int) else [],
                 stage="error",
             )
         )

@@ -12,11 +12,13 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import differing, ranks_text
+from psmkit.analysis.facts.naming import differing, named_text, ranks_text
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
+    CAUGHT,
     about_others,
+    ended_by,
     named_by_engine,
     of_nobody,
     raised,
@@ -205,11 +207,15 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events)
         named = named or (outside.tagged_process(job, events) if own else [])
-    if _either_end(job, entry, events):
-        peers = said.other_ends(job, events)
-        ends = dict.fromkeys([*named, *peers])
-        named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
     procs, ranks = said.printers(job, events) if own else ([], [])
+    either = _either_end(job, entry, events)
+    if not named and (entry.blames == "self" or either):
+        named = outside.headed_process(job, events)
+    if either:
+        peers = said.other_ends(job, events)
+        own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
+        ends = dict.fromkeys([*(own_ends or named), *peers])
+        named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
     first = min(events, key=lambda e: (e.stream, e.ref.seq))
     # its own traceback stands right below what a process says of itself
     below = [e for e in unfinished(job, run) if (e.stream, e.tag) == (first.stream, first.tag)]
@@ -224,8 +230,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         confidence=entry.confidence,
         ranks=ranks,
         procs=procs,
-        culprits=ranks if len(ranks) == 1 else [],
-        blamed=named if not procs else [],
+        culprits=ranks if len(ranks) == 1 and not either else [],
+        blamed=named if either or not procs else [],
     )
     return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
 
@@ -271,24 +277,30 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     if not (ranks or passed_on or process):
         rank, pid = unknown.stated_below(job, items[0].event)
         process = [Named(rank, pid=pid)] if rank is not None or pid is not None else []
-    who = ranks_text(ranks) if ranks else f"process {process[0].pid}" if process and process[0].rank is None else ""
-    who = who or (ranks_text([process[0].rank]) if process and process[0].rank is not None else "a process")
-    own = own or bool(process)
+    who = ranks_text(ranks) if ranks else named_text(process[0]) if process else "a process"
+    own, how = own or bool(process), ended_by(job, [i.event for i in items])
+    named = process or ([] if own else unknown.in_exception(items[0].text))
+    if len(ranks) == 1 and any(n.either for n in named):
+        named = [Named(ranks[0], either=True), *(replace(n, peer_unnamed=False) for n in named)]
     return [
         new_finding(
             job,
             "PSM402",
             run=run,
-            title=f"{who} ended by an uncaught exception: {_short(items[0].text)}"
+            title=f"{who} {how}: {_short(items[0].text)}"
             + (differing(i.text for i in items) if len(ranks) > 1 else ""),
             confidence=0.55,
-            explanation="The exception ended the program."
-            + ("" if own else " Its text does not show which rank is the cause."),
+            explanation=(
+                "The log does not show whether the program caught it."
+                if how == CAUGHT
+                else "The exception ended the program."
+            )
+            + ("" if own or named else " The text does not show which rank is the cause."),
             next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
             refs=[i.event.ref for i in items[:4]],
             ranks=ranks,
             culprits=ranks if own else [],
-            named=process,
+            named=named,
             stage="error",
         )
     ]
@@ -347,7 +359,9 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted(
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
     )
-    who = ranks_text(ranks) if ranks else "a process"
+    process = thrower(job, run, heads) if not ranks and len(heads) == 1 else []
+    one = {outside.global_rank(job, e) for e in heads} - {None} if not ranks else {*ranks}
+    who = ranks_text(r for r in one if r is not None) if one else named_text(process[0]) if process else "a process"
     shown = shown_below(job, heads[0])
     place = f" in or below {shown}" if shown is not None else ""
     through = f" that passes through {shown}" if shown is not None else ""
@@ -363,6 +377,7 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
             explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
+            named=process if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",
             refs=[e.ref for e in heads[:4]],
             ranks=ranks,

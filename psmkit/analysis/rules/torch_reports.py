@@ -35,6 +35,7 @@ _WHAT = {
 }
 _SHOWN = 4
 _STORE = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
+_TOO_LATE = "A monitored barrier gives up after its time limit and names the ranks that did not come."
 _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive. In that case its log names this rank."
 
 
@@ -142,7 +143,7 @@ def _barriers(job: Job) -> Iterator[Finding]:
             title=f"{ranks_text(ranks)} {what}",
             confidence=0.9 if late else 0.6,
             stage=None if late else RAISED,
-            explanation=None if late else _RANK_0,
+            explanation=_TOO_LATE if late else _RANK_0,
             next_step=None if late else "Read the log of rank 0.",
             named=[Named(rank=r, either=True, peer_unnamed=len(ends) == 1) for r in ends],
             refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
