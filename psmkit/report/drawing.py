@@ -25,16 +25,16 @@ __all__ = [
     "wide",
 ]
 
-#: Fills from Okabe and Ito's palette, which colour-blind readers can distinguish; a darker line of the same hue; the text on it.
-#: The class ``cN`` fills and outlines, ``sN`` only draws a line, ``tN`` is text on it. The last colour is for what belongs to no group.
+#: Colours near Okabe and Ito's, in which any two differ for colour-blind readers, too: what fills, a line in light and in dark, text on the fill.
+#: The class ``cN`` fills and outlines, ``sN`` only draws a line, ``hN`` fills like a line, ``tN`` is text. The last is for what belongs to no group.
 _PALETTE = (
-    ("#56b4e9", "#1f78b4", "#111"),
-    ("#e69f00", "#a86f00", "#111"),
-    ("#2bb592", "#007a58", "#111"),
-    ("#d998bd", "#a8487f", "#111"),
-    ("#f0e442", "#857c00", "#111"),
-    ("#4674b8", "#1d4684", "#fff"),
-    ("#d4d9df", "#6b7280", "#111"),
+    ("#7cc4f0", "#3a94d4", "#7cc4f0", "#111"),
+    ("#e69f00", "#d98200", "#e69f00", "#111"),
+    ("#009e73", "#007a58", "#009e73", "#111"),
+    ("#b8559a", "#c2589a", "#c2589a", "#fff"),
+    ("#f7ee7a", "#6e6600", "#f0e442", "#111"),
+    ("#1d4684", "#1d4684", "#3f6fc4", "#fff"),
+    ("#d4d9df", "#4a505a", "#d4d9df", "#111"),
 )
 #: How many colours differ; colour ``COLOURS`` is the grey one.
 COLOURS = len(_PALETTE) - 1
@@ -67,10 +67,11 @@ def _scoped(colours: dict[str, str]) -> str:
 def _style() -> str:
     hues = "".join(
         f".drawing .c{n}{{fill:{fill};stroke:{line}}}.drawing .s{n}{{stroke:{line};fill:none}}.drawing .h{n}{{fill:{line}}}.drawing .t{n}{{fill:{text}}}"
-        for n, (fill, line, text) in enumerate(_PALETTE)
+        for n, (fill, line, _, text) in enumerate(_PALETTE)
     )
     lit = "".join(
-        f".drawing .s{n}{{stroke:{fill}}}.drawing .h{n}{{fill:{fill}}}" for n, (fill, _, _) in enumerate(_PALETTE)
+        f".drawing .c{n}{{fill:{line if text == '#fff' else fill};stroke:{_DARK['bg']}}}.drawing .s{n}{{stroke:{line}}}.drawing .h{n}{{fill:{line}}}"
+        for n, (fill, _, line, text) in enumerate(_PALETTE)
     )
     # What belongs to no group stays in the background.
     lit += f".drawing .c{COLOURS}{{fill:#4a525c;stroke:#8b95a1}}.drawing .t{COLOURS}{{fill:#e8eaed}}"

@@ -18,6 +18,7 @@ __all__ = ["draw"]
 
 _WIDTH, _NARROWEST, _RIGHT = 1000.0, 660.0, 16.0
 _BAR, _STRIP, _ROW_GAP, _TRACK_GAP = 16.0, 5.0, 3.0, 8.0
+_APART = 0.6  # between bars that follow each other
 _TOUCH = 1.5  # what two bars of a row may overlap
 _STEP = 18.0  # the widest place of an order
 _PAUSE = 20.0  # what is left of a pause
@@ -226,12 +227,15 @@ class _Drawing:
         colour = self.colour(bar.kind)
         told = self._told(lane, bar)
         if bar.kind.inside:
-            sheet.rect(x, y + lane.tall - _STRIP, max(end - x, 1.2), _STRIP - 1, f"h{colour}", title=told)
+            classes = f"h{colour}" + (" open" if bar.open else "")
+            sheet.rect(x, y + lane.tall - _STRIP, max(end - x, 1.2), _STRIP - 1, classes, title=told)
             return
         wait = bar.kind.group == _WAIT
         classes = ("bar wait" if wait else f"bar c{colour}") + (" open" if bar.open else "")
         high = _BAR if lane.tall > _BAR else lane.tall
-        sheet.rect(x, y, max(end - x, 2), high, classes, ' rx="2"' + (' fill="url(#hatch)"' if wait else ""), told)
+        sheet.rect(
+            x, y, max(end - x - _APART, 2), high, classes, ' rx="2"' + (' fill="url(#hatch)"' if wait else ""), told
+        )
         # Beside marks, not below them.
         stops = sorted(
             scale.x(m.at)

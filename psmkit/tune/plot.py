@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 
 from psmkit.report import drawing
 from psmkit.report.drawing import COLOURS, DASHES, SHAPES, Sheet, duration, log_scale, shape, size, wide
@@ -72,7 +73,9 @@ class _Look:
         return self._number[name] % COLOURS if name in self._number else COLOURS
 
     def shape(self, name: str) -> str:
-        return SHAPES[self._number[name] % len(SHAPES)] if name in self._number else "cross"
+        number = self._number.get(name)
+        # Another pair of colour and shape in each round.
+        return "cross" if number is None else SHAPES[(number + number // COLOURS) % len(SHAPES)]
 
     def dash(self, name: str) -> str:
         dash = DASHES[self._number[name] // COLOURS % len(DASHES)]
@@ -97,14 +100,20 @@ def _legend(names: Sequence[str], samples: Sequence[Sample], rules: Sequence[Rul
 
 
 def _apart(wanted: Sequence[tuple[float, str]], top: float, bottom: float) -> dict[str, float]:
-    """Where labels go so that none covers another: as near to where they want to be as there is room."""
-    out: dict[str, float] = {}
+    """Where labels go so that none covers another, in their order and around where they want to be."""
     ordered = sorted(wanted)
-    at = top - _LABEL
-    for n, (y, name) in enumerate(ordered):
-        at = min(max(y, at + _LABEL), bottom - _LABEL * (len(ordered) - 1 - n))
-        out[name] = at
-    return out
+    blocks: list[list[float]] = []  # labels that touch: where the first of each wants to be, less those before it
+    for n, (y, _) in enumerate(ordered):
+        blocks.append([y - _LABEL * n])
+        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    firsts = [fmean(block) for block in blocks for _ in block]
+    least, most = top, bottom - _LABEL * (len(ordered) - 1)
+    return {
+        name: min(max(first, least), most) + _LABEL * n
+        for n, (first, (_, name)) in enumerate(zip(firsts, ordered, strict=True))
+    }
 
 
 def _axes(

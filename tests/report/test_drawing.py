@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from psmkit.report import drawing
 from psmkit.report.drawing import SHAPES, Sheet, duration, fit, log_scale, log_ticks, shape, size, step, ticks, wide
 
 
@@ -71,6 +74,32 @@ def test_text_is_cut_at_a_comma_else_with_an_ellipsis_else_left_out() -> None:
     assert fit("to 1, 3 steps, 4 KiB", wide("to 1, 3 steps") + 1) == "to 1, 3 steps"
     assert fit("AllReduce 7", 50).endswith("…") and wide(fit("AllReduce 7", 50)) <= 50
     assert fit("AllReduce 7", 5) == ""
+
+
+#: What colour-blind people see of light (linear red, green, blue), after Machado, Oliveira and Fernandes.
+SEEN = {
+    "all": np.eye(3),
+    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+    "no blue": np.array([[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]]),
+}
+
+
+def lab(colour: str, seen: np.ndarray) -> np.ndarray:
+    """A colour in CIELAB, in which distances are about those that people see."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    light = np.clip(seen @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ light
+    xyz = xyz / [0.9505, 1, 1.0888]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("column", range(3))
+def test_any_two_colours_differ_for_everybody(seen: str, column: int) -> None:
+    colours = [lab(row[column], SEEN[seen]) for row in drawing._PALETTE]
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(colours, 2)) > 15
 
 
 def test_shapes_differ() -> None:
