@@ -25,6 +25,7 @@ _PAUSE = 20.0  # what is left of a pause
 _TICK = 92.0  # between two ticks
 _FLAG = 14.0  # the height of a row of labels of what concerns all tracks
 _FLAGS = 4
+_ALIKE = 4  # kinds that look alike and are named one by one
 _WAIT = "wait"  # the group of kinds that are hatched
 
 
@@ -345,8 +346,14 @@ class _Drawing:
             colour = self.colour(kind) if len(groups[kind.label]) == 1 else COLOURS
             icon = f'<path d="M0 6H10" class="s{colour}" stroke-width="1.3"/><path d="M9 2.5V9.5L14 6Z" class="h{colour}"/>'
             entries.setdefault(("arrow", kind.label), icon)
+        looks: dict[str, list[str]] = {}
         for (_, words), icon in entries.items():
-            yield icon, words
+            looks.setdefault(icon, []).append(words)
+        for icon, alike in looks.items():
+            if len(alike) > _ALIKE:  # text on the bars and titles tell them apart
+                alike = [f"{', '.join(alike[: _ALIKE - 1])} and {len(alike) - _ALIKE + 1} more kinds"]
+            for words in alike:
+                yield icon, words
 
     def _mark_icon(self, kind: Kind, *, neutral: bool) -> str:
         path, classes = self._figure(kind, 7, 6 if kind.level is not Level.PLAIN else 0, 13, neutral=neutral)

@@ -72,6 +72,15 @@ def test_the_legend_names_every_kind_that_occurs_and_nothing_else() -> None:
     assert "bad thing" not in legend(drawn(draft(), end=11.0)), "it is beyond what is drawn"
 
 
+def test_many_kinds_that_look_alike_share_an_entry() -> None:
+    made = draft()
+    for n in range(90):
+        made.mark(0, n / 2, made.kind(f"line {n}", f"line {n}", ""))
+    found = legend(drawn(made))
+    assert "line 0, line 1, line 2 and 88 more kinds" in found and len(found) == 10
+    assert "line 40" in titles(drawn(made)), "its title tells which"
+
+
 def test_a_lane_without_anything_is_not_drawn() -> None:
     found = texts(drawn(draft()))
     assert "main" in found and "worker" in found and "idle" not in found
