@@ -58,8 +58,8 @@ class Draft:
         """Add a hand-over."""
         self._arrows.append((tail_track, tail, head_track, head, kind, first, last))
 
-    def timeline(self, files: Sequence[str] = ()) -> Timeline:
-        """The timeline."""
+    def timeline(self, files: Sequence[str] = (), ready: Marks | None = None, dropped: int = 0) -> Timeline:
+        """The timeline. ``ready`` are marks that are columns already, in place of those that were added one by one."""
         marks = sorted(self._marks, key=lambda m: m[:2])
         spans = sorted(self._spans, key=lambda s: (s[0], s[1], -s[2]))
         arrows = sorted(self._arrows, key=lambda a: (a[1], a[3]))
@@ -75,7 +75,9 @@ class Draft:
             tracks=self.tracks,
             kinds=self.kinds,
             files=files,
-            marks=Marks(
+            dropped=dropped,
+            marks=ready
+            or Marks(
                 track=ints([m[0] for m in marks]),
                 at=floats([m[1] for m in marks]),
                 kind=ints([m[2] for m in marks]),
