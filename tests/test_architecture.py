@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"cudaapi", "logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
     "plugins": {"lab", "model"},  # its driver runs ranks, by the one runner
-    "tune": {"telemetry", "model"},  # fits what was recorded
-    "telemetry": {"logparse", "_native", "model"},
+    "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
+    "telemetry": {"report", "logparse", "_native", "model"},  # of report the drawing room
     "cli": {
         "report",
         "analysis",

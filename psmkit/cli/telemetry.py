@@ -356,11 +356,11 @@ def dashboards(folder: str) -> None:
 def picture(file: str, output: str | None, comm: str | None) -> None:
     """Draw the operations of a recording on a time axis, with a band for each rank."""
     from psmkit.telemetry.errors import missing
-    from psmkit.telemetry.picture import timeline
+    from psmkit.telemetry.picture import draw
 
     check_output(output, "picture")
     try:
         from psmkit.telemetry.recording import read
     except ImportError as error:
         raise missing("a recording", error) from None
-    show(timeline(list(read(file)), comm), output)
+    show(draw(list(read(file)), comm), output)

@@ -50,12 +50,16 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What the places of a timeline are. ``about`` says so in one sentence; ``origin`` is the time of place 0 in seconds since 1970, if known."""
+    """What the places of a timeline are. ``about`` says so in one sentence; ``origin`` is the time of place 0 in seconds since 1970, if known.
+
+    ``step`` is what a place of an order is called.
+    """
 
     unit: Unit
     about: str
     origin: float | None = None
     clocks: tuple[Clock, ...] = ()
+    step: str = "place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,17 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a mark, a span or an arrow is: a name that programs know, words for people, a group for colours, and what it means."""
+    """What a mark, a span or an arrow is: a name that programs know, words for people, a group for colours, and what it means.
+
+    Of marks, those above ``PLAIN`` stand out. A span that is ``inside`` is a part of a span around it on its track.
+    """
 
     name: str
     label: str
     group: str
     level: Level = Level.PLAIN
     meaning: str = ""
+    inside: bool = False
 
 
 def _floats() -> _Floats:
@@ -94,13 +102,18 @@ def _flags() -> _Flags:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Moments, as columns of one length, ordered by track and place. ``line`` is 0 where no line shows the mark."""
+    """Moments, as columns of one length, ordered by track and place.
+
+    ``track`` is -1 for what concerns all tracks. ``line`` is 0 where no line shows the mark; ``label``, empty or one for each mark, tells one from the others of
+    its kind.
+    """
 
     track: _Ints = field(default_factory=_ints)
     at: _Floats = field(default_factory=_floats)
     kind: _Ints = field(default_factory=_ints)
     file: _Ints = field(default_factory=_ints)
     line: _Ints = field(default_factory=_ints)
+    label: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.track)

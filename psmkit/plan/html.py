@@ -9,6 +9,7 @@ from psmkit.model.wording import counted
 from psmkit.plan import view
 from psmkit.plan.picture import draw
 from psmkit.plan.types import Rule, Simulation
+from psmkit.report.drawing import PAGE_STYLE
 from psmkit.report.escape import html_text
 
 __all__ = ["render"]
@@ -18,14 +19,14 @@ _STEPS = 500
 _PLANS = 300
 
 _STYLE = """
-:root{color-scheme:light}
-body{font:14px/1.45 system-ui,sans-serif;margin:24px auto;max-width:1180px;padding:0 16px;color:#1b1f24;background:#fff}
+body{margin:24px auto;max-width:1180px;padding:0 16px}
 h1{font-size:19px;margin:0 0 4px}h2{font-size:15px;margin:26px 0 8px}
-p{margin:4px 0}.dim{color:#667}.bad{color:#b00020}.good{color:#0a6b3d}
-table{border-collapse:collapse;font:12px/1.4 ui-monospace,monospace}th{text-align:left;color:#556;font-weight:600}
-th,td{padding:4px 10px;border:1px solid #dde;vertical-align:top}.plans td{white-space:nowrap}tr.odd td{background:#fdf0f1}td.odd,tr.odd td.odd{background:#f9cdd3}tr.odd>td:first-child{border-left:4px solid #b00020}
-.wide{overflow-x:auto;border:1px solid #dde;padding:4px}pre{font:12px/1.4 ui-monospace,monospace;background:#f6f7f9;padding:8px;overflow-x:auto}
-details>summary{cursor:pointer;color:#335}
+p{margin:4px 0}.dim,th{color:var(--dim)}.bad{color:var(--error)}.good{color:var(--good)}
+table{border-collapse:collapse;font:12px/1.4 ui-monospace,monospace}th{text-align:left;font-weight:600}
+th,td{padding:4px 10px;border:1px solid var(--line);vertical-align:top}.plans td{white-space:nowrap}
+tr.odd td{background:var(--lane)}td.odd,tr.odd td.odd{background:var(--odd)}tr.odd>td:first-child{border-left:4px solid var(--error)}
+.wide{overflow-x:auto;border:1px solid var(--line);padding:4px}pre{font:12px/1.4 ui-monospace,monospace;background:var(--lane);padding:8px;overflow-x:auto}
+details>summary{cursor:pointer;color:var(--dim)}
 """
 
 
@@ -47,8 +48,6 @@ def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | Non
         "<h2>Plans of the ranks</h2>",
         _plans(simulation),
         f"<h2>Streams and reclaim on rank {shown}</h2>",
-        '<p class="dim">Triangle: a plan is launched. Square: hostStreamPlanTask posts its proxy ops. Circle: it is freed. '
-        "A bar of the reclaim queue begins where its reclaimer is enqueued. Dashed: not ended. Red: a rule breaks. Cross: what is freed is used.</p>",
         f'<div class="wide">{draw(simulation, shown)}</div>',
         _lives(simulation, shown),
         "<h2>Tasks</h2>",
@@ -60,7 +59,7 @@ def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | Non
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<style>{PAGE_STYLE}{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
 
 

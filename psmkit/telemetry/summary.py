@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tabulate import tabulate
 
 from psmkit.model import Finding
+from psmkit.report import drawing
 from psmkit.telemetry.metrics import BOUNDS
 from psmkit.telemetry.totals import Distribution, Point
 
 __all__ = ["summary"]
 
-
-def _size(value: float) -> str:
-    for unit, letter in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:.3g} {letter}"
-    return f"{value:.0f} B"
-
-
-def _time(value: float) -> str:
-    for unit, letter in ((1.0, "s"), (1e-3, "ms")):
-        if value >= unit:
-            return f"{value / unit:.3g} {letter}"
-    return f"{value * 1e6:.3g} us"
+_size = partial(drawing.size, digits=3)
+_time = partial(drawing.duration, digits=3)
 
 
 def _median(found: Distribution, unit: str) -> float:

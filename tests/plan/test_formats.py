@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from psmkit.model.timeline import Timeline
 from psmkit.plan import Simulation, What, data, html, picture, text, view
 from tests.plan.made import RULES, simulation
 
@@ -162,16 +163,71 @@ def test_hostile_text_is_text_in_every_format() -> None:
     ElementTree.fromstring(picture.draw(made, 1))
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def entries(root: ElementTree.Element) -> list[str]:
+    """The words of a picture's legend."""
+    return [t.text or "" for g in root.iter(f"{SVG}g") if g.get("class") == "entry" for t in g.iter(f"{SVG}text")]
+
+
 def test_a_picture_shows_bars_of_each_plan_and_where_the_rule_breaks() -> None:
     root = ElementTree.fromstring(picture.draw(simulation(), 1))
-    titles = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}title")]
-    for wanted in ("kernels, plan 1", "host functions, plan 2", "proxy ops, plan 2", "reclaim queue, plan 1"):
-        assert wanted in titles
+    titles = [e.text or "" for e in root.iter(f"{SVG}title")]
+    for wanted in ("kernels: plan 1, ", "host functions: plan 2, ", "proxy ops: plan 2, ", "reclaim queue: plan 1, "):
+        assert [t for t in titles if t.startswith(wanted)], wanted
+    assert "a rule breaks: reclaim.early, plan 1" in titles
     words = "".join(root.itertext())
-    assert "reclaim.early, plan 1" in words and "main thread" in words
+    assert "reclaim.early, plan 1" in words and "main thread" in words and "event 10" in words
     right = ElementTree.fromstring(picture.draw(simulation(False), 0))
-    assert not [e for e in right.iter() if e.get("class") == "broken"]
-    assert not [e for e in right.iter() if e.get("stroke-dasharray")]
+    assert not {"a rule breaks", "no end seen"} & set(entries(right))
+
+
+def test_a_picture_has_a_legend_and_no_empty_lane() -> None:
+    root = ElementTree.fromstring(picture.draw(simulation(), 1))
+    assert set(entries(root)) == {
+        "group", "plan 1", "plan 2", "plan is launched", "hostStreamPlanTask posts its proxy ops", "plan is freed", "proxy op ends",
+        "a rule breaks", "the launch starts it", "its reclaimer runs",
+    }  # fmt: skip
+    assert "host stream" not in [t.text for t in root.iter(f"{SVG}text")], "nothing runs on it"
+
+
+def test_a_picture_shows_who_waits_from_its_last_sign_of_life_on() -> None:
+    made = simulation()
+    launched = next(e.order for e in made.events if e.rank == 2 and e.what is What.LAUNCHED)
+    (wait,) = (s for s in zip_spans(picture.timeline(made, 2)) if s[3].startswith("waits for"))
+    last = max(e.order for e in made.events if e.rank == 2 and e.what is What.KERNEL_DONE)
+    assert wait[:3] == ("kernels", max(launched, last), True)
+    assert wait[3] == "waits for all ranks to enter the channel of a collective, plan 1"
+    assert "waits for what does not come" in entries(ElementTree.fromstring(picture.draw(made, 2)))
+
+
+def test_a_wait_ends_where_the_simulation_is_aborted() -> None:
+    made = simulation()
+    stuck = next(e for e in made.events if e.what is What.STUCK)
+    aborted = replace(stuck, order=stuck.order + 1, what=What.ABORT, plan=0)
+    ended = replace(made, events=(*made.events, aborted))
+    (wait,) = (s for s in zip_spans(picture.timeline(ended, 2)) if s[3].startswith("waits for"))
+    assert not wait[2]
+
+
+def zip_spans(made: Timeline) -> list[tuple[str, float, bool, str]]:
+    """Track, begin, open and label of each span."""
+    spans = made.spans
+    return [
+        (made.tracks[track].name, begin, open_, label)
+        for track, begin, open_, label in zip(spans.track, spans.begin, spans.open, spans.label, strict=True)
+    ]
+
+
+def test_what_had_not_ended_stays_open() -> None:
+    made = simulation(False)
+    cut = tuple(
+        e for e in made.events if e.what not in (What.RECLAIM, What.KERNEL_DONE, What.CALLBACK_OVER, What.OP_DONE)
+    )
+    found = {(name, open_) for name, _, open_, _ in zip_spans(picture.timeline(replace(made, events=cut), 0))}
+    assert {(lane, True) for lane in ("kernels", "host functions", "proxy ops", "reclaim queue")} <= found
+    assert "no end seen" in entries(ElementTree.fromstring(picture.draw(replace(made, events=cut), 0)))
 
 
 def test_a_long_trace_is_cut_to_what_is_around_the_breach() -> None:
@@ -180,7 +236,8 @@ def test_a_long_trace_is_cut_to_what_is_around_the_breach() -> None:
     moved = tuple(replace(e, order=e.order + 500) for e in made.events)
     late = tuple(replace(b, order=None if b.order is None else b.order + 500) for b in made.breaches)
     drawn = picture.draw(replace(made, events=pads + moved, breaches=late), 1)
-    assert "reclaim.early, plan 1" in drawn and float(ElementTree.fromstring(drawn).get("width", "0")) < 1200
+    assert "reclaim.early, plan 1" in drawn and float(ElementTree.fromstring(drawn).get("width", "0")) <= 1000
+    assert "events, " in drawn and " are shown." in drawn and "event 300" not in drawn
 
 
 def test_the_rank_to_look_at_is_that_of_the_breach_else_who_is_stuck_else_the_first() -> None:

@@ -140,7 +140,8 @@ def test_a_recording_is_replayed_and_drawn(folder: Path, tmp_path: Path, capsys:
     assert telemetry("picture", file) == 0
     drawn = capsys.readouterr().out
     assert drawn.startswith("<svg")
-    assert drawn.count("proxy send to 1, channel 0, 3 steps") == 4
+    assert drawn.count("<title>rank 0, ch 0 send: to 1, 3 steps, ") == 4
+    assert "on 2 ranks</text>" in drawn and "Communicator 0" in drawn
     assert telemetry("picture", file, "--comm", "beef") == 2
 
 

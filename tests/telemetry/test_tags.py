@@ -12,7 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from psmkit.plugins.drive_profiler import drive_profiler
 from psmkit.telemetry.layout import API, COLL, KERNEL_PHASE, ROW, TAGGED, member
 from psmkit.telemetry.online import Watch
-from psmkit.telemetry.picture import timeline
+from psmkit.telemetry.picture import draw
 from psmkit.telemetry.reader import Reader
 from psmkit.telemetry.recording import operations
 from psmkit.telemetry.spans import build
@@ -127,9 +127,9 @@ def test_phases_lie_within_the_span_of_their_kernel() -> None:
 
 
 def test_the_picture_names_tags_and_phases() -> None:
-    drawn = timeline([take_made(spans=with_phases() + collective(1, 7, first=9))])
+    drawn = draw([take_made(spans=with_phases() + collective(1, 7, first=9))])
     assert "rank 0: AllReduce 7, tag 42, " in drawn and "rank 1: AllReduce 7, 880 us" in drawn
-    assert "ch 3 kernel, initial_sync 100 us, compute 500 us, phase 5 1.395 ms, " in drawn
+    assert "ch 3 kernel: initial_sync 100 us, compute 500 us, phase 5 1.395 ms, " in drawn
 
 
 def test_an_operation_that_is_stuck_is_named_with_its_tag() -> None:

@@ -172,7 +172,13 @@ def test_pictures_are_whole_and_escaped() -> None:
     rules = [r for r in rules_of(model) if r.ops == ("allreduce",)]
     picture = svg("<script>&", fits, measured(), rules)
     tree = ElementTree.fromstring(picture)
-    lines = tree.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 4 and "<script>" not in picture
+    space = "{http://www.w3.org/2000/svg}"
+    curves = [e for e in tree.findall(f"{space}path") if "curve" in e.get("class", "") and len(e)]
+    assert len(curves) == 4 and "<script>" not in picture
+    texts = [e.text or "" for e in tree.iter(f"{space}text")]
+    assert {"10 us", "1 ms", "100 ms", "256 B", "1 MiB", "tree/ll", "ring/simple"} <= set(texts)
+    assert {"one measurement", "measured, too few to fit", "below: what the rules choose"} <= set(texts)
+    titles = [e.text or "" for e in tree.iter(f"{space}title")]
+    assert [t for t in titles if t.startswith("256 B to ")] and not [t for t in titles + texts if "e+" in t]
     page = html('"<b>"', [picture])
     assert "<b>" not in page and "http" not in page.replace("http://www.w3.org/2000/svg", "")

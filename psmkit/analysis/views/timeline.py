@@ -17,7 +17,8 @@ from psmkit.analysis.views.lines import Lines
 from psmkit.analysis.views.ordering import Before, logical, offset
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Call, FdExchange, Ref
-from psmkit.model.timeline import Arrows, Axis, Clock, Kind, Level, Marks, Spans, Timeline, Track, Unit
+from psmkit.model.draft import Draft
+from psmkit.model.timeline import Axis, Clock, Level, Marks, Timeline, Unit
 
 __all__ = ["FIELDS", "timeline"]
 
@@ -59,12 +60,7 @@ class _Builder:
     def __init__(self, job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int]) -> None:
         self.job, self.lines, self.records = job, lines, records
         self.messages = {message.name: message for message in messages}
-        self.kinds: dict[str, int] = {}
-        self.kind_rows: list[Kind] = []
-        self.tracks: list[Track] = []
         self.of_rank: dict[tuple[int, int | None], int] = {}  # process and rank -> its row
-        self.spans: list[tuple[int, float, float, int, bool, Ref | None, Ref | None, str]] = []
-        self.arrows: list[tuple[int, float, int, float, int, Ref, Ref]] = []
         self.where: dict[Ref, int] = {}
 
     def timeline(self) -> Timeline:
@@ -72,7 +68,8 @@ class _Builder:
         self.where = self._where()
         sends, handed = self._sends(), self._handed()
         demands = [*self._demands(), *(([maker], [user]) for maker, user in handed)]
-        self.axis, self.at = _axis(job, lines, self.records, demands)
+        axis, self.at = _axis(job, lines, self.records, demands)
+        self.draft = Draft(axis)
         self.last = float(self.at.max()) if len(self.at) else 0.0
         self._tracks()
         marks = self._marks()
@@ -88,22 +85,11 @@ class _Builder:
             self._arrow(send, recv, self.kind("send to recv", "send and its recv", "sendrecv"))
         for maker, user in handed:
             self._arrow(maker, user, self.kind("memory", "memory, made and mapped", "memory"))
-        return Timeline(
-            axis=self.axis,
-            tracks=self.tracks,
-            kinds=self.kind_rows,
-            files=[file.path for file in job.scan.files],
-            marks=marks,
-            spans=self._span_columns(),
-            arrows=self._arrow_columns(),
-            dropped=lines.dropped,
-        )
+        return self.draft.timeline([file.path for file in job.scan.files], marks, lines.dropped)
 
     def kind(self, name: str, label: str, group: str, level: Level = Level.PLAIN, meaning: str = "") -> int:
-        if name not in self.kinds:
-            self.kinds[name] = len(self.kind_rows)
-            self.kind_rows.append(Kind(name, label, group, level, meaning))
-        return self.kinds[name]
+        """The index of a kind."""
+        return self.draft.kind(name, label, group, level, meaning)
 
     def _where(self) -> dict[Ref, int]:
         scan = self.job.scan
@@ -195,22 +181,20 @@ class _Builder:
         for proc, (run, rank) in sorted(owners, key=lambda o: (o[1][0], o[1][1] is None, o[1][1] or 0, o[0])):
             process = job.process(proc) if proc >= 0 else None
             names = ([] if rank is None else [f"rank {rank}"]) + ([] if process is None else [process.name])
-            top = self.of_rank[proc, rank] = len(self.tracks)
-            self.tracks.append(Track(" ".join(names[:1] + [f"({name})" for name in names[1:]]), "rank", -1, rank, run))
+            name = " ".join(names[:1] + [f"({name})" for name in names[1:]])
+            top = self.of_rank[proc, rank] = self.draft.track(name, "rank", -1, rank, run)
             main = [t for t in threads[proc, rank] if process and job.scan.threads.tid[t] == process.pid]
             for thread in sorted(threads[proc, rank], key=lambda t: (t not in main, t)):
                 role = "main" if thread in main else roles.get(thread, "thread")
-                row_of[number[proc, thread]] = len(self.tracks)
-                self.tracks.append(Track(f"{role} ({int(job.scan.threads.tid[thread])})", "thread", top, rank, run))
+                name = f"{role} ({int(job.scan.threads.tid[thread])})"
+                row_of[number[proc, thread]] = self.draft.track(name, "thread", top, rank, run)
             if (own := printed.pop((run, rank), None)) is not None:
-                self.rows[own] = len(self.tracks)
-                self.tracks.append(Track("other programs", "other", top, rank, run))
+                self.rows[own] = self.draft.track("other programs", "other", top, rank, run)
         ours = lines.proc >= 0
         self.rows[ours] = row_of[back.reshape(-1)][ours]
         rest = (self.rows == 0) & ~ours
         for stream in np.unique(lines.stream[rest]).tolist():
-            self.rows[rest & (lines.stream == stream)] = len(self.tracks)
-            self.tracks.append(Track("lines of other programs", "other"))
+            self.rows[rest & (lines.stream == stream)] = self.draft.track("lines of other programs", "other")
 
     def _printed_of_ranks(self) -> dict[tuple[int, int | None], list[int]]:
         """Lines of other programs by the run and the rank that they are of, where they tell."""
@@ -263,7 +247,7 @@ class _Builder:
             if proc < 0:
                 continue
             for line in rows.tolist():
-                group[self.tracks[self.track(line)].parent].append(line)
+                group[self.draft.tracks[self.track(line)].parent].append(line)
             for owner, own in group.items():
                 self._stages_of(owner, np.array(own), stage)
             group.clear()
@@ -278,13 +262,11 @@ class _Builder:
         ends = [*changes[1:].tolist(), -1]
         for first, last in zip(changes.tolist(), ends, strict=True):
             name = STAGES[int(reached[first])]
-            begin, end = float(self.at[rows[first]]), float(self.at[rows[last]])
-            kind = self.kind(f"stage.{name}", name, "stage")
-            self.spans.append((track, begin, end, kind, False, self.ref(rows[first]), self.ref(rows[last]), name))
+            self._span(int(rows[first]), int(rows[last]), self.kind(f"stage.{name}", name, "stage"), name, track)
 
-    def ref(self, line: int | np.int64) -> Ref:
-        """The place of a line."""
-        return Ref(int(self.lines.file[line]), int(self.lines.line[line]), 0)
+    def place(self, line: int | None) -> tuple[int, int]:
+        """The file and the number of a line."""
+        return (0, 0) if line is None else (int(self.lines.file[line]), int(self.lines.line[line]))
 
     def _inits(self) -> None:
         for instance in self.job.scan.instances:
@@ -293,34 +275,29 @@ class _Builder:
             begin = self.where[instance.start]
             end = self.where.get(instance.complete) if instance.complete is not None else None
             label = f"init of communicator {instance.comm:#x}, rank {instance.rank} of {instance.nranks}"
-            self._span(
-                begin,
-                end,
-                self.kind("init", "init of a communicator", "init"),
-                label,
-                instance.start,
-                instance.complete,
-            )
+            self._span(begin, end, self.kind("init", "init of a communicator", "init"), label)
 
-    def _span(self, begin: int, end: int | None, kind: int, label: str, first: Ref | None, last: Ref | None) -> None:
+    def _span(self, begin: int, end: int | None, kind: int, label: str, track: int | None = None) -> None:
+        """What lasts from one line to another, or to the end of the log if no line ends it; in the row of its first line unless told."""
         stop = self.last if end is None else float(self.at[end])
-        start = float(self.at[begin])
-        self.spans.append((self.track(begin), start, max(start, stop), kind, end is None, first, last, label))
+        row = self.track(begin) if track is None else track
+        self.draft.span(
+            row, float(self.at[begin]), stop, kind, label, open=end is None, first=self.place(begin), last=self.place(end)
+        )  # fmt: skip
 
     def _call(self, call: Call) -> None:
         begun, served, received, matched = (
             self._found(r) for r in (call.begun, call.served, call.received, call.matched)
         )
         label = f"{call.stage or 'call'} {call.op:#x}" + (f" #{call.generation}" if call.generation > 1 else "")
-        read, read_at = (received, call.received) if received is not None else (matched, call.matched)
+        read = received if received is not None else matched
         if begun is not None:
             kind = self.kind("service", "proxy call in the service", "proxy")
             # an answer that was read ends a call whose last line is lost
-            end, last = (served, call.served) if served is not None else (read, read_at)
-            self._span(begun, end, kind, label, call.begun, last)
+            self._span(begun, served if served is not None else read, kind, label)
         if received is not None and matched is not None:
             kind = self.kind("call", "proxy call: answer read", "proxy")
-            self._span(received, matched, kind, label, call.received, call.matched)
+            self._span(received, matched, kind, label)
         if served is not None and read is not None:
             self._arrow(served, read, self.kind("response", "answer of a proxy call", "proxy"))
 
@@ -328,10 +305,10 @@ class _Builder:
         asked, received, answered, done = (self._found(r) for r in (fd.asked, fd.received, fd.answered, fd.done))
         label = f"GetFd {fd.op:#x}"
         if asked is not None:
-            self._span(asked, done, self.kind("fd", "fd exchange, client", "fd"), label, fd.asked, fd.done)
+            self._span(asked, done, self.kind("fd", "fd exchange, client", "fd"), label)
         if received is not None and (answered is not None or done is None):
             kind = self.kind("fd.service", "fd exchange, server", "fd")
-            self._span(received, answered, kind, label, fd.received, fd.answered)
+            self._span(received, answered, kind, label)
         if asked is not None and received is not None:
             self._arrow(asked, received, self.kind("fd request", "request for an fd", "fd"))
         sent = received if answered is None else answered
@@ -363,52 +340,11 @@ class _Builder:
             else self.kind("wait", "wait that the log does not end", "wait", Level.WARNING)
         )
         line = self.where[wait.refs[-1]]
-        self.spans.append((track, float(self.at[line]), self.last, kind, True, wait.refs[-1], None, label))
+        self._span(line, None, kind, label, track)
 
     def _arrow(self, tail: int, head: int, kind: int) -> None:
-        self.arrows.append(
-            (
-                self.track(tail),
-                float(self.at[tail]),
-                self.track(head),
-                float(self.at[head]),
-                kind,
-                self.ref(tail),
-                self.ref(head),
-            )
-        )
-
-    def _span_columns(self) -> Spans:
-        rows = sorted(self.spans, key=lambda s: (s[0], s[1], -s[2]))
-        none = Ref(0, 0, 0)
-        first = [row[5] or none for row in rows]
-        last = [row[6] or none for row in rows]
-        return Spans(
-            track=np.array([row[0] for row in rows], dtype=np.int32),
-            begin=np.array([row[1] for row in rows], dtype=np.float64),
-            end=np.array([row[2] for row in rows], dtype=np.float64),
-            kind=np.array([row[3] for row in rows], dtype=np.int32),
-            open=np.array([row[4] for row in rows], dtype=np.bool_),
-            file=np.array([ref.file for ref in first], dtype=np.int32),
-            line=np.array([ref.line for ref in first], dtype=np.int32),
-            end_file=np.array([ref.file for ref in last], dtype=np.int32),
-            end_line=np.array([ref.line for ref in last], dtype=np.int32),
-            label=[row[7] for row in rows],
-        )
-
-    def _arrow_columns(self) -> Arrows:
-        rows = sorted(self.arrows, key=lambda a: (a[1], a[3]))
-        return Arrows(
-            tail_track=np.array([row[0] for row in rows], dtype=np.int32),
-            tail=np.array([row[1] for row in rows], dtype=np.float64),
-            head_track=np.array([row[2] for row in rows], dtype=np.int32),
-            head=np.array([row[3] for row in rows], dtype=np.float64),
-            kind=np.array([row[4] for row in rows], dtype=np.int32),
-            file=np.array([row[5].file for row in rows], dtype=np.int32),
-            line=np.array([row[5].line for row in rows], dtype=np.int32),
-            head_file=np.array([row[6].file for row in rows], dtype=np.int32),
-            head_line=np.array([row[6].line for row in rows], dtype=np.int32),
-        )
+        ends = (self.track(tail), float(self.at[tail]), self.track(head), float(self.at[head]))
+        self.draft.arrow(*ends, kind, self.place(tail), self.place(head))
 
 
 def _level(message: Message | None) -> Level:
