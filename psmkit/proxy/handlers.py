@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import InternalError, ProtocolError, PsmError, RefusedError, check, raised, record_of
-from psmkit.proxy.types import Number
+from psmkit.proxy.types import Member, Number
 
 if TYPE_CHECKING:
     from psmkit.proxy.service import Proxy
@@ -42,6 +42,10 @@ class HandlerTable:
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer
+
+
+def address_of(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 class _Gone:
@@ -72,17 +76,8 @@ class Connection:
     id = Number("The service's name of it: what operations are saved under.")
     rank = Number("The rank of the caller.")
     transport = Number("The transport's number.")
-
-    @property
-    def send(self) -> bool:
-        """The direction."""
-        return bool(self._c.send)
-
-    @property
-    def same_process(self) -> bool:
-        """The caller is a rank of this process."""
-        return bool(self._c.sameProcess)
-
+    send = Member(bool, "The direction.")
+    same_process = Member(bool, "The caller is a rank of this process.", "sameProcess")
     state = Number("1 initialised, 2 shared init, 3 set up, 4 connected.", "connState")
 
     @property
@@ -151,16 +146,8 @@ class Part:
     size = Number("Bytes.", "nbytes")
     peer = Number("The other rank.")
     channel = Number("As it was saved.")
-
-    @property
-    def send_buffer(self) -> int:
-        """Address; 0: none."""
-        return address_of(self._c.sendbuff)
-
-    @property
-    def recv_buffer(self) -> int:
-        """Address; 0: none."""
-        return address_of(self._c.recvbuff)
+    send_buffer = Member(address_of, "Address; 0: none.", "sendbuff")
+    recv_buffer = Member(address_of, "Address; 0: none.", "recvbuff")
 
 
 class Running:
@@ -293,10 +280,6 @@ class Transport:
     def recv(self) -> HandlerTable | None:
         """Handlers of the receiving side."""
         return self._sides[1]
-
-
-def address_of(pointer: Any) -> int:
-    return int(ffi.cast("uintptr_t", pointer))
 
 
 #: Handlers by the address of their table, proxies by that of their state.

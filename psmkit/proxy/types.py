@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Never, Self
+from typing import Any, ClassVar, Generic, Never, Self, TypeVar
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
@@ -115,21 +116,32 @@ class Settings:
         return record
 
 
-class Number:
-    """A number of a C struct: the member of this name, or of another one."""
+_T = TypeVar("_T")
 
-    def __init__(self, doc: str, member: str | None = None) -> None:
+
+class Member(Generic[_T]):
+    """A member of a C struct, of this name or of another one, as ``kind`` makes it of the C value."""
+
+    def __init__(self, kind: Callable[[Any], _T], doc: str, member: str | None = None) -> None:
         self.__doc__ = doc
+        self._kind = kind
         self._member = member
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._member = self._member or name
 
-    def __get__(self, record: Any, _owner: type) -> int:
-        return int(getattr(record._c, str(self._member)))
+    def __get__(self, record: Any, _owner: type) -> _T:
+        return self._kind(getattr(record._c, str(self._member)))
 
-    def __set__(self, record: Any, value: int) -> Never:
+    def __set__(self, record: Any, value: _T) -> Never:
         raise AttributeError(f"{self._member} is read-only")
+
+
+class Number(Member[int]):
+    """A number of a C struct."""
+
+    def __init__(self, doc: str, member: str | None = None) -> None:
+        super().__init__(int, doc, member)
 
 
 class Shareable:
@@ -175,16 +187,8 @@ class Address(Shareable):
 
     rank = Number("The rank that it is of.")
     pid = Number("Its process.")
-
-    @property
-    def service(self) -> str:
-        """The abstract name of the socket of its service."""
-        return text_of(self._c.service)
-
-    @property
-    def uds(self) -> str:
-        """The abstract name of the socket by which it hands out descriptors."""
-        return text_of(self._c.uds)
+    service = Member(text_of, "The abstract name of the socket of its service.")
+    uds = Member(text_of, "The abstract name of the socket by which it hands out descriptors.")
 
     def __repr__(self) -> str:
         return f"Address(rank={self.rank}, pid={self.pid}, service={self.service!r}, uds={self.uds!r})"

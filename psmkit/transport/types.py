@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import check, text_of
-from psmkit.proxy.types import Address, Number, Shareable, ShareKind
+from psmkit.proxy.types import Address, Member, Number, Shareable, ShareKind
 
 __all__ = ["Capability", "ConnectInfo", "Mode", "OfConnection", "PeerInfo", "can_connect", "find_intermediate"]
 
@@ -45,11 +45,7 @@ class PeerInfo(Shareable):
     device = Number("Its CUDA device, as its process counts.")
     host_hash = Number("Equal: shared memory can be shared.")
     process_hash = Number("Equal: the same process.")
-
-    @property
-    def bus_id(self) -> str:
-        """Of the device: ``0000:1b:00.0``."""
-        return text_of(self._c.bus_id)
+    bus_id = Member(text_of, "Of the device: ``0000:1b:00.0``.")
 
     @property
     def capabilities(self) -> Capability:
@@ -80,12 +76,7 @@ class OfConnection(Shareable):
     __slots__ = ()
 
     rank = Number("Whose it is.")
-
-    @property
-    def send(self) -> bool:
-        """It is the sender's."""
-        return bool(self._c.role)
-
+    send = Member(bool, "It is the sender's.", "role")
     channel = Number("Of the connection.")
     steps = Number("Slots between the two sides, by the settings.")
 

@@ -116,17 +116,23 @@ static void *write_table(void *argument)
     return NULL;
 }
 
-/* table THREADS: each claims and frees; 7 of each stay. */
-static int table(char **argument)
+/* A table with room for `each` rows a thread, which that many threads write. */
+static int with_threads(const char *number, uint32_t each, void *write(void *))
 {
-    int threads = atoi(argument[0]);
-    shared = psm_record_section(psm_record_self(), &table_schema, PSM_TABLE, (uint32_t)threads * 8);
+    int threads = atoi(number);
+    shared = psm_record_section(psm_record_self(), &table_schema, PSM_TABLE, (uint32_t)threads * each);
     pthread_t thread[16];
-    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, write_table, (void *)(uintptr_t)i);
+    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, write, (void *)(uintptr_t)i);
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
     say_ready();
     wait_for_end();
     return 0;
+}
+
+/* table THREADS: each claims and frees; 7 of each stay. */
+static int table(char **argument)
+{
+    return with_threads(argument[0], 8, write_table);
 }
 
 static _Atomic unsigned strangers;
@@ -154,13 +160,7 @@ static void *write_aside(void *argument)
  * another. */
 static int aside(char **argument)
 {
-    int threads = atoi(argument[0]);
-    shared = psm_record_section(psm_record_self(), &table_schema, PSM_TABLE, (uint32_t)threads * 2);
-    pthread_t thread[16];
-    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, write_aside, (void *)(uintptr_t)i);
-    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
-    say_ready();
-    wait_for_end();
+    with_threads(argument[0], 2, write_aside);
     printf("strangers %u\n", atomic_load(&strangers));
     return 0;
 }

@@ -55,32 +55,17 @@ static ncclResult_t t_devices(int *n)
 static ncclResult_t t_properties(int dev, ncclNetProperties_v12_t *out)
 {
     *out = (ncclNetProperties_v12_t){.maxRecvs = 1};
-#define GET(v, record, more)                                                                                           \
+#define GET(member)         out->member = p.member;
+#define GET_DEVICES(member) out->member.ndevs = p.member.ndevs, out->member.devs[0] = p.member.devs[0];
+#define RECORD(v)                                                                                                      \
     case v: {                                                                                                          \
-        record p;                                                                                                      \
+        ncclNetProperties_v##v##_t p;                                                                                  \
         memset(&p, 0xa5, sizeof p);                                                                                    \
         ncclResult_t result = T(v)->getProperties(dev, &p);                                                            \
-        out->name = p.name, out->pciPath = p.pciPath, out->guid = p.guid, out->ptrSupport = p.ptrSupport;              \
-        out->speed = p.speed, out->port = p.port, out->maxComms = p.maxComms;                                          \
-        more return result;                                                                                            \
+        PSM_ABI_NET_PROPERTIES_V##v(GET, GET_DEVICES) return result;                                                   \
     }
-#define SINCE_5 out->maxRecvs = p.maxRecvs, out->latency = p.latency;
-#define SINCE_7 SINCE_5 out->netDeviceType = p.netDeviceType, out->netDeviceVersion = p.netDeviceVersion;
-#define SINCE_8 SINCE_7 out->regIsGlobal = p.regIsGlobal;
-#define SINCE_9                                                                                                        \
-    SINCE_8 out->forceFlush = p.forceFlush, out->vProps.ndevs = p.vProps.ndevs;                                        \
-    out->vProps.devs[0] = p.vProps.devs[0], out->maxP2pBytes = p.maxP2pBytes, out->maxCollBytes = p.maxCollBytes;
-#define SINCE_11 SINCE_9 out->maxMultiRequestSize = p.maxMultiRequestSize;
     switch (version) {
-        GET(12, ncclNetProperties_v12_t, SINCE_11 out->railId = p.railId; out->planeId = p.planeId;)
-        GET(11, ncclNetProperties_v11_t, SINCE_11)
-        GET(10, ncclNetProperties_v10_t, SINCE_9)
-        GET(9, ncclNetProperties_v9_t, SINCE_9)
-        GET(8, ncclNetProperties_v8_t, SINCE_8)
-        GET(7, ncclNetProperties_v7_t, SINCE_7)
-        GET(6, ncclNetProperties_v6_t, SINCE_5)
-        GET(5, ncclNetProperties_v5_t, SINCE_5)
-        GET(4, ncclNetProperties_v4_t, )
+        PSM_ABI_NET_VERSIONS(RECORD)
     }
     return ncclInternalError;
 }
