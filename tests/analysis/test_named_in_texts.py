@@ -192,7 +192,7 @@ def test_a_bus_address_on_a_host_is_that_of_the_rank_there(tmp_path: Path) -> No
     ("log", "words", "others"),
     [
         ("Memory on the node (IP: 10.0.0.3, ID: 0a) where the task (actor ID: 9, name=T, pid=58, memory used=61.20GB) was running was 243.10GB / 251.50GB (0.966), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 11)\n", "because memory ran out", "OOM killer"),
-        ("srun: error: Node failure on node7\n", "a process on node7", "(node7)"),
+        ("srun: error: Node failure on node7\n", "Slurm lost the node node7", "process"),
         ("launcher: rank 3 exited with code 1\n", "rank 3 exited", "(launcher)"),
         ("prterun noticed that process rank 3 with PID 4711 on node n2 exited on\nsignal 11 (Segmentation fault).\n", "died by SIGSEGV", "exited"),
         (tagged("[1,3]<stderr>:", STACK + "ValueError: bad shard"), ": ValueError: bad shard", "<stderr>"),

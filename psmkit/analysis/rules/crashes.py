@@ -276,6 +276,8 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
             " The program worked after this line: it was started again, or the line is about another process."
         )
     title = f"{name} {manner(death)}" + (stack.told if stack is not None else "")
+    if _lost_node(death):
+        title = f"{death.where} {death.host}"
     return new_finding(
         job,
         "PSM402",
@@ -301,6 +303,12 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     )
 
 
+def _lost_node(death: Death) -> bool:
+    """Whether a launcher reports that a node is gone, not a process."""
+    only = (death.rank, death.pid, death.local, death.signal, death.code) == (None,) * 5
+    return only and death.host is not None and (death.where or "").endswith("lost the node")
+
+
 def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: str) -> str | None:
     """What to do about a crash, unless the text of its title says so."""
     if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
@@ -309,6 +317,8 @@ def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: 
         return None  # the error says what to do
     if death.oom:
         return _LESS_MEMORY
+    if _lost_node(death):
+        return "Check whether the node is up, and read its kernel log and the log of the launcher's daemon on it."
     if death.signal == signals.SIGKILL:
         pod = any(".k8s" in e.name for e in death.events)
         return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
