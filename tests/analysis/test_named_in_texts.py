@@ -82,6 +82,7 @@ def test_a_text_names_who_failed(name: str, tmp_path: Path) -> None:
     [
         "ERROR http: Socket '0.0.0.0:8000' already in use\n",
         STACK + "ValueError: expected a tensor of rank 3\n",
+        STACK + "ValueError: the weights must have rank 4\n",
         "ERROR: 3 tests failed, 17 passed\n",
         "0.1s: shell exited with code 1\n",
         "ERROR launcher: workers 1 and 2 failed, worker 3 exited, worker 4 exited\n",

@@ -52,7 +52,9 @@ _DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", r
 #: A process that does not get an address of its own host.
 _BINDS = re.compile(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
 #: What has a rank of another kind.
-_OF_TENSORS = re.compile(r"tensor|matri|dimension|ndim|shape|array|lora", re.IGNORECASE)
+_OF_TENSORS = re.compile(
+    r"tensor|matri|dimension|ndim|shape|array|lora|\binput|\bmust (?:be|have)|expected", re.IGNORECASE
+)
 #: Addresses of no host.
 _NO_HOST = ("0.0.0.0", "255.255.255.255")
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
