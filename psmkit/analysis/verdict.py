@@ -335,6 +335,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 rank_basis=n.basis,
                 either=n.either,
                 peer_unnamed=n.peer_unnamed,
+                gpu=n.gpu,
             )
             for n in chosen.named[:_MOST_UNNAMED]
         )

@@ -10,12 +10,11 @@ import itertools
 import signal as signals
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, lines, outside, program
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
 from psmkit.analysis.inference.causes import RECORDED, alike, ends
@@ -23,7 +22,7 @@ from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Named, Severity
+from psmkit.model import Finding, Severity
 from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
@@ -266,7 +265,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
-        named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
+        named=[]
+        if together or death.proc is not None
+        else [n for d in (death, *shared) for n in launcher_ends.as_named(d)],
     )
 
 
@@ -342,16 +343,6 @@ def _ran_after(job: Job, event: Event) -> bool:
         ):
             return True
     return False
-
-
-def _as_named(death: Death) -> list[Named]:
-    """The process that a launcher names, without a line of NCCL's."""
-    if death.rank is not None:
-        return [Named(death.rank, death.host, death.pid)]
-    if death.local is None and death.pid is None and death.host is None:
-        return []
-    basis = f"{ASSUMED}local rank" if death.local is not None else None
-    return [Named(death.local, death.host, death.pid, basis)]
 
 
 def _stranger(job: Job, run: int | None, death: Death) -> Finding:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside, program
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
+from psmkit.analysis.facts.deaths import FAULTS, KILLED, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
@@ -64,7 +65,11 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = _tagged(job, run, events) if not ranks and not peer else []
+    tagged = (
+        (_tagged(job, run, events) or _by_text(last) or _ended(job, run, events, last))
+        if not ranks and not peer
+        else []
+    )
     if known is not None:
         # a member of a group can repeat a warning about two others
         pair = {n.rank for n in last[0].peers}
@@ -116,6 +121,30 @@ def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     )
 
 
+def _by_text(last: Sequence[LastError]) -> list[Named]:
+    """The rank that the repeated warnings give to the process that printed them, if it is the same one. Where they do not show which end of a
+    connection failed, it is one of the two."""
+    found = {item.own for item in last}
+    rank, known = (last[0].own, last[0].known) if len(found) == 1 else (None, None)
+    if rank is None or known is None or known.blames == "peer":
+        return []
+    either = known.blames == "unknown"
+    return [Named(rank, comm="its communicator", either=either, peer_unnamed=either)]
+
+
+def _ended(job: Job, run: int | None, events: Sequence[Event], last: Sequence[LastError]) -> list[Named]:
+    """The process that the launcher names, if the log has one such error and one process that ended by itself."""
+    own = [d for d in collect(job, run) if not (d.sent or d.listed or d.later)]
+    if (
+        sum(e.name != "torch.last_error.head" for e in events) != 1
+        or len(own) != 1
+        or own[0].signal in (*FAULTS, KILLED)
+    ):
+        return []
+    one_end = bool(last) and last[0].one_end
+    return [replace(n, either=one_end, peer_unnamed=one_end) for n in launcher_ends.as_named(own[0])]
+
+
 def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:
     """Whose error this is, for the title."""
     who = ranks_text(ranks) if ranks else _named(tagged[0]) if tagged else "a rank"
@@ -163,7 +192,11 @@ def _plain(told: str) -> str:
 
 
 def _named(at: Named) -> str:
-    return f"replica {at.rank}" if at.rank is not None else f"process {at.pid}"
+    if at.comm is not None:
+        return f"rank {at.rank} of {at.comm}"
+    if at.pid is None and at.rank is not None:
+        return f"replica {at.rank}"
+    return f"process {at.pid}" if at.pid is not None else f"a process of {at.host}"
 
 
 def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> str:

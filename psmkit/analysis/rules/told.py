@@ -170,6 +170,8 @@ def _blamed(job: Job, entry: Message, events: Sequence[Event]) -> list[Named]:
 def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Finding]:
     """What the end of a run shows where neither NCCL nor a watchdog explains it, what is nearest to the cause first."""
     kinds = sorted(_kinds(job, run, entries), key=lambda item: entries[item[0]].order or 0)
+    if ends(job, run):  # a launcher names who ended: that it ended the job says no more
+        kinds = [item for item in kinds if not item[0].startswith("launch.")]
     near = [item for item in kinds if (entries[item[0]].order or 0) < _EXCEPTIONS][:1]
     if near and entries[near[0][0]].finding == "PSM305" and _threw_before(job, run, near[0][1][0]):
         return []  # it waits for a rank that has a finding of its own
@@ -178,10 +180,12 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
     # who waits reports; who threw for a reason of its own is the cause
     if not found or (found[0].code == "PSM305" and any(f.culprits or f.named for f in thrown)):
         found = thrown or found
-    if not found:
+    if not near and not any(f.culprits or f.named for f in found):
         wraps = [_weak(job, run, entries[name], events) for name, events in kinds]
-        # the one that names a process, else the first one
-        found = [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or wraps[:1]
+        # the one that names a process, else the exception, else the first one
+        found = (
+            [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or found or wraps[:1]
+        )
     return found or _program(job, run) or _cut(job, run) or _waits(job, run)
 
 
