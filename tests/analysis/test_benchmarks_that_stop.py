@@ -45,3 +45,12 @@ def test_mpirun_that_aborts_for_an_exit_code_proves_a_failure(tmp_path: Path) ->
     assert report.reason == "mpirun ended the job because a process returned a non-zero exit code"
     named = analyzed(tmp_path, ABORTED + FIRST)
     assert ([c.rank for c in named.culprits], len(named.findings)) == ([3], 1)
+
+
+def test_a_test_that_ended_well_says_nothing_of_the_next_one(tmp_path: Path) -> None:
+    head = "# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20\n"
+    ended = head + ROW.format(1024, 0, 0) + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 6.1\n"
+    assert analyzed(tmp_path, ended).verdict == "healthy"
+    report = analyzed(tmp_path, ended + "./all_gather_perf -b 8\n" + head)
+    assert report.verdict == "inconclusive" and "then began one that does not end in this log" in report.reason
+    assert analyzed(tmp_path, ended + ended).verdict == "healthy"

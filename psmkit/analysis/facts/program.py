@@ -53,6 +53,9 @@ def wrong_rows(job: Job, run: int | None) -> list[Event]:
 
 def _rows(job: Job, run: int) -> str | None:
     """How many sizes nccl-tests printed, and how many values were wrong in them."""
+    begun, right = job.events("nccltests.header", run=run), job.events("nccltests.ok", run=run)
+    if right and any(e.stream == right[-1].stream and _last(e) > right[-1].ref.seq for e in begun):
+        return "nccl-tests finished a test with right values, and then began one that does not end in this log"
     rows = job.events("nccltests.row", "nccltests.unchecked", run=run)
     if not rows:
         return None

@@ -306,7 +306,7 @@ def _reason(
     total = size_of(job, run, group)
     silent = silent_ranks(job, run, group)
     if total is None and seen == set(range(len(seen))):
-        return "the log does not show whether there are others"
+        return _others(job, run, len(seen))
     of = size_text(job, run, group)
     who = _who(job, run, group, silent) if 0 < len(silent) <= LISTED_SILENT else ""
     if not silent:
@@ -319,6 +319,14 @@ def _reason(
     cut = cut_ranks(job, run) - seen if group.default else ()
     torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
     return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{torn}, of {of} ranks"
+
+
+def _others(job: Job, run: int | None, reporting: int) -> str:
+    """Whether the log shows more processes than those that report, where it does not show how many ranks there are."""
+    printing = job.runs[run].procs - job.phantoms if run is not None and run < len(job.runs) else frozenset()
+    if (shown := max(len(outside.tagged_pids(job)), len(printing))) > reporting:
+        return f"the log shows lines of {shown} processes, and does not show whether there are others"
+    return "the log does not show whether there are others"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
