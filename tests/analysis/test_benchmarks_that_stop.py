@@ -54,3 +54,15 @@ def test_a_test_that_ended_well_says_nothing_of_the_next_one(tmp_path: Path) -> 
     report = analyzed(tmp_path, ended + "./all_gather_perf -b 8\n" + head)
     assert report.verdict == "inconclusive" and "then began one that does not end in this log" in report.reason
     assert analyzed(tmp_path, ended + ended).verdict == "healthy"
+
+
+def test_a_process_that_drives_several_ranks_fails_on_those_that_the_table_gives_it(tmp_path: Path) -> None:
+    table = "".join(
+        f"#  Rank  {r} Group  0 Pid {pid} on    {host} device  {d} [0x0{d + 1}] NVIDIA L40\n"
+        for r, (pid, host, d) in enumerate((p, h, d) for p, h in ((71, "n7"), (82, "n8")) for d in (0, 1))
+    )
+    failed = "n8: Test NCCL failure common.cu:959 'internal error - please report this issue to the NCCL developers / '\n .. n8 pid 82: Test failure common.cu:844\n"
+    report = analyzed(tmp_path, table + failed)
+    assert report.reason.startswith("nccl-tests stopped on ranks 2, 3: internal error")
+    assert [(c.host, c.pid) for c in report.culprits] == [("n8", 82)]
+    assert "NCCL_DEBUG=INFO" in report.findings[0].next_step

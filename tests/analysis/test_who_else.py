@@ -127,3 +127,36 @@ def test_the_warning_below_a_system_call_says_what_it_was_for(tmp_path: Path) ->
     )
     first = report.findings[0]
     assert first.code == "PSM501" and "share /dev/shm" in first.next_step and "full disks" not in first.next_step
+
+
+def test_a_kill_behind_the_watchdog_of_an_engine_follows_from_it(tmp_path: Path) -> None:
+    gave_up = "".join(f"[2026-03-01 10:00:15 TP{r}] Watchdog timeout (self.watchdog_timeout=300)\n" for r in range(4))
+    report = analyzed(tmp_path, gave_up + "Killed\n")
+    assert report.verdict == "hung" and "ranks 0, 1, 2 and 3" in report.reason
+    assert analyzed(tmp_path, "Killed\n" + gave_up).verdict == "failed"
+
+
+def test_workers_with_an_exit_code_of_their_own_do_not_follow_from_the_first(tmp_path: Path) -> None:
+    worker = "[{0}]:\n  time      : 2026-03-01_10:00:50\n  host      : n7\n  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 5{0})\n  error_file: <N/A>\n"
+    log = "train.py FAILED\nFailures:\n{}Root Cause (first observed failure):\n" + worker.format(0, 1)
+    found = analyzed(tmp_path, log.format(worker.format(1, 1) + worker.format(2, 1))).findings[0]
+    assert "Ranks 1 and 2 ended with exit codes of their own; the launcher saw this one first." in found.explanation
+    ended = analyzed(tmp_path, log.format(worker.format(1, -15))).findings[0]
+    assert "The end of rank 1 follows from it." in ended.explanation
+
+
+def test_coalesced_gathers_of_other_sizes_are_a_mismatch(tmp_path: Path) -> None:
+    told = "[rank{0}]:[E301 10:00:53.7 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType={3}, NumelIn={1}, NumelOut={2}, Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
+    report = analyzed(tmp_path, told.format(4, 100, 800, "COALESCED") + told.format(6, 300, 2400, "COALESCED"))
+    assert report.reason.startswith("collective mismatch at COALESCED 61") and not report.culprits
+    sends = analyzed(tmp_path, told.format(4, 100, 100, "COALESCED") + told.format(6, 300, 300, "COALESCED"))
+    assert "mismatch" not in sends.reason
+    mixed = analyzed(tmp_path, told.format(4, 100, 800, "COALESCED") + told.format(6, 300, 300, "ALLREDUCE"))
+    assert "mismatch" not in mixed.reason
+
+
+def test_cuda_that_shuts_down_does_not_explain_the_end_of_its_process(tmp_path: Path) -> None:
+    found = analyzed(
+        tmp_path, "a:31:95 [2] include/alloc.h:243 NCCL WARN Cuda failure 'driver shutting down'\n"
+    ).findings[0]
+    assert "why the process ended" in found.next_step

@@ -19,6 +19,7 @@ from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
+_UNTOLD = "Run again with NCCL_DEBUG=INFO and give the output of all ranks: NCCL then prints the reason, which this log does not hold."
 _CORRUPTS = "Repeat with other values of NCCL_ALGO and NCCL_PROTO and with other transports. Check the slots and flags of a custom transport."
 
 
@@ -70,13 +71,18 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
         proc = next((_process(job, run, n) for n in named), None)
         told = str(failures[0].fields.get("error", "")).rstrip(" /'")
         ranks = _ranks(job, failures) if proc is None else []
+        driven = _driven(job, named) if not ranks and proc is None else []
+        whose = f" on {spans_text(spans_of(ranks or driven))}" if ranks or driven else ""
+        call = " ".join(q.text for q in job.quotes.of(failures[0].ref))
+        bare = "NCCL failure" in call and faults.phrase(job, "advice", told) is None
         out.append(
             new_finding(
                 job,
                 "PSM401",
                 run=run,
-                title=f"nccl-tests stopped{f' on {spans_text(spans_of(ranks))}' if ranks else ''}: {told}",
+                title=f"nccl-tests stopped{whose}: {told}",
                 confidence=0.7,
+                next_step=_UNTOLD if bare else None,
                 refs=[e.ref for e in failures[:3]],
                 procs=[proc] if proc is not None else [],
                 ranks=ranks,
@@ -86,6 +92,14 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
             )
         )
     return out
+
+
+def _driven(job: Job, named: Sequence[Named]) -> list[int]:
+    """The ranks that the table at the start gives to the process that failed, if it drives several."""
+    pids = {(n.pid, n.host) for n in named if n.pid is not None}
+    listed = (e for e in job.events("nccltests.rank") if (e.fields.get("pid"), e.fields.get("host")) in pids)
+    ranks = sorted(rank for e in listed if (rank := number(e.fields, "rank")) is not None)
+    return ranks if len(ranks) > 1 else []
 
 
 def _process(job: Job, run: int | None, named: Named) -> int | None:

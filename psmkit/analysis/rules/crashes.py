@@ -23,7 +23,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
-from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER
+from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER, plural
 
 __all__ = ["find"]
 
@@ -70,6 +70,9 @@ def _sorted_out(
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
+    watched = [
+        (e.stream, e.ref.seq) for e in job.events("framework.sglang_watchdog")[:1]
+    ]  # it kills all of its processes
     cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error")}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
@@ -81,7 +84,8 @@ def _sorted_out(
             continue  # the reason of this abort, on the line below, has a finding of its own
         # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
         first = death.events[0].name == "launch.deepspeed.exit"
-        late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
+        late = anonymous and not first and _plain_kill(death)
+        late = late and (endings.stopped(job, head) or any(head.stream == s and head.ref.seq > at for s, at in watched))
         if (
             late
             or death.sent
@@ -138,9 +142,13 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
     cut = bool(followers) and all(d.by_peer for d in followers)
-    after = (
-        f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The end of {others} follows from it"
-    )
+    own = bool(followers) and all(d.code is not None and d.signal is None and d.listed for d in followers)
+    after = f"The end of {others} follows from it"
+    if cut:
+        after = f"{others[:1].upper()}{others[1:]} lost the connection to it"
+    elif own:
+        # they were not ended: each may have failed for the same reason
+        after = f"{others[:1].upper()}{others[1:]} ended with {plural(len(followers), 'an exit code of its', 'exit codes of their')} own; the launcher saw this one first"
     for death in origins:
         lead = death is origins[0]
         text = f" {after}." if others else ""

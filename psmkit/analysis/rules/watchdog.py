@@ -424,8 +424,11 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     """Ranks that run another operation, or another size, under the same number."""
     kinds: dict[tuple[str | None, int | None], list[Member]] = {}
     for member in waiting:
-        if member.seq is not None and member.op is not None and member.op not in _UNORDERED and _whole(member.op):
+        comparable = member.op not in _UNORDERED or member.size is not None
+        if member.seq is not None and member.op is not None and comparable and _whole(member.op):
             kinds.setdefault((member.op, member.size), []).append(member)
+    if len({op for op, _ in kinds}) > 1:
+        kinds = {key: members for key, members in kinds.items() if key[0] not in _UNORDERED}
     if len(kinds) < 2:
         return []
     # Operations that allow different sizes, and unknown ones, cannot be compared by size.
