@@ -43,7 +43,7 @@ def test_a_culprit_is_right_by_any_label_and_harmless_when_it_is_tolerated(
     named: dict[str, object], score: str
 ) -> None:
     label = {"verdict": "failed", "decidable": True, "culprits": ["rank 3"], "tolerated": ["rank 5"]}
-    parts = dict.fromkeys(("rank", "global_rank", "pid", "host", "device"))
+    parts = dict.fromkeys(("rank", "global_rank", "pid", "host", "device", "gpu"))
     report = {"verdict": "failed", "culprits": [{**parts, **named}] if named else []}
 
     assert strangers._judge(label, report) == ("right", score)
