@@ -87,3 +87,15 @@ def test_an_error_of_nobody_is_that_of_the_only_process_that_ended(tmp_path: Pat
     ] and "process 812" in report.reason
     # of two errors, one may be another process's
     assert not analyzed(tmp_path, error + error + ended.format(2, 812)).culprits
+
+
+def test_a_driver_that_repeats_the_errors_of_its_workers_raised_none(tmp_path: Path) -> None:
+    tag, own = "(LLMEngine pid=940, ip=10.0.0.7) ", "(RayWorker pid=931, ip=10.0.0.7) "
+    error = (
+        TORCH.format("system").strip()
+        + "\n{0}Last error:\n{0}Net : Call to recv from 10.0.0.9<41527> failed : Connection refused\n"
+    )
+    report = "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): ray::RayWorker.execute_method() (pid=931, ip=10.0.0.7, actor_id=dc8c, repr=<RayWorker object>)\n"
+    found = analyzed(tmp_path, tag + error.format(tag) + tag + report)
+    assert "on a rank" in found.reason and [c.host for c in found.culprits] == ["10.0.0.9"]
+    assert "process 931" in analyzed(tmp_path, own + error.format(own)).reason

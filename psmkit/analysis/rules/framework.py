@@ -11,6 +11,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -114,11 +115,20 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
 
 def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     """The process that a tag of these lines names, or else the only replica of XLA in them."""
+    if _repeated(job, run, events):
+        return []
     replicas = {r for e in events if isinstance(r := e.fields.get("replica"), int)}
     only = [Named(r, basis=f"{ASSUMED}replica of XLA") for r in replicas] if len(replicas) == 1 else []
     return (
         outside.tagged_process(job, events) or thrower(job, run, events) or only or outside.headed_process(job, events)
     )
+
+
+def _repeated(job: Job, run: int | None, events: Sequence[Event]) -> bool:
+    """Whether the process in the tags of these lines also prints Ray's reports of failed tasks of others: it repeats what they print."""
+    tags = {e.tag for e in events if pid_of_tag(e.tag) is not None}
+    reports = job.events("launch.ray.unhandled", "launch.ray.task_error", run=run) if tags else []
+    return any(e.tag in tags and e.fields.get("pid") not in (None, pid_of_tag(e.tag)) for e in reports)
 
 
 def _by_text(last: Sequence[LastError]) -> list[Named]:
