@@ -28,7 +28,7 @@ def _is(culprit: dict[str, Any], label: object) -> bool:
         "rank": {culprit["rank"], culprit["global_rank"]},
         "pid": {culprit["pid"]},
         "host": {culprit["host"]},
-        "device": {culprit["device"]},
+        "device": {culprit["device"], culprit["gpu"]},  # a label may give the PCI address
     }
     return all(
         value in {str(part) for part in seen[key] if part is not None} for key, value in _identity(label).items()

@@ -295,6 +295,16 @@ int32_t ls_bare_device(const char *s, uint32_t tag, int level)
     return INT32_MIN;
 }
 
+/* "node7 :12:13 [0]", as people leave it when they replace the name of a host: where the word that begins the line
+ * starts, else colon. */
+static uint32_t word_before(const char *s, uint32_t low, uint32_t colon)
+{
+    uint32_t k = colon, letters = 0;
+    if (k == low || s[k - 1] != ' ') return colon;
+    while (--k > low && colon - k < 255 && host_char(s[k - 1])) letters += isalpha((unsigned char)s[k - 1]) != 0;
+    return k == low && letters ? k : colon;
+}
+
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out)
 {
@@ -312,6 +322,10 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     if (looks_like_time(s, h, colon, end)) return false;
     out->host = h;
     out->host_len = colon - h;
+    if (h == colon && (h = word_before(s, low, colon)) < colon) {
+        out->host = h;
+        out->host_len = colon - 1 - h;
+    }
     out->start = h;
     out->device = INT32_MIN;
     out->where_len = 0;

@@ -15,7 +15,7 @@ from psmkit.analysis.facts import lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_of, spans_text, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, behind_rank, unnamed
+from psmkit.analysis.facts.places import absent, behind_rank, may_drive_others, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising, past_bootstrap
@@ -179,10 +179,9 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     nranks = max(i.nranks for i in members)
     seen = {i.rank for i in members if i.rank >= 0}
     if len(seen) < nranks and (nameless := unnamed(job, run.index)):
-        be = "be among" if len(nameless) > 1 else "be one of"
-        return _Evidence(
-            False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {be} the others"
-        )
+        be = "be among the others" if len(nameless) > 1 else "be one of the others"
+        may = "drive more of them" if may_drive_others(job, run.index) else be
+        return _Evidence(False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {may}")
     if len(seen) < nranks:
         lacking = absent(job, run.index)
         if not lacking:
@@ -264,7 +263,10 @@ def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:
 
 def _tests_ended_well(job: Job, run: RunInfo) -> bool:
     """Whether nccl-tests reports correct values in an output that names only processes of the run."""
+    begun = {e.stream: (e.last or e.ref).seq for e in job.events("nccltests.header")}  # the last test of each stream
     for event in job.events("nccltests.ok", run=run.index):
+        if begun.get(event.stream, -1) > event.ref.seq:
+            continue
         ranks = [e for e in job.events("nccltests.rank") if e.stream == event.stream]
         if not ranks or _members(job, run) <= {job.named_by(e) for e in ranks}:
             return True
@@ -335,6 +337,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 rank_basis=n.basis,
                 either=n.either,
                 peer_unnamed=n.peer_unnamed,
+                gpu=n.gpu,
             )
             for n in chosen.named[:_MOST_UNNAMED]
         )

@@ -50,7 +50,7 @@ class Named:
 
     ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`. ``comm`` is the process group of torch that ``rank`` counts in, if
     the lines do not show the global rank. ``either``: it is one end of a connection that failed, and the lines do not show which end broke it;
-    ``peer_unnamed``: nor do they name the other end.
+    ``peer_unnamed``: nor do they name the other end. ``gpu`` is the PCI address of the GPU that failed.
     """
 
     rank: int | None = None
@@ -61,6 +61,7 @@ class Named:
     comm: str | None = None
     either: bool = False
     peer_unnamed: bool = False
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

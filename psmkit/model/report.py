@@ -30,7 +30,8 @@ class Culprit:
 
     ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
     that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are ends of a connection,
-    and the lines do not show which end broke it; ``peer_unnamed``: nor do they name the other end.
+    and the lines do not show which end broke it; ``peer_unnamed``: nor do they name the other end. ``gpu`` is the PCI address of the GPU
+    that failed, if its rank is unknown.
     """
 
     run: int
@@ -45,6 +46,7 @@ class Culprit:
     rank_basis: str | None = None
     either: bool = False
     peer_unnamed: bool = False
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

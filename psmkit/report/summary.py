@@ -109,6 +109,9 @@ def culprit_name(culprit: Culprit) -> str:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
     elif culprit.pid is not None:
         details.append(f"pid {culprit.pid}")
+    if rank is None and culprit.gpu is not None:
+        where = f" of {culprit.host}" if culprit.host is not None else ""
+        return f"the GPU at {culprit.gpu}{where}" + (f" (process {culprit.pid})" if culprit.pid is not None else "")
     if rank is None and condition is not None and culprit.device is not None:
         return f"device {culprit.device} ({condition})"
     if culprit.global_rank is None and condition is not None and culprit.device is not None:

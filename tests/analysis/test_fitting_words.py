@@ -171,7 +171,7 @@ def test_rows_of_a_benchmark_without_its_header_are_counted(tmp_path: Path) -> N
     tagged = analyzed(tmp_path, "".join("[1,0]<stdout>:" + row.format(1 << at, 0) for at in range(16, 19)))
     assert tagged.reason.startswith("nccl-tests printed 3 rows")
     wrong = analyzed(tmp_path, row.format(65536, 0) + row.format(131072, 12))
-    assert "some with wrong values" in wrong.reason and wrong.verdict.value == "inconclusive"
+    assert "wrong values in 1 row (12)" in wrong.reason and wrong.verdict.value == "failed"
 
 
 def test_launcher_of_tgi_names_the_shards_that_it_waits_for(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ ENDS = {
     "vllm 1 with a code": (f"(EngineCore pid=77) {V1.format(3, ' (exit code: -9)')}", "failed", 3, None),
     "vllm 1 of another engine": (f"(EngineCore_DP1 pid=77) {V1.format(1, '')}", "failed", None, None),
     "vllm 1 after an exception": (engine("(Worker_TP2 pid=903) ", OWN) + V1.format(1, ""), "failed", 2, None),
-    "vllm core": (f"{HTTP}{ERROR}[core_client.py:600] Engine core proc EngineCore_DP1 died unexpectedly, shutting down client.\n", "failed", None, None),
+    "vllm core": (f"{HTTP}{ERROR}[core_client.py:600] Engine core proc EngineCore_DP1 died unexpectedly, shutting down client.\n", "failed", 1, None),
     "vllm core alone": (f"(EngineCore_2 pid=903) {ERROR}[core.py:390] EngineCore hit an exception: Traceback (most recent call last):\n", "failed", None, 903),
     "vllm start": (raised(HTTP, "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"), "failed", None, None),
     "vllm start of a worker": (raised("(EngineCore pid=77) ", "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."), "failed", None, None),

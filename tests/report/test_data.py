@@ -60,6 +60,7 @@ def test_the_keys_of_the_contract_are_there() -> None:
         "rank_basis",
         "either",
         "peer_unnamed",
+        "gpu",
     } == set(document["culprits"][0])
     assert {"matched", "pending", "orphan"} == set(document["matching"]["proxy_calls"])
     assert {

@@ -17,10 +17,12 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.death import Death, signal_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.places import single_node
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import ranks_in
 from psmkit.logparse.types import Event
+from psmkit.model import Named
 
-__all__ = ["host_of", "local_rank", "read"]
+__all__ = ["as_named", "host_of", "local_rank", "read"]
 
 _TAG_END = re.compile(r"[\[\]<>:\s]")
 _TASK = re.compile("[0-9]{1,9}")
@@ -151,6 +153,16 @@ def host_of(value: object) -> str | None:
     text = str(value)
     name = text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
     return None if name in _PROGRAMS else name
+
+
+def as_named(death: Death) -> list[Named]:
+    """The process that a launcher names, without a line of NCCL's."""
+    if death.rank is not None:
+        return [Named(death.rank, death.host, death.pid)]
+    if death.local is None and death.pid is None and death.host is None:
+        return []
+    basis = f"{ASSUMED}{'number of a worker' if death.counted else 'local rank'}" if death.local is not None else None
+    return [Named(death.local, death.host, death.pid, basis)]
 
 
 def local_rank(job: Job, run: int | None, death: Death, local: object) -> None:

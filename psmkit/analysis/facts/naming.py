@@ -68,6 +68,8 @@ def named_text(at: Named) -> str:
         return f"{kind.partition(' of ')[0]} {at.rank}" + (f" of {at.comm}" if at.comm is not None else "")
     if at.pid is not None:
         return f"process {at.pid}" + (f" (device {at.device})" if at.device is not None else "")
+    if at.gpu is not None:
+        return f"the GPU at {at.gpu}"
     where = [f"device {at.device}"] if at.device is not None else []
     if where and (at.basis or "").endswith("own devices"):
         return f"{where[0]} of a process"

@@ -32,6 +32,7 @@ __all__ = [
     "proc_of_pid",
     "rank_inside",
     "runs_of",
+    "tagged_pids",
     "tagged_process",
     "tagged_rank",
 ]
@@ -181,6 +182,13 @@ def headed_process(job: Job, events: Iterable[Event]) -> list[Named]:
         if pid is not None or host is not None:
             found.add((pid, host) if tagged in (None, pid) else (tagged or pid, None))
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []
+
+
+@once
+def tagged_pids(job: Job) -> frozenset[int]:
+    """The process ids in the tags of Ray or vLLM."""
+    tags = {event.tag for event in job.scan.events.make(job.scan.events.tagged.nonzero()[0])}
+    return frozenset(pid for tag in tags if (pid := pid_of_tag(tag)) is not None)
 
 
 @once

@@ -15,6 +15,8 @@ from psmkit.logparse.types import Value
 
 #: A damaged line can name any rank; a greater one than this is not looked at.
 _MOST_CALLED = 1 << 12
+#: The call with which one process makes all ranks of a communicator.
+_ALL = "ncclCommInitAll"
 
 __all__ = [
     "absent",
@@ -24,6 +26,7 @@ __all__ = [
     "by_local_rank",
     "by_socket",
     "hosts_of",
+    "may_drive_others",
     "missing_at",
     "no_log",
     "procs_on",
@@ -80,9 +83,38 @@ def _unnamed(job: Job) -> list[list[int]]:
     known = {*job.rank_by_proc, *(proc for (_, rank), proc in job.proc_by_rank.items() if rank >= 0)}
     # a process that drives several devices may be another rank as well
     more = {(i.proc, i.nranks) for i in job.scan.instances if i.rank < 0}
+    several = _several(job)
     return [
-        sorted(p for p in info.procs - job.phantoms if p not in known or (p, info.nranks) in more) for info in job.runs
+        sorted(
+            p
+            for p in info.procs - job.phantoms
+            if p not in known or (p, info.nranks) in more or p in several[info.index]
+        )
+        for info in job.runs
     ]
+
+
+def may_drive_others(job: Job, run: int) -> bool:
+    """Whether a process in view may drive ranks of the run that no line names."""
+    return bool(_several(job)[run])
+
+
+@once
+def _several(job: Job) -> list[set[int]]:
+    """By run, if ranks are absent: the processes that called ncclCommInitAll(), and, where a process drives several ranks, those whose start
+    the input does not show: each of them may drive more devices than its lines show."""
+    all_ = {(proc, run) for proc, run, kind in job.values("kind", "comm.start") if str(kind).startswith(_ALL)}
+    out: list[set[int]] = []
+    for info in job.runs:
+        absent_ = info.nranks is not None and bool(job.missing_ranks(info.index))
+        members = [i for g in info.groups for i in job.members.get(g, ()) if i.rank >= 0] if absent_ else []
+        ranks: dict[int, set[int]] = defaultdict(set)
+        for i in members:
+            ranks[i.proc].add(i.rank)
+        started = {i.proc for i in members if i.start is not None}
+        cut = ranks.keys() - started if any(len(r) > 1 for r in ranks.values()) else set()
+        out.append(cut | {p for p, run in all_ if run == info.index and p in ranks})
+    return out
 
 
 def absent(job: Job, run: int) -> MissingRanks:

@@ -13,7 +13,7 @@ from psmkit.analysis.facts.naming import ranks_text
 from psmkit.logparse.types import Event
 from psmkit.model.wording import counted
 
-__all__ = ["came_after", "ends", "restarted_after", "told", "worked_after"]
+__all__ = ["came_after", "ends", "restarted_after", "told", "worked_after", "wrong_rows"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 #: Lines of which the program prints one after the other while it works.
@@ -45,12 +45,21 @@ def told(job: Job, run: int) -> str | None:
     return f"the program printed step {fields['step']}{of} of its training"
 
 
+def wrong_rows(job: Job, run: int | None) -> list[Event]:
+    """The rows of nccl-tests with wrong values, out of place or in place."""
+    rows = (e for e in job.events("nccltests.row") if job.run_of_event(e) == run)
+    return [e for e in rows if any(isinstance(n := e.fields.get(f), int) and n > 0 for f in ("wrong", "wrong2"))]
+
+
 def _rows(job: Job, run: int) -> str | None:
     """How many sizes nccl-tests printed, and how many values were wrong in them."""
+    begun, right = job.events("nccltests.header", run=run), job.events("nccltests.ok", run=run)
+    if right and any(e.stream == right[-1].stream and _last(e) > right[-1].ref.seq for e in begun):
+        return "nccl-tests finished a test with right values, and then began one that does not end in this log"
     rows = job.events("nccltests.row", "nccltests.unchecked", run=run)
     if not rows:
         return None
-    bad = any(isinstance(wrong := e.fields.get("wrong"), int) and wrong > 0 for e in rows)
+    bad = bool(wrong_rows(job, run))
     checked = all(e.name == "nccltests.row" for e in rows)
     values = ", some with wrong values" if bad else " with no wrong value" if checked else ""
     return f"nccl-tests printed {counted(sum(e.count for e in rows), 'row')}{values} but no summary"

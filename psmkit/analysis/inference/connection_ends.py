@@ -51,6 +51,8 @@ def peer_in_text(job: Job, cascade: Cascade) -> list[Named]:
     event = cascade.first.event
     peers = blame.addressed([event])
     broke = faults.phrase(job, "a connection broke", faults.body(job, event)) is not None
+    if not peers and broke and blame.same_host(job, event) and (host := job.process(cascade.proc).host):
+        return [Named(host=host)]  # another process of this host, or another thread of this process
     if not peers or broke or not faults.unknown(event):
         return peers
     return _either(_end(job, cascade.proc, event), *peers)

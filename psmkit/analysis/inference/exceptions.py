@@ -231,7 +231,7 @@ def _failed_task(job: Job, run: int | None) -> list[Named]:
 
 
 def named_by_engine(job: Job, run: int | None) -> list[Named]:
-    """The rank of which an inference engine reports that it failed, if there is only one.
+    """The rank of which an inference engine reports that it failed, or else its data-parallel rank, if there is only one.
 
     An engine of vLLM that is not the first one of several counts its ranks from 0.
     """
@@ -239,7 +239,10 @@ def named_by_engine(job: Job, run: int | None) -> list[Named]:
     engines = ((e, _ENGINE.search("".join(q.text for q in job.quotes.of(e.ref)))) for e in events)
     first = [e for e, engine in engines if engine is None or engine[1] == "0"]
     ranks = {rank for e in first if isinstance(rank := e.fields.get("rank"), int)}
-    return [Named(rank) for rank in ranks] if len(ranks) == 1 else []
+    if ranks:
+        return [Named(rank) for rank in ranks] if len(ranks) == 1 else []
+    engines_ = {dp for e in events if isinstance(dp := e.fields.get("dp"), int)}
+    return [Named(dp, comm="the data-parallel ranks") for dp in engines_] if len(engines_) == 1 else []
 
 
 @once

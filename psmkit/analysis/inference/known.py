@@ -1,12 +1,25 @@
-"""Public issues that a line or a finding resembles, in short form."""
+"""What is known of an error beyond its first line: public issues that it resembles, and the next warning of its thread."""
 
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
+from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 
-__all__ = ["issue_of"]
+__all__ = ["closer", "issue_of"]
+
+#: A system call that failed, and the messages that say what the library made it for.
+_CALL, _FOR = "debug.syscall_failed", "memory."
+
+
+def closer(cascade: faults.Cascade) -> Message | None:
+    """What the catalogue knows about the next warning of a thread whose system call failed: it says what the call was for."""
+    first = cascade.first.event
+    if first.name != _CALL or not any(kind.name.startswith(_FOR) for kind in cascade.kinds):
+        return None
+    behind = (f for f in cascade.faults if f.event.name.startswith(_FOR) and f.event.thread == first.thread)
+    return next((f.known for f in behind if f.known is not None and f.known.severity == "error"), None)
 
 
 def issue_of(job: Job, event: Event, text: str | None = None) -> str | None:

@@ -31,7 +31,7 @@ _MOST = 64
 class LastError:
     """The text below or in a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank.
 
-    ``one_end`` means that a network operation failed, and the text neither names the other end nor says that it closed the connection.
+    ``own`` is the rank that the text gives to the process that printed it, in its communicator. ``one_end`` means that a network operation failed, and the text neither names the other end nor says that it closed the connection.
     """
 
     head: Event
@@ -41,6 +41,7 @@ class LastError:
     peers: tuple[Named, ...]
     code: str
     one_end: bool
+    own: int | None = None
 
 
 def last_errors(job: Job, run: int | None) -> list[LastError]:
@@ -94,12 +95,13 @@ def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
     if other_end and not peers and CODES[code].two_ends:
         peers = [replace(end, either=True) for end in other_end]  # the log does not show which end is at fault
     one_end = CODES[code].two_ends and not (closed or other_end or peers)
-    return LastError(head, ref, " ".join(text.split()), known, tuple(peers), code, one_end)
+    own = number(fields, known.own_rank) if known is not None and known.own_rank is not None else None
+    return LastError(head, ref, " ".join(text.split()), known, tuple(peers), code, one_end, own)
 
 
 def _pair(known: Message | None, fields: Mapping[str, Value]) -> list[Named]:
     """The two ranks that exclude each other, as those that use one device."""
-    if known is None or known.blames != "self":
+    if known is None or known.blames != "self" or known.relays:
         return []
     ranks = (number(fields, name) for name in ("rank", "peer"))
     pair = [Named(rank) for rank in ranks if rank is not None]

@@ -39,6 +39,8 @@ OF_GROUP = (
 )
 # Operations that all ranks call with the same number of elements; others may legitimately differ between ranks.
 _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
+# A coalesced work that returns so many times its input gathers; a batch of sends and receives seldom does.
+_GATHERED = 4
 # The larger of the two numbers of elements is the smaller one times the number of ranks.
 _GATHERS = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 # What a rank prints that gave up on a work, or was asked to tell about it.
@@ -77,8 +79,13 @@ class Member:
 
     @property
     def size(self) -> int | None:
-        value = self.timeout.fields.get("numel_in") if self.timeout is not None else None
-        return value if isinstance(value, int) and self.op in _EVEN else None
+        value, out = (
+            self.timeout.fields.get(f"numel_{way}") if self.timeout is not None else None for way in ("in", "out")
+        )
+        if not isinstance(value, int):
+            return None
+        gathers = isinstance(out, int) and value > 0 and out % value == 0 and out >= _GATHERED * value
+        return value if self.op in _EVEN or (self.op == "COALESCED" and gathers) else None
 
 
 @dataclass(slots=True)

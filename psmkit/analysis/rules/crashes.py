@@ -10,12 +10,11 @@ import itertools
 import signal as signals
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, lines, outside, program
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
 from psmkit.analysis.inference.causes import RECORDED, alike, ends
@@ -23,8 +22,8 @@ from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Named, Severity
-from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER
+from psmkit.model import Finding, Severity
+from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER, plural
 
 __all__ = ["find"]
 
@@ -72,6 +71,9 @@ def _sorted_out(
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
+    watched = [
+        (e.stream, e.ref.seq) for e in job.events("framework.sglang_watchdog")[:1]
+    ]  # it kills all of its processes
     cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error")}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
@@ -83,7 +85,8 @@ def _sorted_out(
             continue  # the reason of this abort, on the line below, has a finding of its own
         # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
         first = death.events[0].name == "launch.deepspeed.exit"
-        late = anonymous and not first and _plain_kill(death) and endings.stopped(job, death.events[0])
+        late = anonymous and not first and _plain_kill(death)
+        late = late and (endings.stopped(job, head) or any(head.stream == s and head.ref.seq > at for s, at in watched))
         if (
             late
             or death.sent
@@ -145,9 +148,13 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
     others = ranks_text(ended) if ended else "the others" if known else ""
     cut = bool(followers) and all(d.by_peer for d in followers)
-    after = (
-        f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The end of {others} follows from it"
-    )
+    own = bool(followers) and all(d.code is not None and d.signal is None and d.listed for d in followers)
+    after = f"The end of {others} follows from it"
+    if cut:
+        after = f"{others[:1].upper()}{others[1:]} lost the connection to it"
+    elif own:
+        # they were not ended: each may have failed for the same reason
+        after = f"{others[:1].upper()}{others[1:]} ended with {plural(len(followers), 'an exit code of its', 'exit codes of their')} own; the launcher saw this one first"
     for death in origins:
         lead = death is origins[0]
         text = f" {after}." if others else ""
@@ -186,10 +193,10 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
 
 def _starved(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     """Processes that ended because their hosts ran out of memory, each for itself: the order of the lines says nothing."""
-    named = [n for d in deaths if d.proc is None for n in _as_named(d)]
+    named = [n for d in deaths if d.proc is None for n in launcher_ends.as_named(d)]
     ranks = sorted({d.rank for d in deaths if d.rank is not None})
     hosts = joined(list(dict.fromkeys(d.host for d in deaths if d.host is not None))[:_MOST_HOSTS])
-    who = ranks_text(ranks) if ranks else joined([_name(job, d) for d in deaths if _as_named(d)][:_MOST_HOSTS])
+    who = ranks_text(ranks) if ranks else joined([_name(job, d) for d in deaths if launcher_ends.as_named(d)][:_MOST_HOSTS])
     return new_finding(
         job,
         "PSM402",
@@ -299,7 +306,9 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
-        named=[] if together or death.proc is not None else [n for d in (death, *shared) for n in _as_named(d)],
+        named=[]
+        if together or death.proc is not None
+        else [n for d in (death, *shared) for n in launcher_ends.as_named(d)],
     )
 
 
@@ -384,16 +393,6 @@ def _ran_after(job: Job, event: Event) -> bool:
         ):
             return True
     return False
-
-
-def _as_named(death: Death) -> list[Named]:
-    """The process that a launcher names, without a line of NCCL's."""
-    if death.rank is not None:
-        return [Named(death.rank, death.host, death.pid)]
-    if death.local is None and death.pid is None and death.host is None:
-        return []
-    basis = f"{ASSUMED}{'number of a worker' if death.counted else 'local rank'}" if death.local is not None else None
-    return [Named(death.local, death.host, death.pid, basis)]
 
 
 def _stranger(job: Job, run: int | None, death: Death) -> Finding:

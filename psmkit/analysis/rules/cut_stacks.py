@@ -31,6 +31,7 @@ _LONGEST = 80
 #: The advice that NCCL adds to the names of its errors.
 _ADVICE = re.compile(r"\(run with NCCL_DEBUG[^)]*\)?")
 _MOST = 400  # frames that are read
+_HOOK = re.compile(r'\[rank\d+\]: +File "')
 # What loggers put before a line of an error.
 _ERROR = ("ERROR", "[E]")
 # Calls of NCCL as the bindings of vLLM, SGLang and torch name them.
@@ -123,7 +124,8 @@ def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
 def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     """Frames without the head of their traceback and without an exception. A logger's level shows whether it is one."""
     calls = [e for e in frames if str(e.fields.get("fn", "")).startswith(_CALLS)]
-    error = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
+    level = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
+    error = level or _by_hook(job, frames[-1])
     who, ranks, named = _who(job, run, frames)
     deepest = innermost(calls or frames) or frames[-1]
     last = str(deepest.fields.get("fn"))
@@ -134,11 +136,16 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
         job,
         "PSM402",
         run=run,
-        title=f"{who} printed a part of a stack {'at level ERROR ' if error else ''}that passes through {through}(){to}, and the log does not show the exception",
+        title=f"{who} printed a part of a stack {'at level ERROR ' if level else ''}that passes through {through}(){to}, and the log does not show the exception",
         severity=Severity.ERROR if error else Severity.WARNING,
         confidence=0.6 if error else 0.4,
         explanation="The head of the traceback and the line that names the exception are not in the log."
-        + (" A logger prints a stack at level ERROR for an exception." if error else ""),
+        + (" A logger prints a stack at level ERROR for an exception." if level else "")
+        + (
+            " torch prints a stack with the rank before each line for an exception that nothing caught."
+            if error and not level
+            else ""
+        ),
         next_step="Give the rest of the log: the line below the stack names the exception.",
         refs=list(dict.fromkeys([deepest.ref, *(f.ref for f in reversed((calls or frames)[-4:]))]))[:4],
         ranks=ranks,
@@ -146,6 +153,11 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
         named=named if error else [],
         stage="error",
     )
+
+
+def _by_hook(job: Job, event: Event) -> bool:
+    """Whether torch's hook for uncaught exceptions printed this frame: it puts the rank right before it."""
+    return _HOOK.search("".join(e.text for e in job.quotes.of(event.ref))) is not None
 
 
 def _at_level_error(job: Job, event: Event) -> bool:

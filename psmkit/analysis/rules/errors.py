@@ -20,7 +20,7 @@ from psmkit.analysis.inference.causes import failed_before
 from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.known import closer, issue_of
 from psmkit.analysis.inference.reported_peers import named_by_libpsm, silent_in_turn
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
@@ -113,6 +113,8 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
+    if (behind := closer(cascade)) is not None and behind.finding is not None:
+        return behind.finding
     if (reason := _reason(job, cascade)) is not None and reason.finding is not None:
         return reason.finding
     named = known.finding if known is not None else None
@@ -232,7 +234,13 @@ def _finding(
         guilty = list(named)
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
-    says = _reason(job, cascade) or _one_link(job, cascade) or _self_test(job, cascade) or (known if sure else None)
+    says = (
+        _reason(job, cascade)
+        or closer(cascade)
+        or _one_link(job, cascade)
+        or _self_test(job, cascade)
+        or (known if sure else None)
+    )
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75

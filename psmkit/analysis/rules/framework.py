@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside, program
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
+from psmkit.analysis.facts.deaths import FAULTS, KILLED, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text, short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -64,7 +66,11 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = _tagged(job, run, events) if not ranks and not peer else []
+    tagged = (
+        (_tagged(job, run, events) or _by_text(last) or _ended(job, run, events, last))
+        if not ranks and not peer
+        else []
+    )
     if known is not None:
         # a member of a group can repeat a warning about two others
         pair = {n.rank for n in last[0].peers}
@@ -109,11 +115,44 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
 
 def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     """The process that a tag of these lines names, or else the only replica of XLA in them."""
+    if _repeated(job, run, events):
+        return []
     replicas = {r for e in events if isinstance(r := e.fields.get("replica"), int)}
     only = [Named(r, basis=f"{ASSUMED}replica of XLA") for r in replicas] if len(replicas) == 1 else []
     return (
         outside.tagged_process(job, events) or thrower(job, run, events) or only or outside.headed_process(job, events)
     )
+
+
+def _repeated(job: Job, run: int | None, events: Sequence[Event]) -> bool:
+    """Whether the process in the tags of these lines also prints Ray's reports of failed tasks of others: it repeats what they print."""
+    tags = {e.tag for e in events if pid_of_tag(e.tag) is not None}
+    reports = job.events("launch.ray.unhandled", "launch.ray.task_error", run=run) if tags else []
+    return any(e.tag in tags and e.fields.get("pid") not in (None, pid_of_tag(e.tag)) for e in reports)
+
+
+def _by_text(last: Sequence[LastError]) -> list[Named]:
+    """The rank that the repeated warnings give to the process that printed them, if it is the same one. Where they do not show which end of a
+    connection failed, it is one of the two."""
+    found = {item.own for item in last}
+    rank, known = (last[0].own, last[0].known) if len(found) == 1 else (None, None)
+    if rank is None or known is None or known.blames == "peer":
+        return []
+    either = known.blames == "unknown"
+    return [Named(rank, comm="its communicator", either=either, peer_unnamed=either)]
+
+
+def _ended(job: Job, run: int | None, events: Sequence[Event], last: Sequence[LastError]) -> list[Named]:
+    """The process that the launcher names, if the log has one such error and one process that ended by itself."""
+    own = [d for d in collect(job, run) if not (d.sent or d.listed or d.later)]
+    if (
+        sum(e.name != "torch.last_error.head" for e in events) != 1
+        or len(own) != 1
+        or own[0].signal in (*FAULTS, KILLED)
+    ):
+        return []
+    one_end = bool(last) and last[0].one_end
+    return [replace(n, either=one_end, peer_unnamed=one_end) for n in launcher_ends.as_named(own[0])]
 
 
 def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:

@@ -107,20 +107,16 @@ def _blamed(members: list[Named]) -> list[Named]:
 
 
 _MOST_DIGITS = 4
+_CLEANUP = 45  # the driver ends the work of a process, after an error or because the process ended
+_CAUSED = "caused by previous Xid "
 _DRAIN = "Drain the node and check the GPU and its links (nvidia-smi -q, nvidia-bug-report)."
 
 
 def _xids(job: Job, run: int | None) -> list[Finding]:
     out: list[Finding] = []
-    seen: set[tuple[str, int]] = set()
-    for event in job.events("sys.kernel.xid"):
-        number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
-        if job.run_of_event(event) != run or not isinstance(number, int) or (bus, number) in seen:
-            continue
-        seen.add((bus, number))
+    reported, caused = _reported(job, run)
+    for (bus, number), event in {**reported, **caused}.items():
         what = str(event.fields.get("what", ""))
-        if number == 45 or "caused by previous" in what:
-            continue  # the clean-up after another error
         host, pid = event.fields.get("host"), event.fields.get("pid")
         rank = gpus.rank_of_bus(job, run, bus, pid, host)
         # the text of some names the GPU by its number; the process is then the one that asked it
@@ -130,6 +126,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
             host=str(host) if host is not None else None,
             pid=pid if isinstance(pid, int) and device is None else None,
             device=device,
+            gpu=bus if ":" in bus and device is None else None,
         )
         hard = number in gpus.HARD_XIDS
         out.append(
@@ -139,7 +136,11 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"the GPU at {bus}"
                 + (f" of rank {rank}" if rank is not None else "")
-                + f" reported Xid {number}: {textwrap.shorten(what, 100, placeholder='…')}",
+                + (
+                    f" reported Xid {number}: {textwrap.shorten(what, 100, placeholder='…')}"
+                    if (bus, number) in reported
+                    else f" had Xid {number}: Xid {event.fields['xid']} names it as the cause"
+                ),
                 severity=Severity.ERROR
                 if (hard or number in gpus.OWN_XIDS) and not endings.done(job, run)
                 else Severity.WARNING,
@@ -157,7 +158,25 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 stage="error",
             )
         )
-    return out if any(number in gpus.HARD_XIDS for _, number in seen) else [*out, *_unreachable(job, run)]
+    hard_ = any(number in gpus.HARD_XIDS for _, number in (*reported, *caused))
+    return out if hard_ else [*out, *_unreachable(job, run)]
+
+
+def _reported(job: Job, run: int | None) -> tuple[dict[tuple[str, int], Event], dict[tuple[str, int], Event]]:
+    """The Xids of each GPU, and those that only the clean-up after them names, with the first line of each."""
+    own: dict[tuple[str, int], Event] = {}
+    caused: dict[tuple[str, int], Event] = {}
+    for event in job.events("sys.kernel.xid"):
+        number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
+        if job.run_of_event(event) != run or not isinstance(number, int):
+            continue
+        _, found, previous = str(event.fields.get("what", "")).partition(_CAUSED)
+        digits = previous.partition(" ")[0].rstrip(".,")
+        if digits.isdecimal() and len(digits) <= _MOST_DIGITS:
+            caused.setdefault((bus, int(digits)), event)
+        elif number != _CLEANUP and not found:
+            own.setdefault((bus, number), event)
+    return own, {key: event for key, event in caused.items() if key not in own and key[1] != _CLEANUP}
 
 
 def _unreachable(job: Job, run: int | None) -> list[Finding]:

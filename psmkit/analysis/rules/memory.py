@@ -215,7 +215,7 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         job,
         "PSM503",
         run=run,
-        title=f"{names_of(job, procs)} could not create a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
+        title=f"{names_of(job, procs)} could not create a shared memory segment{f' of {_size(max(wanted.values()))}' if wanted else ''} on {host or 'its host'}"
         + (": /dev/shm is full" if full else f": {reason}" if reason is not None else ""),
         severity=Severity.WARNING if done else None,
         confidence=0.95 if full or reason is None else 0.85,
@@ -231,6 +231,8 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
                 if sizes
                 else ". The other segments of this host are not in the log."
             )
+            if wanted
+            else "The line does not show the size of the segment."
         ),
         next_step=f"Make /dev/shm at least {room} large (in a container: --shm-size={room}) and remove /dev/shm/nccl-* of dead processes."
         if full

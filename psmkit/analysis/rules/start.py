@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, names_of, words
-from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.places import absent, may_drive_others
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import main_thread, past_bootstrap
@@ -65,7 +65,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         return None  # they did start: only their logs are missing
     if all(i.start is None for i in members):
         return None  # the log lacks the lines of init
-    if any(i.rank < 0 for i in members):
+    if any(i.rank < 0 for i in members) or may_drive_others(job, run.index):
         return None  # a process whose rank no line names is one of those that seem to be missing
     outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))
     rest = _at_rest(job, members)

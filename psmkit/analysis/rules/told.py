@@ -172,6 +172,8 @@ def _blamed(job: Job, entry: Message, events: Sequence[Event]) -> list[Named]:
 def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Finding]:
     """What the end of a run shows where neither NCCL nor a watchdog explains it, what is nearest to the cause first."""
     kinds = sorted(_kinds(job, run, entries), key=lambda item: entries[item[0]].order or 0)
+    if ends(job, run):  # a launcher names who ended: that it ended the job says no more
+        kinds = [item for item in kinds if not item[0].startswith("launch.")]
     near = [item for item in kinds if (entries[item[0]].order or 0) < _EXCEPTIONS][:1]
     if near and entries[near[0][0]].finding == "PSM305" and _threw_before(job, run, near[0][1][0]):
         return []  # it waits for a rank that has a finding of its own
@@ -180,11 +182,13 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
     # who waits reports; who threw for a reason of its own is the cause
     if not found or (found[0].code == "PSM305" and any(f.culprits or f.named for f in thrown)):
         found = thrown or found
-    if not found:
+    if not near and not any(f.culprits or f.named for f in found):
         wraps = [_weak(job, run, entries[name], events) for name, events in kinds]
-        # the one that names a process, else the first one
-        found = [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or wraps[:1]
-    return found or _program(job, run) or _cut(job, run) or _waits(job, run)
+        # the one that names a process, else the exception, else the first one
+        found = (
+            [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or found or wraps[:1]
+        )
+    return found or _program(job, run) or _cut(job, run) or _agents(job, run) or _waits(job, run)
 
 
 def _threw_before(job: Job, run: int | None, wait: Event) -> bool:
@@ -386,6 +390,33 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     ]
 
 
+def _agents(job: Job, run: int | None) -> list[Finding]:
+    """An agent of torchrun that lost its rendezvous, and then ended its workers, of which none failed by itself."""
+    stopped = job.events("launch.elastic.sigterm", run=run)
+    lost = [
+        e
+        for e in job.events("launch.elastic.peer_lost", run=run)
+        if any(s.stream == e.stream and s.ref.seq > e.ref.seq for s in stopped) and not _continued(job, run, e)
+    ]
+    entry = faults.message(job, "launch.elastic.peer_lost")
+    if not lost or entry is None or ends(job, run):
+        return []
+    after = next(s for s in stopped if s.stream == lost[0].stream and s.ref.seq > lost[0].ref.seq)
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"the agent {lost[0].fields.get('node')} of torchrun lost its rendezvous, and ended its workers",
+            confidence=0.6,
+            explanation=f"{entry.meaning} No line shows that a worker failed before.",
+            next_step="Read the output of the agent that hosts the rendezvous (the host of --rdzv-endpoint): it ended first, or the network to it failed.",
+            refs=[lost[0].ref, after.ref],
+            stage="error",
+        )
+    ]
+
+
 def _waits(job: Job, run: int | None) -> list[Finding]:
     """A warning about a wait of XLA, vLLM or torch's store that is open when the log ends."""
     ended = {e.stream: (e.last or e.ref).seq for name in _PASSED for e in job.events(name, run=run)}
@@ -408,7 +439,7 @@ def _waits(job: Job, run: int | None) -> list[Finding]:
             confidence=0.5,
             explanation=entry.meaning,
             next_step=entry.next_step,
-            refs=[e.ref for e in events[-4:]],
+            refs=[e.last or e.ref for e in events[-4:]],
             stage="error",
         )
     ]
@@ -419,7 +450,10 @@ def _for_devices(events: Sequence[Event]) -> str:
 
 
 def _for_workers(events: Sequence[Event]) -> str:
-    return f"vLLM waits for its workers for {events[0].fields.get('seconds')} s"
+    # each line counts from the one before it, and each wait from its own start
+    times, seconds = sum(max(e.count, 1) for e in events), events[-1].fields.get("seconds")
+    often = f" (reported {times} times, each after {seconds} s)" if times > 1 else f" for {seconds} s"
+    return f"vLLM waits for its workers{often}"
 
 
 def _for_ranks(events: Sequence[Event]) -> str:

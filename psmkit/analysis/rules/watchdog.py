@@ -306,7 +306,7 @@ def _reason(
     total = size_of(job, run, group)
     silent = silent_ranks(job, run, group)
     if total is None and seen == set(range(len(seen))):
-        return "the log does not show whether there are others"
+        return _others(job, run, len(seen))
     of = size_text(job, run, group)
     who = _who(job, run, group, silent) if 0 < len(silent) <= LISTED_SILENT else ""
     if not silent:
@@ -319,6 +319,14 @@ def _reason(
     cut = cut_ranks(job, run) - seen if group.default else ()
     torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
     return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{torn}, of {of} ranks"
+
+
+def _others(job: Job, run: int | None, reporting: int) -> str:
+    """Whether the log shows more processes than those that report, where it does not show how many ranks there are."""
+    printing = job.runs[run].procs - job.phantoms if run is not None and run < len(job.runs) else frozenset()
+    if (shown := max(len(outside.tagged_pids(job)), len(printing))) > reporting:
+        return f"the log shows lines of {shown} processes, and does not show whether there are others"
+    return "the log does not show whether there are others"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
@@ -410,8 +418,11 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     """Ranks that run another operation, or another size, under the same number."""
     kinds: dict[tuple[str | None, int | None], list[Member]] = {}
     for member in waiting:
-        if member.seq is not None and member.op is not None and member.op not in _UNORDERED and _whole(member.op):
+        comparable = member.op not in _UNORDERED or member.size is not None
+        if member.seq is not None and member.op is not None and comparable and _whole(member.op):
             kinds.setdefault((member.op, member.size), []).append(member)
+    if len({op for op, _ in kinds}) > 1:
+        kinds = {key: members for key, members in kinds.items() if key[0] not in _UNORDERED}
     if len(kinds) < 2:
         return []
     # Operations that allow different sizes, and unknown ones, cannot be compared by size.
