@@ -94,8 +94,10 @@ class _Table(Listed[_Row]):
         super().__init__(len(message), make)
         self.kinds = kinds
         self.message = message
-        order = np.argsort(message, kind="stable").astype(np.int32)  # not 8 bytes a row
-        found, starts = np.unique(message[order], return_index=True)
+        # numbers of 16 bits are sorted by their digits, and a row number needs no 8 bytes
+        short = message.astype(np.uint16) if len(kinds) <= 1 << 16 else message
+        order = np.argsort(short, kind="stable").astype(np.int32)
+        found, starts = np.unique(short[order], return_index=True)
         parts = np.split(order, starts[1:]) if len(order) else []
         self._rows = {kinds[number]: rows for number, rows in zip(found.tolist(), parts, strict=True)}
         self._made: dict[str, list[_Row]] = {}
@@ -119,8 +121,10 @@ class _Table(Listed[_Row]):
         return [made[at] for at in order.tolist()]
 
     def rows(self, names: Iterable[str]) -> Column:
-        """The numbers of the rows of these messages, in the order of the scan."""
+        """The numbers of the rows of these messages, in the order of the scan. Do not change them."""
         parts = [self._rows[name] for name in names if name in self._rows]
+        if len(parts) == 1:
+            return parts[0]
         return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.intp)
 
     def make(self, rows: Column) -> list[_Row]:
@@ -132,7 +136,7 @@ class _Table(Listed[_Row]):
         places: list[int] = []
         found: list[_Row] = []
         kinds = self.message[rows]
-        for number in np.unique(kinds).tolist():
+        for number in np.flatnonzero(np.bincount(kinds)).tolist():
             name, at = self.kinds[number], np.flatnonzero(kinds == number)
             if name in self._made or 2 * len(at) > len(self._rows[name]):
                 made = self.of(name)
@@ -171,7 +175,7 @@ class Events(_Table[Event]):
 
     def of_level(self, *levels: str) -> npt.NDArray[np.bool_]:
         """Which rows have one of these levels."""
-        return np.isin(self.level, [LEVELS.index(level) for level in levels])
+        return np.array([level in levels for level in LEVELS])[self.level]
 
     def with_fields(self, *fields: str) -> list[Event]:
         """The events of messages that can have all of these fields, in the order of the scan; a line may lack some."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from psmkit.model.rows import row
 
 _WEIGHTS = ("info", "warning", "error")
 
@@ -22,7 +24,7 @@ class Severity(StrEnum):
         return _WEIGHTS.index(self._value_)
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Evidence:
     """One line that proves something.
 
@@ -44,7 +46,7 @@ class Evidence:
         return str(getattr(self.words, "head", ""))
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Named:
     """A process to blame as a text names it: none of the processes that printed NCCL's lines. Unknown parts are None.
 
@@ -64,7 +66,7 @@ class Named:
     gpu: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Finding:
     """One finding, with the lines that prove it.
 

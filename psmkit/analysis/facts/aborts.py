@@ -23,15 +23,15 @@ def aborted_before(job: Job, proc: int, ref: Ref) -> Ref | None:
 
     The abort of one of several communicators counts if none of the others is open at ``ref``.
     """
-    marks = _marks(job).get(proc)
-    if marks is None:
-        return None
     stream = _stream(job, ref)
+    marks = [mark for mark in _marks(job).get(proc, ()) if _before(job, mark[0], ref, stream)]
+    if not marks:
+        return None
     ours = [i for i in job.instances_of.get(proc, ()) if i.start is None or _before(job, i.start, ref, stream)]
     steps = [r for i in ours for r in (i.start, i.complete, i.last_op) if r is not None]
     again = max((r.seq for r in steps if _before(job, r, ref, stream)), default=-1)
     for mark, comm in marks:
-        if again < mark.seq and _before(job, mark, ref, stream):
+        if again < mark.seq:
             others = [i for i in ours if i.comm != comm] if comm is not None else []
             if not any(_open(job, i, ref, stream) for i in others):
                 return mark

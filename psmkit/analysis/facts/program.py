@@ -5,11 +5,13 @@ Such a line proves that the collectives before it completed. It proves nothing a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 from psmkit.model.wording import counted
 
@@ -124,7 +126,16 @@ def came_after(job: Job, event: Event) -> bool:
 
 def worked_after(job: Job, run: int | None, stream: int, seq: int) -> bool:
     """Whether the program printed about two steps or two rows of a benchmark or more behind a place of a stream, in the same run."""
-    return _steps_after(stream, seq, (s for s in job.events(*_STEPS) if job.run_of_event(s) == run))
+    return _steps_after(stream, seq, _steps(job).get((run, stream), ()))
+
+
+@once
+def _steps(job: Job) -> dict[tuple[int | None, int], list[Event]]:
+    """The steps of each run and stream. Every error asks for them, and there may be one for each rank."""
+    out: dict[tuple[int | None, int], list[Event]] = defaultdict(list)
+    for event in job.events(*_STEPS):
+        out[job.run_of_event(event), event.stream].append(event)
+    return dict(out)
 
 
 def restarted_after(job: Job, event: Event) -> bool:

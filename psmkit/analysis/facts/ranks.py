@@ -183,8 +183,8 @@ def _outside(scan: ScanData, out: Evidence, pids: Mapping[int, list[Process]]) -
     hosts: dict[int, Event] = {}  # of torchrun's report, by stream
     ranks: dict[int, Event] = {}
     events = scan.events
-    launchers = [at for at, kind in enumerate(events.kinds) if kind.startswith("launch.")]
-    wanted = (events.proc < 0) & (events.tagged | np.isin(events.message, launchers))
+    launchers = np.array([kind.startswith("launch.") for kind in events.kinds], dtype=np.bool_)
+    wanted = (events.proc < 0) & (events.tagged | launchers[events.message])
     for event in events.of(*(events.kinds[at] for at in np.unique(events.message[wanted]).tolist())):
         if event.proc >= 0:
             continue
@@ -225,7 +225,7 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     seen: dict[int, set[int]] = defaultdict(set)
     out: dict[int, set[int]] = defaultdict(set)
     events = scan.events
-    helping = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind in helpers])
+    helping = np.array([kind in helpers for kind in events.kinds], dtype=np.bool_)[events.message]
     known = (events.proc >= 0) & (events.device >= 0)
     plain = known & ((events.device > 0) | ~(events.placed | helping))
     for proc, device in _pairs(events.proc[plain], events.device[plain]):
@@ -260,8 +260,8 @@ def _on_first(scan: ScanData, out: Collection[int], known: NDArray[np.bool_]) ->
     key = places[events.proc[rows]] * (int(kinds.max(initial=0)) + 1) + kinds[events.message[rows]]
     others = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.bool_)  # whether other devices print it
     others[key[events.device[rows] > 0]] = True
-    chosen = (events.device[rows] == 0) & others[key]
-    return [proc for proc in np.unique(events.proc[rows][chosen]).tolist() if proc not in out]
+    chosen = rows[(events.device[rows] == 0) & others[key]]
+    return [proc for proc in np.flatnonzero(np.bincount(events.proc[chosen])).tolist() if proc not in out]
 
 
 def _pairs(procs: NDArray[Any], devices: NDArray[Any]) -> list[tuple[int, int]]:

@@ -13,6 +13,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent_rank, at_address, by_local_rank, by_socket, missing_at, rank_at
@@ -306,15 +308,19 @@ def _graphs(job: Job) -> dict[int, Graph]:
     # an orderly end: communicators destroyed, or the RAS thread told to stop
     ended = {e.proc for e in job.events("ras.terminate.local")}
     ended |= {p.index for p in job.scan.processes if torn_down(job, p.index)}
+    runs = [None if p.index in ended else job.run_of(p.index) for p in job.scan.processes]
+    # lines of no process have the index -1, the last one here
+    counts = np.array([run is not None for run in runs] + [False])
+    events = job.scan.events
+    rows = events.rows(pointing)
     gone, began = leaving(job), reports.began(job)
     losing: dict[str, bool] = {}
     #: A flood repeats the same fields, which are one object: the target, or None where the line blames nobody.
     aims: dict[tuple[int, str, int], Target | None] = {}
-    for event in job.scan.events.of(*pointing):
+    for event in events.pick(rows[counts[events.proc[rows]]]):
         proc, name = event.proc, event.name
-        index = job.run_of(proc) if proc >= 0 else None
-        if index is None or proc in ended:
-            continue
+        index = runs[proc]
+        assert index is not None
         report = reports.of(job, event) if name.startswith("libpsm.") else None
         weight = 3 if report is not None and report.points else weights[name]
         if not weight:

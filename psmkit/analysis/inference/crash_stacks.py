@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.death import Death
@@ -83,14 +83,17 @@ def _candidates(
     nobody = stacks.get((stream, "no pid", 0), [])
     for place in ((stream, "all", 0),) if pid is None else ((stream, "pid", pid), (stream, "no pid", 0)):
         known = stacks.get(place, [])
-        yield list(_one(itertools.islice(known, _after(known, start), None)))
-    above = list(_one(reversed(nobody[: _after(nobody, start)])))
+        yield list(_one(map(known.__getitem__, range(_after(known, start), len(known)))))
+    above = list(_one(map(nobody.__getitem__, range(_after(nobody, start) - 1, -1, -1))))
     if above and start - above[0].ref.seq <= _ABOVE:
         yield above[::-1]
 
 
+_seq = attrgetter("ref.seq")
+
+
 def _after(frames: Sequence[Event], seq: int) -> int:
-    return bisect.bisect_left(frames, seq, key=lambda e: e.ref.seq)
+    return bisect.bisect_left(frames, seq, key=_seq)
 
 
 def _one(frames: Iterable[Event]) -> Iterator[Event]:

@@ -360,7 +360,7 @@ def _faults(job: Job) -> tuple[Column, Column, list[Kind], Others]:
     plain = (kind_of < 0) & (events.proc >= 0)
     repeated = plain & (events.last != events.first)
     threads = np.concatenate([events.thread[plain], events.thread[repeated]])
-    speaking = frozenset(np.unique(events.proc[plain & (events.thread >= 0)]).tolist())
+    speaking = frozenset(np.flatnonzero(np.bincount(events.proc[plain & (events.thread >= 0)])).tolist())
     others = Others(threads, np.concatenate([events.first[plain], events.last[repeated]]), speaking)
     return rows, kind_of[rows], list(numbers), others
 

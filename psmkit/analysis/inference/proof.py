@@ -91,7 +91,7 @@ def done(job: Job, run: int) -> bool:
     if not ours or any(i.end is None for i in ours) or reopened(job, run):
         return False
     # frameworks abort their communicators at every exit, and also after a watchdog's timeout
-    return not (job.events("comm.end.abort", run=run) and job.events("torch.watchdog.", "torch.heartbeat.", run=run))
+    return not (job.events("torch.watchdog.", "torch.heartbeat.", run=run) and job.events("comm.end.abort", run=run))
 
 
 def reopened(job: Job, run: int) -> bool:

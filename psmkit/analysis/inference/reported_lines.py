@@ -9,12 +9,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.chains import LINE_BITS, keys
-from psmkit.analysis.inference.faults import Cascade, Column
+from psmkit.analysis.inference.faults import Cascade, Column, cascades
 from psmkit.logparse.tables import Events
 from psmkit.logparse.types import Event
 
-__all__ = ["Reported"]
+__all__ = ["Reported", "reported"]
 
 
 class Reported:
@@ -36,3 +38,9 @@ class Reported:
         wanted, known = keys(events.proc[rows], events.first[rows]), np.frombuffer(self._keys, dtype=np.int64)
         # the known ones are sorted, so isin(), which hashes both, would be slower
         return np.searchsorted(known, wanted, "right") > np.searchsorted(known, wanted, "left")
+
+
+@once
+def reported(job: Job) -> Reported:
+    """The lines of all cascades of a job."""
+    return Reported(cascades(job))

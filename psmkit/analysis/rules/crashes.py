@@ -220,6 +220,8 @@ def _has_procs(job: Job, run: int | None) -> bool:
 
 def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[int | None]) -> bool:
     """Whether a process ended itself because of a failed collective."""
+    if not given_up:
+        return False
     last = death.events[0]
     if pid_of_tag(last.tag) is not None:
         # the tag shows that another process printed a line below

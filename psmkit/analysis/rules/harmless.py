@@ -15,7 +15,7 @@ from psmkit.analysis.facts.naming import names_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
-from psmkit.analysis.inference.reported_lines import Reported
+from psmkit.analysis.inference.reported_lines import Reported, reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
@@ -47,7 +47,7 @@ def find(job: Job) -> list[Finding]:
     """PSM801, one finding for each kind of line in each run."""
     groups: dict[tuple[int | None, str], _Lines] = defaultdict(_Lines)
     steps: dict[tuple[int | None, str], Event] = {}
-    inside = Reported(faults.cascades(job))
+    inside = reported(job)
     for cascade in faults.cascades(job):
         run = job.run_of(cascade.proc)
         if cascade.severity == "harmless" and not cascade.fatal:

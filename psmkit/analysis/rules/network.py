@@ -14,7 +14,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
-from psmkit.analysis.inference.reported_lines import Reported
+from psmkit.analysis.inference.reported_lines import reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -144,7 +144,7 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
 @once
 def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
     """The events outside cascades that the catalogue marks as bad signs, with their codes, by run."""
-    inside = Reported(faults.cascades(job))
+    inside = reported(job)
     wanted: dict[str, str] = {}
     out: dict[int | None, list[tuple[Event, str]]] = defaultdict(list)
     for name in job.names:
