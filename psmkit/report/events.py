@@ -150,7 +150,7 @@ class Events:
         lasting = np.flatnonzero(self._ends > self._begins)
         found = np.array([found.at for found in self.found], dtype=np.int64)
         parts = (
-            (What.END, lasting, self._ends[lasting], -self._rank[lasting]),
+            (What.END, lasting, self._ends[lasting], None),
             (What.BEGIN, lasting, self._begins[lasting], self._rank[lasting]),
             (What.EMPTY, empty, self._begins[empty], self._rank[empty]),
             (What.MARK, np.arange(len(self._marked)), self._marked, None),
