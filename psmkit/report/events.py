@@ -37,7 +37,7 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding on a track, -1 for that of the job. ``item`` is its line there as an index into its evidence, -1 if none of its lines has a mark."""
+    """A finding on a track, -1 for the whole job. ``item`` is its line there as an index into its evidence, -1 if none of its lines has a mark."""
 
     finding: Finding
     track: int
@@ -211,8 +211,8 @@ def _apart(track: npt.NDArray[Any], at: _Ints) -> _Ints:
     """Times that no two of a track share: as late as needed, in the same order."""
     order = np.lexsort((at, track))
     out = at.copy()
-    starts = np.flatnonzero(np.diff(track[order], prepend=-1)).tolist()
-    for start, end in pairwise([*starts, len(order)]):
+    changes = np.flatnonzero(np.diff(track[order])) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(order)]):
         part = order[start:end]
         count = np.arange(len(part))
         out[part] = np.maximum.accumulate(at[part] - count) + count

@@ -111,9 +111,9 @@ class _Writer:
         tracks = self.timeline.tracks
         digits = len(str(max((track.rank or 0 for track in tracks), default=0)))
         for uuid, at in enumerate([*range(len(tracks)), *self.events.rows], _FIRST):
-            yield _descriptor(uuid, _uuid(tracks[at].parent), _aligned(tracks[at], digits), _FIRST + at)
+            yield _descriptor(uuid, _uuid(tracks[at].parent, 0), _aligned(tracks[at], digits), _FIRST + at)
         for uuid, counter in enumerate(self.timeline.counters, self.counters):
-            found = _descriptor(uuid, _uuid(counter.track), counter.name, uuid)
+            found = _descriptor(uuid, _uuid(counter.track, 0), counter.name, uuid)
             found.counter.unit_name = visible(counter.unit)
             yield found
 
@@ -163,7 +163,7 @@ class _Writer:
                 event.note("text", text)
         tails, heads = self.events.arrows_of(row)
         event.flows(tails, heads)
-        return event.filled(at, _FIRST + track)
+        return event.filled(at, _uuid(track))
 
     def finding(self, at: int, row: int) -> bytes:
         found = self.events.found[row]
@@ -179,7 +179,7 @@ class _Writer:
             event.note("text", uncoloured(evidence[item].text))
         if found.item < 0:
             event.note("place", "none of its lines has a place: it stands at the end")
-        return event.filled(at, _FIRST + found.track if found.track >= 0 else _JOB)
+        return event.filled(at, _uuid(found.track))
 
     def sample(self, at: int, row: int) -> bytes:
         counter, sample = self.events.samples[row]
@@ -192,7 +192,7 @@ class _Writer:
         file, line = arrows.file[row].item(), arrows.line[row].item()
         event = self.event(TrackEvent.TYPE_INSTANT, arrows.kind[row].item(), file, line)
         event.flows([row], [])
-        return event.filled(at, _FIRST + arrows.tail_track[row].item())
+        return event.filled(at, _uuid(arrows.tail_track[row].item()))
 
     def arrow_head(self, at: int, row: int) -> bytes:
         arrows = self.timeline.arrows
@@ -201,7 +201,7 @@ class _Writer:
         event.flows([], [row])
         if arrows.head[row] < arrows.tail[row]:
             event.note("place", "its line is earlier than that of the tail: it stands where the tail is")
-        return event.filled(at, _FIRST + arrows.head_track[row].item())
+        return event.filled(at, _uuid(arrows.head_track[row].item()))
 
     def named(self, what: int, name: str, category: str) -> _Event:
         event = _Event(what, self.keys)
@@ -302,8 +302,9 @@ def _aligned(track: Track, digits: int) -> str:
     return track.name.replace(name, f"rank {track.rank:>{digits}}", 1) if track.name.startswith(name) else track.name
 
 
-def _uuid(track: int) -> int:
-    return _FIRST + track if track >= 0 else 0
+def _uuid(track: int, none: int = _JOB) -> int:
+    """The number of a track of the timeline; what concerns none of them concerns the job."""
+    return _FIRST + track if track >= 0 else none
 
 
 def _name(kind: Kind) -> str:

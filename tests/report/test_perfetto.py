@@ -254,6 +254,12 @@ def test_findings_stand_at_their_lines_and_on_the_track_of_the_job() -> None:
     assert all(event.notes["code"] == "PSM103" and event.notes["text"].startswith("line ") for event in found)
 
 
+def test_mark_of_no_track_is_on_the_track_of_the_job() -> None:
+    read = rendered(story(timeline(marks=marks((-1, 1, 1), (-1, 1, 2), (0, 1, 3)))))
+    places = [(event.track, event.at, event.notes["line"]) for event in read.events if event.name == "a line"]
+    assert places == [(1, 1000, 1), (3, 1000, 3), (1, 1001, 2)]
+
+
 def test_levels_and_meanings_are_annotations() -> None:
     kind = Kind("warn", "a warning", "lines", Level.WARNING, "What it means.")
     made = Timeline(ORDER, (Track("a", "rank"),), (kind,), ("a.log",), marks((0, 1, 3), (0, 2, 4)))
