@@ -13,6 +13,7 @@ from typing import Any
 from psmkit.model import CODES, Evidence, Finding, Report, Severity
 from psmkit.model.story import Story
 from psmkit.model.wording import counted, protocol_stage
+from psmkit.report.axis import sentences
 from psmkit.report.columns import Columns
 from psmkit.report.escape import html_text, uncoloured, visible
 from psmkit.report.layout import ranges
@@ -153,11 +154,7 @@ class _Page:
         timeline = self.story.timeline
         if not len(timeline.marks) and not len(timeline.spans):
             return ""
-        says = timeline.axis.about
-        for clock in timeline.axis.clocks[1:]:
-            says += f" {clock.host}: {_clock(clock.offset)}, {_error(clock.error, clock.consistent)}."
-        if timeline.dropped:
-            says += f" {timeline.dropped:,} lines beyond the first {len(timeline.marks):,} are not drawn."
+        says = " ".join(sentences(timeline))
         return (
             f'<p class="dim">{html_text(says)}</p>'
             '<div class="tools"><input id="search" type="search" placeholder="Search lines (/)" aria-label="Search lines">'
@@ -421,17 +418,3 @@ def _end(rank: int | None, process: str) -> str:
 def _named_files(report: Report) -> list[str]:
     names = [item.file for finding in report.findings for item in finding.evidence]
     return names + [row.last.rpartition(":")[0] for row in report.ranks if row.last]
-
-
-def _clock(offset: float) -> str:
-    return (
-        f"{abs(offset):.3g} s {'added to' if offset >= 0 else 'taken from'} its times"
-        if offset
-        else "its times are as printed"
-    )
-
-
-def _error(error: float | None, consistent: bool) -> str:
-    if not consistent:
-        return "no single correction fits all exchanges"
-    return "the exchanges bound its error on one side only" if error is None else f"right to within {error:.3g} s"
