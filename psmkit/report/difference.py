@@ -42,7 +42,8 @@ def headline(difference: Difference, *, chosen: bool = False) -> str:
 def _difference(difference: Difference) -> str:
     if difference.steps:
         step = by_weight(difference.steps)[0]
-        who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
+        alike = [s.rank for s in difference.steps if s.rank is not None and _first(s) == _first(step)]
+        who = _ranks(alike) if alike else step.process or "a process"
         many = len(difference.compared)
         count = (
             f"; {len(difference.steps)} of {many} ranks {plural(len(difference.steps), 'differs', 'differ')}"
@@ -53,12 +54,16 @@ def _difference(difference: Difference) -> str:
             return f"{who} first, by a warning that the good log does not have: {step.bad}{count}"
         bad = "the bad log has no more steps" if step.bad is None else f"the bad log has {step.bad}"
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
-        return f"{who} first, after {_common(step)}: {bad}, {good}{count}"
+        return f"{who} first, {'each ' if len(alike) > 1 else ''}after {_common(step)}: {bad}, {good}{count}"
     if difference.missing:
         return f"{_with(difference.missing, 'is', 'are')} only in the good log"
     if difference.extra:
         return f"{_with(difference.extra, 'is', 'are')} only in the bad log"
     return "the steps are the same, but settings or topology differ"
+
+
+def _first(step: StepDifference) -> tuple[object, ...]:
+    return (step.track, step.common, step.good, step.bad)
 
 
 def track_words(step: StepDifference) -> str:

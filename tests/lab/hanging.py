@@ -1,4 +1,4 @@
-"""A run of the lab that goes on until it is ended: its rank 1 leaves out its last receive, and the others wait for it."""
+"""A run of the lab that goes on until it is ended: its rank 1 leaves out an operation, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ def until(pid: int, holds: str) -> RunningJob:
 
 
 @contextmanager
-def hanging_run(folder: Path) -> Iterator[RunningJob]:
-    """The run, once its rank 1 is done; ``folder`` is new."""
+def hanging_run(folder: Path, *library: str) -> Iterator[RunningJob]:
+    """The run in a new folder: of libpsm, once its rank 1 is done; of a NCCL library, if one is given, once its rank 1 is there."""
+    command, skips, said = (("nccl", *library), "send", "") if library else (("run",), "recv", "ended: PSM_OK")
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "psmkit", "lab", "run", "--ranks", "3", "--pattern", "alltoall", "--size", "1M"),
-            *("--differ", "rank=1,skip=recv", "--deadline", "300", "--out", str(folder)),
+            *(sys.executable, "-m", "psmkit", "lab", *command, "--ranks", "3", "--pattern", "alltoall"),
+            *("--size", "64K", "--differ", f"rank=1,skip={skips}", "--deadline", "300", "--out", str(folder)),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield until(process.pid, "ended: PSM_OK")
+        yield until(process.pid, said)
     finally:
         process.send_signal(signal.SIGINT)
         try:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.lab import cuda
 from psmkit.lab.running import RunningJob, running
 from tests.lab.hanging import DEADLINE, hanging_run, of_runner
+from tests.lab.test_nccl import compile_library
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,12 @@ def test_stopped_rank_is_called_stopped(hanging: RunningJob) -> None:
         assert [r.state for r in job.ranks] == ["runs", "runs", "stopped"]
     finally:
         os.kill(rank.pid, signal.SIGCONT)
+
+
+def test_run_of_a_nccl_library_is_called_so(tmp_path: Path) -> None:
+    compile_library(tmp_path / "libnccl.so.2", "12.8", str(cuda.folder() / cuda.LIBRARIES["cudart12"]))
+    with hanging_run(tmp_path / "run", "--lib", str(tmp_path)) as job:
+        assert (job.kind, job.started, job.folder) == ("lab nccl", 3, tmp_path / "run")
 
 
 def test_folders_of_dead_runners_and_of_others_are_no_runs(tmp_path: Path) -> None:

@@ -106,6 +106,12 @@ def test_ranks_that_part_in_the_same_way_are_one_group() -> None:
     assert "1 rank takes the same steps on both sides" in text
 
 
+def test_sentence_names_all_ranks_that_part_first_in_the_same_way() -> None:
+    many = Difference((step(0), step(1), step(2, text="Connect")), (), (), (), (3,))
+    said = "differs: ranks 0, 1 first, each after 3 common steps of its proxy calls: the bad log has no more steps, the good one Setup; 3 of 4 ranks differ"
+    assert headline(many) == said
+
+
 def test_equal_numbers_of_operations_are_one_row() -> None:
     rows = [
         OperationDifference(rank, "proxy calls", "proxy Setup", 4, 4 - rank // 2, rank // 2, 0) for rank in (2, 3, 4)
