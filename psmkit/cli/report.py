@@ -15,7 +15,7 @@ __all__ = ["command"]
     cls=Command,
     examples=(
         "psmkit report logs/ -o report.html            # a folder: one file a rank, or all in one",
-        "psmkit report 'logs/rank-*.log' records/ -o report.html --redact",
+        "psmkit report 'logs/rank-*.log' records/ -o report.html",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
