@@ -172,12 +172,12 @@ class _Page:
             o = one.first
             places = "<br>".join(filter(None, (self.place(o.missing_at, 0), self.place(o.extra_at, 1))))
             rows.append(
-                f"<tr><td>{html_text(o.track)}</td><td>{html_text(o.kind)}</td><td>{o.good:,}</td><td>{o.bad:,}</td>"
+                f"<tr><td>{html_text(o.track)}</td><td class='wrap kind'>{html_text(o.kind)}</td><td>{o.good:,}</td><td>{o.bad:,}</td>"
                 f"<td>{_number(o.missing)}</td><td>{_number(o.extra)}</td><td class='wrap'>{ranges(one.ranks)}</td><td>{places}</td></tr>"
             )
         rest = f'<p class="dim">and {len(found) - _ROWS:,} more rows</p>' if len(found) > _ROWS else ""
         head = ("track", "kind of step", "in GOOD", "in BAD", "only in GOOD", "only in BAD", "ranks", "first such line")
-        note = '<p class="dim">Numbers are those of one rank. A step that BAD has with other values counts on both sides.</p>'
+        note = '<p class="dim">Numbers are those of one rank. A step that BAD has with other values counts on both sides. <code>psmkit explain NAME</code> says what a line such as psm.fd means.</p>'
         return note + table(head, rows) + rest
 
     def settings(self) -> str:
