@@ -90,6 +90,22 @@ def test_text_of_logs_and_file_names_never_becomes_markup() -> None:
     assert "\x1b" not in page(hostile(), 100, verbose=True).text()
 
 
+def test_hostile_log_stays_inert_from_the_file_to_the_page(tmp_path: Path) -> None:
+    nasty = NASTY.replace("\n", " ").replace("\r", " ")
+    for log in sorted(GOOD.glob("*.log")):
+        lines = log.read_text().splitlines()
+        process = lines[0].split(" ", 1)[0]
+        lines.insert(60, f"{process} [0] NCCL INFO NCCL_NASTY set by environment to {nasty}")
+        lines.insert(200, f"{process} [0] misc/socket.cc:98 NCCL WARN {nasty}")
+        (tmp_path / log.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = real(GOOD, tmp_path)
+    assert "NCCL_NASTY" in [s.name for s in found.settings] and len(found.steps) == 4
+    text = render(found, str(GOOD), str(tmp_path))
+    assert [t for t, _ in Elements(text).found if t in ("script", "img", "style")] == ["style", "script"]
+    assert "\u202e" not in text and "\x1b" not in text and "onerror" in text
+    assert "\x1b" not in page(found, 100, verbose=True).text()
+
+
 @given(st.text(max_size=60))
 def test_any_text_keeps_the_page_whole(text: str) -> None:
     found = Elements(render(hostile(text), text, text)).found

@@ -101,14 +101,19 @@ def _transports(
     ]
 
 
+# Lines about a channel to a peer: its rank, the transport, and what to call that. Both ends print a line about a network; the sender's counts.
+_CHANNELS = (("transport.channel", "dst", "via", ""), ("net.channel.send", "to_rank", "net", "NET/"))
+
+
 def _channels(job: Job, ranks: Mapping[int, int]) -> dict[tuple[int, int], set[str]]:
     """The transports from a rank to each peer, which the line numbers in its communicator."""
     procs = {proc: rank for rank, proc in ranks.items()}
     out: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for event in job.events("transport.channel"):
-        rank, peer, via = procs.get(event.proc), event.fields.get("dst"), event.fields.get("via")
-        if rank is not None and isinstance(peer, int) and via:
-            out[rank, peer].add(str(via).partition(" comm ")[0].strip())
+    for message, to, how, begins in _CHANNELS:
+        for event in job.events(message):
+            rank, peer, via = procs.get(event.proc), event.fields.get(to), event.fields.get(how)
+            if rank is not None and isinstance(peer, int) and via:
+                out[rank, peer].add(begins + str(via).partition(" comm ")[0].strip())
     return out
 
 

@@ -104,3 +104,10 @@ def test_channels_over_another_transport_are_named(tmp_path: Path, ranks: tuple[
     [via] = [s for s in found.settings if s.name == "transport of channels"]
     assert via.ranks == ranks and via.bad is not None and via.good is not None
     assert via.good.replace("PSM", "SHM", 1) == via.bad
+
+
+def test_channels_over_a_network_instead_of_shared_memory_are_named() -> None:
+    found = compared(GOOD, LOGS / "ok_n4_2nodes_psmnet")
+    vias = {(s.good, s.bad, s.ranks) for s in found.settings if s.name == "transport of channels"}
+    [(good, bad, ranks)] = vias
+    assert good == "PSM_P2P/CUMEM" and bad is not None and bad.startswith("NET/") and ranks == (0, 1, 2, 3)
