@@ -17,6 +17,7 @@ __all__ = ["command"]
     cls=Command,
     examples=(
         "psmkit report logs/ -o report.html            # a folder: one file a rank, or all in one",
+        "psmkit report 'logs/rank-*.log' records/ -o report.html",
         "psmkit report logs/ --perfetto job.pftrace    # for ui.perfetto.dev and SQL",
     ),
 )
