@@ -45,6 +45,7 @@ _EXTRAS = {
     "elftools": ("pyelftools", "lab"),
     "isal": ("isal", "isal"),
     "opentelemetry": ("opentelemetry", "telemetry"),
+    "perfetto": ("perfetto", "perfetto"),
     "prometheus_client": ("prometheus-client", "telemetry"),
     "pyarrow": ("pyarrow", "telemetry"),
     "rich": ("rich", "terminal"),

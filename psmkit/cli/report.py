@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from psmkit.cli.command import Command
@@ -15,24 +17,40 @@ __all__ = ["command"]
     cls=Command,
     examples=(
         "psmkit report logs/ -o report.html            # a folder: one file a rank, or all in one",
-        "psmkit report 'logs/rank-*.log' records/ -o report.html --redact",
+        "psmkit report 'logs/rank-*.log' records/ -o report.html",
+        "psmkit report logs/ --perfetto job.pftrace    # for ui.perfetto.dev and SQL",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", metavar="FILE", default="report.html", help="Write the page to FILE.  [report.html]")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the page to FILE.  [report.html, or no page with --perfetto]"
+)
+@click.option("--perfetto", metavar="FILE", help="Write a Perfetto trace to FILE; with -o, a page, too.")
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show all findings, also many of one kind.")
-def command(paths: tuple[str, ...], output: str, catalogues: tuple[str, ...], verbose: bool) -> None:
-    """Draw a job as one HTML file.
+def command(
+    paths: tuple[str, ...], output: str | None, perfetto: str | None, catalogues: tuple[str, ...], verbose: bool
+) -> None:
+    """Draw a job as one HTML file, or as a Perfetto trace.
 
     The page has the verdict and its proof, a timeline of every rank and thread, the findings with their lines, who waits for whom, the connections, and
     the lines of the logs. It needs no network and no server: open it in a browser, send it, print it.
 
-    PATH is as for psmkit analyze. The exit status is 0 when the page was written, whatever the verdict, and 2 when the input cannot be read.
+    The trace has the same timeline for https://ui.perfetto.dev and for Perfetto's SQL: a track for each rank and thread, with findings as instants and
+    hand-overs as flows. It needs the extra perfetto.
+
+    PATH is as for psmkit analyze. The exit status is 0 when the file was written, whatever the verdict, and 2 when the input cannot be read.
     """
+    if output is None and perfetto is None:
+        output = "report.html"
     check_output(output, "page")
+    check_output(perfetto, "trace")
+    if output is not None and perfetto is not None and os.path.abspath(output) == os.path.abspath(perfetto):
+        raise click.UsageError(f"{output}: the page and the trace need different files")
+    if perfetto is not None:
+        from psmkit.report.perfetto import render as trace  # first of all: an extra may be missing
 
     from psmkit.analysis.inputs import uncollected
     from psmkit.analysis.story import story
@@ -43,6 +61,12 @@ def command(paths: tuple[str, ...], output: str, catalogues: tuple[str, ...], ve
     with uncollected(last=True):
         with progress_bar() as progress:
             told = story(paths, catalogue=catalogues or None, progress=progress)
-        page = render(told, Options(verbose=verbose))
-        show(page, output)
-        click.echo(f"{sentence(told.report)}\npage: {output} ({len(page) / 1e6:.1f} MB)")
+        click.echo(sentence(told.report))
+        if output is not None:
+            page = render(told, Options(verbose=verbose))
+            show(page, output)
+            click.echo(f"page: {output} ({len(page) / 1e6:.1f} MB)")
+        if perfetto is not None:
+            with open(perfetto, "wb") as file:
+                size = sum(file.write(piece) for piece in trace(told))
+            click.echo(f"trace: {perfetto} ({size / 1e6:.1f} MB)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,20 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import coloured, show, show_page, width
+from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
 
 if TYPE_CHECKING:
+    from psmkit.cli.top_lab import LabJob
     from psmkit.model import Finding
     from psmkit.report.layout import Page
+    from psmkit.telemetry.online import Limits
     from psmkit.telemetry.overview import CommunicatorView
 
 __all__ = ["command", "frame"]
 
 SCHEMA = "psmkit.top/1"
+NOTHING = 3  # exit status: nothing was judged
 _LINKS = 6
 
 
@@ -57,38 +62,110 @@ _LINKS = 6
 def command(records: Path | None, interval: float, count: int | None, stall: float, form: str) -> int:
     """Show the ranks, links and findings of the jobs on this host, and update them continuously.
 
-    The ranks must run with libnccl-profiler-psm.so. The command only reads; `psmkit telemetry` can run at the same time.
+    Ranks that run with libnccl-profiler-psm.so report telemetry. Of a running `psmkit lab run` or `psmkit lab nccl` it also shows what the lab
+    knows without it: which ranks live, which are stopped, their open operations, and the last line of their logs. With --dir it shows only ranks
+    that write their records there. The command only reads; `psmkit telemetry` can run at the same time.
 
-    Exit status: 0 the last update has no finding; 1 it has findings; 2 the records cannot be read.
+    Exit status: 0 the last update has no finding; 1 it has findings; 2 the records cannot be read; 3 no rank reports telemetry, so nothing
+    was judged.
     """
-    from psmkit.telemetry.online import Limits, Watch
-    from psmkit.telemetry.overview import Overview
-    from psmkit.telemetry.reader import Reader
+    from psmkit.cli import top_lab
+    from psmkit.logparse.recordfiles import default_directory
+    from psmkit.telemetry.online import Limits
 
     live = form == "text" and count is None and coloured(sys.stdout)
-    watch, overview = Watch(Limits(stall=stall)), Overview()
-    found: list[Finding] = []
-    with Reader(None if records is None else str(records), consume=False) as reader, _Screen(live) as screen:
+    place = Path(default_directory()) if records is None else records
+    with _Sources(Limits(stall=stall)) as sources, _Screen(live) as screen:
         last, done = time.monotonic(), 0
         while True:
-            reader.poll()
-            now, now_ns = time.monotonic(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            comms, ops, links, rows = reader.comms(), reader.take_ops(), reader.take_links(), reader.open_now()
-            views = overview.update(comms, ops, links, rows, now_ns, now - last if done else None)
-            found = watch.update(comms, ops, links, rows, now_ns)
+            jobs = top_lab.jobs(records)
+            if records is not None or place.exists():  # else no process has written there yet
+                sources.open(place, given=records is not None)
+            sources.follow(folder for lab in jobs if (folder := lab.job.records) is not None)
+            now = time.monotonic()
+            looks = sources.look(now - last if done else None)
+            views = [view for seen, _ in looks for view in seen]
+            found = [finding for _, wrong in looks for finding in wrong]
             last = now
             if form == "json":
-                show(json.dumps(_plain(views, found)) + "\n")
+                show(json.dumps(_plain(views, found, jobs)) + "\n")
                 sys.stdout.flush()
             else:
-                screen.put(frame(views, found, width(sys.stdout)))
+                page = frame(views, found, width(sys.stdout), jobs)
+                top_lab.show_jobs(page, jobs, stall)
+                if not views:
+                    top_lab.advise(page, jobs, place, given=records is not None)
+                screen.put(page)
             done += 1
+            status = 1 if found else 0 if views else NOTHING
             if count is not None and done >= count:
-                return 1 if found else 0
+                return status
             try:
                 time.sleep(interval)
             except KeyboardInterrupt:
-                return 1 if found else 0
+                return status
+
+
+class _Source:
+    """A record directory, and what was seen in it so far. ``directory``: None for that of this user."""
+
+    def __init__(self, directory: Path | None, limits: Limits) -> None:
+        from psmkit.telemetry.online import Watch
+        from psmkit.telemetry.overview import Overview
+        from psmkit.telemetry.reader import Reader
+
+        self.reader = Reader(None if directory is None else str(directory), consume=False)
+        self._watch, self._overview = Watch(limits), Overview()
+        self._begun = False
+
+    def look(self, seconds: float | None) -> tuple[list[CommunicatorView], list[Finding]]:
+        """The communicators now, and what is wrong with them; ``seconds`` since the last look."""
+        reader = self.reader
+        reader.poll()
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        comms, ops, links, rows = reader.comms(), reader.take_ops(), reader.take_links(), reader.open_now()
+        views = self._overview.update(comms, ops, links, rows, now, seconds if self._begun else None)
+        self._begun = True
+        return views, self._watch.update(comms, ops, links, rows, now)
+
+
+class _Sources:
+    """The record directory of the command, and those of the runs of the lab while they go on."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._open: dict[Path, _Source] = {}
+        self._kept: set[Path] = set()
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for source in self._open.values():
+            source.reader.close()
+
+    def open(self, folder: Path, *, given: bool) -> None:
+        """Read this folder from now on; ``given``: by the user.
+
+        Raises:
+            PsmkitError: it cannot be read.
+        """
+        if folder not in self._open:
+            self._open[folder] = _Source(folder if given else None, self._limits)
+            self._kept.add(folder)
+
+    def follow(self, folders: Iterable[Path]) -> None:
+        """Read these, too, and no longer those of runs that have ended."""
+        wanted = set(folders)
+        for folder in set(self._open) - wanted - self._kept:
+            self._open.pop(folder).reader.close()
+        for folder in wanted - set(self._open):
+            with suppress(PsmkitError):  # the run ended meanwhile
+                self._open[folder] = _Source(folder, self._limits)
+
+    def look(self, seconds: float | None) -> list[tuple[list[CommunicatorView], list[Finding]]]:
+        """What each of them shows now."""
+        return [source.look(seconds) for source in self._open.values()]
 
 
 class _Screen:
@@ -122,11 +199,19 @@ class _Screen:
         self._live.update(text_of(page), refresh=True)
 
 
-def frame(views: Sequence[CommunicatorView], found: Sequence[Finding], columns: int) -> Page:
-    """What is shown of one look."""
+def frame(
+    views: Sequence[CommunicatorView], found: Sequence[Finding], columns: int, jobs: Sequence[LabJob] = ()
+) -> Page:
+    """What telemetry shows in one look. ``jobs`` are those of the lab, whose ranks may report none."""
     from psmkit.report.layout import Page, Span
 
     page = Page(columns)
+    if not views:
+        # A green line would say that something was judged.
+        many = counted(len(jobs), "job of the lab", "jobs of the lab") if jobs else "no job of the lab"
+        what = f"; {many} {plural(max(len(jobs), 1), 'runs', 'run')}"
+        page.add(Span("nothing here reports telemetry", "inconclusive"), Span(what, "heading"))
+        return page
     ranks = [rank for view in views for rank in view.ranks]
     worst = "error" if any(f.severity.value == "error" for f in found) else "warning" if found else "healthy"
     words = counted(len(found), "finding") if found else "nothing wrong"
@@ -134,11 +219,10 @@ def frame(views: Sequence[CommunicatorView], found: Sequence[Finding], columns: 
         f": {counted(len(views), 'communicator')}, {counted(len(ranks), 'rank')} here, "
         f"{sum(rank.ops for rank in ranks):,.0f} operations/s, {_bytes(sum(rank.bytes for rank in ranks))}/s"
     )
+    seen = {rank.pid for rank in ranks}
+    if silent := sum(rank.pid not in seen for lab in jobs for rank in lab.job.ranks):
+        head += f"; {counted(silent, 'rank')} of the lab {plural(silent, 'reports', 'report')} no telemetry"
     page.add(Span(words, worst), Span(head, "heading"))
-    if not views:
-        page.wrap(
-            "no rank on this host runs with libnccl-profiler-psm.so (NCCL_PROFILER_PLUGIN=psm), or the ranks use another record directory (--dir)"
-        )
     for finding in found:
         page.blank()
         page.wrap(
@@ -225,11 +309,14 @@ def _time(ns: float | None) -> str:
     return f"{ns:.0f} ns"
 
 
-def _plain(views: Sequence[CommunicatorView], found: Sequence[Finding]) -> dict[str, Any]:
+def _plain(views: Sequence[CommunicatorView], found: Sequence[Finding], jobs: Sequence[LabJob]) -> dict[str, Any]:
+    from psmkit.cli import top_lab
     from psmkit.report.data import finding_dict
 
     return {
         "schema": SCHEMA,
         "communicators": [{**asdict(view), "comm_hash": f"{view.comm_hash:#x}"} for view in views],
         "findings": [finding_dict(finding) for finding in found],
+        "telemetry": bool(views),
+        "lab": [top_lab.plain(lab) for lab in jobs],
     }

@@ -13,9 +13,12 @@ from pathlib import Path
 __all__ = [
     "STOPPED",
     "Memory",
+    "age_of",
     "end_sessions",
     "in_sessions",
     "in_use",
+    "parents",
+    "program_of",
     "run_folder",
     "run_folders",
     "state_of",
@@ -114,6 +117,23 @@ def state_of(pid: int) -> str:
     """The state of a process in /proc, one letter; empty: it is gone."""
     fields = _stat(pid)
     return fields[1] if fields else ""
+
+
+def age_of(pid: int) -> float:
+    """Seconds since a process started; 0: it is gone."""
+    begun = _start_time(pid)
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begun / os.sysconf("SC_CLK_TCK"), 0.0) if begun else 0.0
+
+
+def program_of(pid: int) -> str:
+    """The name of a process in /proc, at most 15 characters; empty: it is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process."""
+    return {pid: int(fields[2]) for pid in _processes() if len(fields := _stat(pid)) > 2}
 
 
 def _stat(pid: int) -> list[str]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psmkit.model import CODES, Evidence, Finding, Report, Severity
 from psmkit.model.story import Story
 from psmkit.model.wording import counted, protocol_stage
+from psmkit.report.axis import sentences
 from psmkit.report.columns import Columns
+from psmkit.report.document import document, table
 from psmkit.report.escape import html_text, uncoloured, visible
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
@@ -61,30 +61,15 @@ class _Page:
             self.folder = ""
 
     def render(self) -> str:
-        parts = files("psmkit.report").joinpath("page")
-        page, style, script = (parts.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
-        sections = [(name, title, text) for name, title, text in self.sections() if text]
-        body = "".join(
-            f'<section id="{name}">{f"<h2>{title}</h2>" if title else ""}{text}</section>\n'
-            for name, title, text in sections
-        )
         columns = Columns()
-        story = self.data(columns)
-        filled = {
-            "TITLE": html_text(f"{self.report.verdict.value}: {self.story.title} - psmkit"),
-            "VERDICT": self.report.verdict.value,
-            "STYLE": style,
-            "STYLE_HASH": _sha256(style),
-            "SCRIPT": script,
-            "SCRIPT_HASH": _sha256(script),
-            "NAV": "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections if title),
-            "BODY": body,
-            "STORY": json.dumps(story, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c"),
-            "COLUMNS": columns.packed(),
-            "TEXTS": "".join(self.texts()),
-        }
-        pieces = page.split("@@")  # not replaced one by one: a value may hold the name of another
-        return "".join(filled[piece] if at % 2 else piece for at, piece in enumerate(pieces))
+        story = json.dumps(self.data(columns), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+        data = (
+            '<div id="tip" role="tooltip" hidden></div>\n<aside id="drawer" aria-label="Selected line" hidden></aside>\n'
+            f'<script type="application/json" id="story">{story}</script>\n'
+            f'<script type="text/plain" id="columns">{columns.packed()}</script>\n{"".join(self.texts())}'
+        )
+        verdict = self.report.verdict.value
+        return document("story", f"{verdict}: {self.story.title} - psmkit", verdict, self.sections(), data)
 
     # What is read without the script.
 
@@ -153,11 +138,7 @@ class _Page:
         timeline = self.story.timeline
         if not len(timeline.marks) and not len(timeline.spans):
             return ""
-        says = timeline.axis.about
-        for clock in timeline.axis.clocks[1:]:
-            says += f" {clock.host}: {_clock(clock.offset)}, {_error(clock.error, clock.consistent)}."
-        if timeline.dropped:
-            says += f" {timeline.dropped:,} lines beyond the first {len(timeline.marks):,} are not drawn."
+        says = " ".join(sentences(timeline))
         return (
             f'<p class="dim">{html_text(says)}</p>'
             '<div class="tools"><input id="search" type="search" placeholder="Search lines (/)" aria-label="Search lines">'
@@ -246,7 +227,7 @@ class _Page:
             mine = ' class="blamed"' if (row.run, row.rank) in blamed else ""
             out.append(f"<tr{mine}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         rest = f'<p class="dim">and {len(rows) - _RANK_ROWS:,} more ranks</p>' if len(rows) > _RANK_ROWS else ""
-        return _table(head, out) + rest
+        return table(head, out) + rest
 
     def waits(self) -> str:
         edges = self.graph()
@@ -262,7 +243,7 @@ class _Page:
             f"<td>{'yes' if e['proven'] else 'the log only ends there'}</td><td>{self.place_of(e['place'])}</td></tr>"
             for e in edges[:_TABLE_ROWS]
         ]
-        return f'<div class="split">{graph}{_table(("waits", "for", "step", "proven", "line"), rows)}</div>'
+        return f'<div class="split">{graph}{table(("waits", "for", "step", "proven", "line"), rows)}</div>'
 
     def graph(self) -> list[dict[str, Any]]:
         """Waits that the lines show, and those of ranks that a finding calls victims of others."""
@@ -304,7 +285,7 @@ class _Page:
         if not rows:
             return ""
         rest = len(self.story.held) - _TABLE_ROWS
-        return _table(("process", "kind", "handle", "opened", "closed", "imported", "first line", "end"), rows) + (
+        return table(("process", "kind", "handle", "opened", "closed", "imported", "first line", "end"), rows) + (
             f'<p class="dim">and {rest} more</p>' if rest > 0 else ""
         )
 
@@ -327,7 +308,7 @@ class _Page:
         ]
         out = "".join(f"<p>{html_text(line)}</p>" for line in lines)
         if matched:
-            out += _table(("exchange", "matched", "only the first end", "only the second end"), matched)
+            out += table(("exchange", "matched", "only the first end", "only the second end"), matched)
         if coverage.rerun_with:
             out += f"<p>To see more in another run:</p><code>{html_text(rerun_line(rerun_of(self.report)))}</code>"
         return out
@@ -401,15 +382,6 @@ class _Page:
             yield f'<script type="text/plain" id="text-{self.number[name]}">{packed}</script>\n'
 
 
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _table(head: Iterable[str], rows: Iterable[str]) -> str:
-    cells = "".join(f'<th scope="col">{name}</th>' for name in head)
-    return f'<div class="table"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
 def _line(item: Evidence) -> str:
     return html_text(uncoloured(item.text.strip()))
 
@@ -421,17 +393,3 @@ def _end(rank: int | None, process: str) -> str:
 def _named_files(report: Report) -> list[str]:
     names = [item.file for finding in report.findings for item in finding.evidence]
     return names + [row.last.rpartition(":")[0] for row in report.ranks if row.last]
-
-
-def _clock(offset: float) -> str:
-    return (
-        f"{abs(offset):.3g} s {'added to' if offset >= 0 else 'taken from'} its times"
-        if offset
-        else "its times are as printed"
-    )
-
-
-def _error(error: float | None, consistent: bool) -> str:
-    if not consistent:
-        return "no single correction fits all exchanges"
-    return "the exchanges bound its error on one side only" if error is None else f"right to within {error:.3g} s"

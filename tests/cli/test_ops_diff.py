@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis.views.diff import Difference, SettingDifference, StepDifference
 from psmkit.analysis.views.ops import OpRow
 from psmkit.cli import diff, ops
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence
+from psmkit.model.difference import Difference, SettingDifference, StepDifference
+from psmkit.report.difference import page as text_page
 
 from .conftest import Result
 
@@ -89,7 +90,7 @@ def test_ops_are_streamed() -> None:
 
 
 def page(difference: Difference, *, verbose: bool = False, chosen: bool = False) -> str:
-    return diff._page(difference, 100, verbose, chosen).text()
+    return text_page(difference, 100, verbose=verbose, chosen=chosen).text()
 
 
 def step(rank: int | None, common: int, good: str | None = "Setup to rank 2", bad: str | None = None) -> StepDifference:
@@ -111,7 +112,7 @@ def test_no_difference() -> None:
 
 def test_the_rank_that_leaves_the_common_way_first_comes_first() -> None:
     text = page(Difference((step(0, 9), step(3, 4)), (), (), (), (1, 2)))
-    first = "differs: rank 3 first, after 4 common steps: the bad log has no more steps, the good one Setup to rank 2"
+    first = "differs: rank 3 first, after 4 common steps: the bad log has no more steps, the good one Setup to rank 2; 2 of 4 ranks differ"
     assert text.splitlines()[0] == first
     assert text.index("rank 3 (h:3)") < text.index("rank 0 (h:0)")
     assert "good.log:7" in text
@@ -152,7 +153,7 @@ def test_a_row_of_settings_shows_where_its_sides_differ(width: int) -> None:
     ]
     for good, bad in sides:
         difference = Difference((), (SettingDifference("topology", "comm.shape", good, bad, (3,)),), (), (), ())
-        lines = diff._page(difference, width, False).text().splitlines()
+        lines = text_page(difference, width).text().splitlines()
         assert all(len(line) <= width for line in lines[-2:])
         ours, theirs = lines[-1].split("comm.shape")[1].rsplit(maxsplit=1)[0].strip().split("  ", 1)
         assert ours.strip() != theirs.strip()
@@ -192,6 +193,34 @@ def test_a_log_does_not_differ_from_itself(psmkit_cli: Cli) -> None:
     log = LOGS / "passsm-8gpu.log"
     result = psmkit_cli("diff", log, log)
     assert (result.status, result.out[:5]) == (0, "same:")
+
+
+def test_a_stopped_rank_is_shown_beside_the_good_run(psmkit_cli: Cli, tmp_path: Path) -> None:
+    logs = LOGS / "ok_n4_psm_64K", LOGS / "fault_a2_n4_sigstop_rank1_in_setup"
+    text = psmkit_cli("diff", *logs)
+    assert text.status == 1
+    lines = text.out.splitlines()
+    assert lines[0].startswith(
+        "differs: rank 1 first, after 5 common steps of its proxy calls: the bad log has no more steps, "
+    )
+    assert lines[0].endswith("; 4 of 4 ranks differ")
+    above = next(at for at, line in enumerate(lines) if "-- last common step --" in line)
+    assert lines[above - 1].split() == "299 proxy Init (16 bytes) = 299 proxy Init (16 bytes)".split()
+    assert lines[above + 1].split() == "306 proxy Setup (160 bytes) <".split()
+    assert "proxy Setup 12 2 10 0 1".split() in [line.split() for line in lines]
+
+    document = json.loads(psmkit_cli("diff", *logs, "--format", "json", "--ranks", "1").out)
+    assert document["schema"] == "psmkit.diff/1"
+    [step] = document["steps"]
+    assert [row["mark"] for row in step["around"]] == ["same"] * 4 + ["good"] * 12
+    assert (step["good_more"], step["bad_more"]) == (22, 0)
+    [setup] = [row for row in document["operations"] if row["kind"] == "proxy Setup"]
+    assert (setup["rank"], setup["good"], setup["bad"], setup["missing"], setup["extra"]) == (1, 12, 2, 10, 0)
+    assert setup["missing_at"].endswith("nccl.rank1.vm.6002.log:306") and setup["extra_at"] is None
+
+    page = tmp_path / "diff.html"
+    assert psmkit_cli("diff", *logs, "--format", "html", "--output", page) == Result(1, "", "")
+    assert lines[0].removeprefix("differs: ") in page.read_text()
 
 
 def test_a_missing_file_is_one_line(psmkit_cli: Cli) -> None:

@@ -153,7 +153,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "tune export": ("{data}", MISSING),
     "tune plot": ("{data}", MISSING),
     "tune simulate": ("{data} --config {rules}", MISSING),
-    "top": ("--count 1", CLEAN),
+    "top": ("--count 1", (3,)),  # nothing reports telemetry
     "lab run": ("--out lab", CLEAN),
     "lab report": ("lab", CLEAN),
     "lab nccl": ("--lib {lib}/libpsm.so.0 --out nccl", MISSING),

@@ -1,95 +1,27 @@
-"""The page in a browser: what a user sees and clicks. Needs Debian's chromium and chromium-driver (scripts/browser.sh)."""
+"""The page in a browser: what a user sees and clicks."""
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from psmkit.analysis.story import story as tell
 from psmkit.report.html import render
 from tests.loggen.crowd import write_merged
+from tests.report.browser import Page, browser, needed
 from tests.report.test_html import hostile
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: see scripts/browser.sh"
-)
+pytestmark = needed
 
 STOPPED = Path(__file__).parents[1] / "data" / "logs" / "fault_a2_n4_sigstop_rank1_in_setup"
-DEADLINE = 60.0
-
-
-class Page:
-    """A page in a browser."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def open(self, file: Path, hash: str = "") -> Page:
-        self.driver.get("about:blank")
-        self.driver.get(f"file://{file}{hash}")
-        self.until(lambda: self.js("return document.documentElement.dataset.ready") is not None)
-        assert self.js("return document.documentElement.dataset.ready") == "yes", self.js(
-            "return document.body.innerText"
-        )
-        return self
-
-    def js(self, script: str, *args: object) -> Any:
-        return self.driver.execute_script(script, *args)
-
-    def until(self, holds: Callable[[], object]) -> None:
-        end = time.monotonic() + DEADLINE
-        while not holds():
-            assert time.monotonic() < end, "the page did not get there"
-            time.sleep(0.02)
-
-    def type(self, name: str, text: str) -> None:
-        self.driver.find_element("id", name).send_keys(text)
-
-    def click(self, name: str) -> None:
-        self.driver.find_element("id", name).click()
-
-    def text(self, name: str) -> str:
-        return str(self.js(f"return document.getElementById('{name}').innerText"))
-
-    def shown(self, name: str) -> bool:
-        return bool(self.js(f"return !document.getElementById('{name}').hidden"))
-
-    def pixels(self, name: str) -> int:
-        """How many colours a canvas shows: one if it is empty."""
-        return int(
-            self.js(
-                f"const c = document.getElementById('{name}'); const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);"
-                "return new Set(d).size"
-            )
-        )
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1400,1000",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield Page(driver)
-    driver.quit()
+    with browser() as opened:
+        yield opened
 
 
 def written(folder: Path, log: Path) -> Path:

@@ -98,14 +98,13 @@ def _places(anchors: _Ints, proc: _Ints, ordinal: _Ints, demands: Sequence[Befor
 
 
 def offset(least: Iterable[float], most: Iterable[float]) -> tuple[float, float | None, bool]:
-    """The correction of a clock from its bounds: the one nearest to 0 between them, its possible error, and whether the bounds agree.
+    """The correction of a clock from its bounds, its possible error, and whether the bounds agree: none if that fits, else the middle between them.
 
     ``least`` are differences that the correction is not below, ``most`` those that it is not above. The error is None with bounds on one side only.
     """
     low, high = max(least, default=-np.inf), min(most, default=np.inf)
-    if low > high:
-        return (low + high) / 2, (low - high) / 2, False
-    found = min(max(0.0, low), high)
     if np.isinf(low) or np.isinf(high):
-        return float(found), None, True
-    return float(found), float(max(found - low, high - found)), True
+        return float(min(max(0.0, low), high)), None, True
+    if low <= 0 <= high:
+        return 0.0, float(max(-low, high)), True
+    return (low + high) / 2, abs(high - low) / 2, low <= high

@@ -38,7 +38,7 @@ def tell(job: Job, scan: ScanResult, report: Report, batches: Iterable[EventBatc
     records = {at for at, item in enumerate(scan.inputs) if item.kind == "record"}
     return Story(
         report=report,
-        timeline=timeline(job, lines, messages, records),
+        timeline=timeline(job, lines, messages, report.ranks, records),
         waits=_waits(job),
         debtors=_debtors(job),
         links=_links(job, lines),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from psmkit.analysis.views.lines import Lines
 from psmkit.analysis.views.ordering import Before, logical, offset
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Call, FdExchange, Ref
+from psmkit.model import RankRow
 from psmkit.model.draft import Draft
 from psmkit.model.timeline import Axis, Clock, Level, Marks, Timeline, Unit
 
@@ -35,9 +37,14 @@ _THREADS = (
 )
 #: Stages that lines of these roles prove, beside those of :func:`stage_of_message`.
 _STAGE_OF_ROLE = {"comm.start": "init", "comm.complete": "ready", "seq.op": "working", "comm.end": "teardown"}
+_CONNECT = STAGES.index("connect")
+#: Rows of ranks without a line; the table of ranks has all of them.
+_ABSENT = 64
 #: A share of lines with time stamps from which on times can be the axis.
 _STAMPED = 0.9
 _DAY = 86400.0
+#: Threads print late by less than so many seconds; more is another clock or another time zone.
+_BACK = 60.0
 #: Messages of who makes memory and who maps it, and the field that has the same value in both.
 _HANDED = (
     ("libpsm.segment.created", "libpsm.segment.attached", "id"),
@@ -48,20 +55,29 @@ _HANDED = (
 FIELDS = {_WORK: ("coll", "comm", "root")} | {name: (key,) for *pair, key in _HANDED for name in pair}
 
 
-def timeline(job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int] = frozenset()) -> Timeline:
+def timeline(
+    job: Job,
+    lines: Lines,
+    messages: Iterable[Message],
+    ranks: Sequence[RankRow] = (),
+    records: AbstractSet[int] = frozenset(),
+) -> Timeline:
     """Draw a job that was scanned with ``keep_calls=True``.
 
-    ``lines`` are those of the same inputs, ``messages`` its catalogue, ``records`` the files that are psmkit's records.
+    ``lines`` are those of the same inputs, ``messages`` its catalogue, ``ranks`` the table of its report, ``records`` the files that are psmkit's records.
     """
-    return _Builder(job, lines, messages, records).timeline()
+    return _Builder(job, lines, messages, ranks, records).timeline()
 
 
 class _Builder:
-    def __init__(self, job: Job, lines: Lines, messages: Iterable[Message], records: AbstractSet[int]) -> None:
-        self.job, self.lines, self.records = job, lines, records
+    def __init__(
+        self, job: Job, lines: Lines, messages: Iterable[Message], ranks: Sequence[RankRow], records: AbstractSet[int]
+    ) -> None:
+        self.job, self.lines, self.ranks, self.records = job, lines, ranks, records
         self.messages = {message.name: message for message in messages}
         self.of_rank: dict[tuple[int, int | None], int] = {}  # process and rank -> its row
         self.where: dict[Ref, int] = {}
+        self.waiting: set[int] = set()
 
     def timeline(self) -> Timeline:
         lines, job = self.lines, self.job
@@ -81,6 +97,8 @@ class _Builder:
             self._fd(fd)
         for wait in waits(job):
             self._wait(wait)
+        for row in self.ranks:
+            self._waiting(row)
         for send, recv in sends:
             self._arrow(send, recv, self.kind("send to recv", "send and its recv", "sendrecv"))
         for maker, user in handed:
@@ -176,12 +194,19 @@ class _Builder:
         known = {(job.run_of(proc) or 0, rank) for proc, rank in threads}
         owners: list[tuple[int, tuple[int, int | None]]] = [(-1, key) for key in printed if key not in known]
         owners += [(proc, (job.run_of(proc) or 0, rank)) for proc, rank in threads]
+        absent = [
+            row for row in self.ranks if row.pid is None and (row.run, row.rank) not in {key for _, key in owners}
+        ]
+        owners += [(-1, (row.run, row.rank)) for row in absent[:_ABSENT]]
 
         roles = self._thread_names()
+        of_line: dict[tuple[int, int], int] = {}
         for proc, (run, rank) in sorted(owners, key=lambda o: (o[1][0], o[1][1] is None, o[1][1] or 0, o[0])):
             process = job.process(proc) if proc >= 0 else None
             names = ([] if rank is None else [f"rank {rank}"]) + ([] if process is None else [process.name])
             name = " ".join(names[:1] + [f"({name})" for name in names[1:]])
+            if proc < 0 and (run, rank) not in printed:
+                name = f"{name} (no line of it)"
             top = self.of_rank[proc, rank] = self.draft.track(name, "rank", -1, rank, run)
             main = [t for t in threads[proc, rank] if process and job.scan.threads.tid[t] == process.pid]
             for thread in sorted(threads[proc, rank], key=lambda t: (t not in main, t)):
@@ -190,8 +215,12 @@ class _Builder:
                 row_of[number[proc, thread]] = self.draft.track(name, "thread", top, rank, run)
             if (own := printed.pop((run, rank), None)) is not None:
                 self.rows[own] = self.draft.track("other programs", "other", top, rank, run)
+                of_line |= {self.place(line): int(self.rows[line]) for line in own}
         ours = lines.proc >= 0
         self.rows[ours] = row_of[back.reshape(-1)][ours]
+        rest = (self.rows == 0) & ~ours
+        for again in np.flatnonzero(rest).tolist():  # a line that says two things
+            self.rows[again] = of_line.get(self.place(again), 0)
         rest = (self.rows == 0) & ~ours
         for stream in np.unique(lines.stream[rest]).tolist():
             self.rows[rest & (lines.stream == stream)] = self.draft.track("lines of other programs", "other")
@@ -257,11 +286,15 @@ class _Builder:
         return np.flatnonzero(np.diff(self.lines.proc[order], prepend=-9)).tolist(), order
 
     def _stages_of(self, track: int, rows: npt.NDArray[np.int64], stage: npt.NDArray[np.int64]) -> None:
-        reached = np.maximum.accumulate(stage[self.lines.message[rows]])
-        changes = np.flatnonzero(np.diff(reached, prepend=0))
-        ends = [*changes[1:].tolist(), -1]
-        for first, last in zip(changes.tolist(), ends, strict=True):
-            name = STAGES[int(reached[first])]
+        now = 0
+        reached = []
+        for found in stage[self.lines.message[rows]].tolist():
+            # connections are made for work that was called, too: the later line says what a rank does now
+            now = found if found > now or found >= _CONNECT else now
+            reached.append(now)
+        changes = [at for at, (one, other) in enumerate(pairwise([0, *reached])) if one != other]
+        for first, last in pairwise([*changes, len(rows) - 1]):
+            name = STAGES[reached[first]]
             self._span(int(rows[first]), int(rows[last]), self.kind(f"stage.{name}", name, "stage"), name, track)
 
     def place(self, line: int | None) -> tuple[int, int]:
@@ -334,13 +367,28 @@ class _Builder:
         if wait.target_rank is None and wait.target is not None:
             target = self.job.process(wait.target).name
         label = f"does not go on: {wait.stage}" if owed else f"waits for {target}: {wait.stage}"
+        self.waiting.add(track)
         kind = (
             self.kind("wait.proven", "wait that lasted", "wait", Level.ERROR)
-            if wait.proven
+            if wait.proven and wait.target is not None
             else self.kind("wait", "wait that the log does not end", "wait", Level.WARNING)
         )
         line = self.where[wait.refs[-1]]
         self._span(line, None, kind, label, track)
+
+    def _waiting(self, row: RankRow) -> None:
+        """The wait of a rank that the report calls waiting, from its last line on, if no line of it shows for what."""
+        proc = self.job.proc_of(row.run, row.rank) if row.rank is not None else None
+        track = self.of_rank.get((-1 if proc is None else proc, row.rank))
+        if row.state != "waiting" or track is None or track in self.waiting or row.last is None:
+            return
+        name, _, number = row.last.rpartition(":")
+        files = [at for at, file in enumerate(self.job.scan.files) if file.path == name]
+        (line,) = self.lines.find([Ref(files[0], int(number), 0)]) if files else (-1,)
+        if line >= 0:
+            self._span(
+                line, None, self.kind("wait", "wait that the log does not end", "wait", Level.WARNING), "waits", track
+            )
 
     def _arrow(self, tail: int, head: int, kind: int) -> None:
         ends = (self.track(tail), float(self.at[tail]), self.track(head), float(self.at[head]))
@@ -358,15 +406,21 @@ def _level(message: Message | None) -> Level:
 def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[Before]) -> tuple[Axis, _Floats]:
     """The axis, and the place of each line on it: its time where nearly all lines have one, else its place in the order."""
     ours = lines.proc >= 0
-    stamped = ~np.isnan(lines.time)
-    if ours.any() and stamped[ours].mean() >= _STAMPED:
-        return _timed(job, lines, demands)
+    stamped = ours & ~np.isnan(lines.time)
+    why = "the logs have no time stamps"
+    if stamped.any():
+        why = f"only {stamped.sum():,} of {ours.sum():,} lines have a time stamp"
+        if stamped.sum() >= _STAMPED * ours.sum():
+            time = _times(lines)
+            if time is not None:
+                return _timed(job, lines, time, demands)
+            why = "the time stamps contradict the order of the lines"
     if len(job.scan.files) == 1 or len(set(lines.stream.tolist())) <= 1:
-        about = "Places are lines of the log: it has no time stamps, so distances say nothing about time."
-        return Axis(Unit.ORDER, about), lines.seq.astype(np.float64)
+        about = f"Places are lines of the log, not times: {why}. Distances say nothing about time."
+        return Axis(Unit.ORDER, about), lines.line.astype(np.float64)
     about = (
-        "Places are an order, not times: the logs have no time stamps. A line is right of the line before it in its file, and right of "
-        "what must come before it in another one."
+        f"Places are an order, not times: {why}. A line is right of the line before it in its file, and right of what must come before it in "
+        "another one."
     )
     # A process with two files has two orders, and no line shows how they fit. A record is the state at the end.
     recorded = np.isin(lines.file, sorted(records))
@@ -379,23 +433,29 @@ def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[B
             _, first = np.unique(lines.stream[mine], return_index=True)
             last = np.flatnonzero((lines.proc == proc) & ~recorded)[-1:]
             ends.append((last.tolist(), mine[first].tolist()))
-    return Axis(Unit.ORDER, about), logical(own.reshape(-1), [*demands, *ends])
+    return Axis(Unit.ORDER, about), 1 + logical(own.reshape(-1), [*demands, *ends])
 
 
-def _timed(job: Job, lines: Lines, demands: Sequence[Before]) -> tuple[Axis, _Floats]:
+def _times(lines: Lines) -> _Floats | None:
+    """The time of each line; one without a stamp has that of the line before it. None if a process goes back in time."""
     time = lines.time.copy()
-    order = np.lexsort((lines.seq, lines.proc))
     last, process = np.nan, -9
-    for at in order.tolist():  # a line without a time has that of the line before it
+    for at in np.lexsort((lines.seq, lines.stream, lines.proc)).tolist():
         if lines.proc[at] != process:
             last, process = np.nan, int(lines.proc[at])
         if np.isnan(time[at]):
             time[at] = last
-        elif not lines.dated and time[at] < last - _DAY / 2:
+            continue
+        if not lines.dated and time[at] < last - _DAY / 2:  # past midnight
             time[at] += _DAY * np.ceil((last - time[at] - _DAY / 2) / _DAY)
+        if process >= 0 and time[at] < last - _BACK:
+            return None
         last = time[at]
     first = float(np.nanmin(time))
-    time = np.where(np.isnan(time), first, time)
+    return np.where(np.isnan(time), first, time)
+
+
+def _timed(job: Job, lines: Lines, time: _Floats, demands: Sequence[Before]) -> tuple[Axis, _Floats]:
     clocks = _clocks(job, lines, time, demands)
     hosts = {clock.host: clock.offset for clock in clocks}
     shift = {p.index: hosts.get(p.host, 0.0) for p in job.scan.processes}

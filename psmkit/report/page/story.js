@@ -1,18 +1,6 @@
-"use strict";
-// Draws the story that the page carries. Text of logs only ever becomes text nodes or pixels, never markup.
+// Draws the story that the page carries.
 (() => {
-const $ = (id) => document.getElementById(id);
 const story = JSON.parse($("story").textContent);
-const make = (tag, attributes, ...children) => {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name === "class") node.className = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value);
-  }
-  node.append(...children.map((child) => (child === null || child === undefined ? "" : child)));
-  return node;
-};
 
 // ---- the columns ------------------------------------------------------------------------------------------------
 const inflate = async (text) => {
@@ -66,22 +54,12 @@ const linesOf = async (file) => {
 const shortName = (file) => story.files[file].slice(story.folder.length);
 const place = (file, line) => `${shortName(file)}:${line}`;
 
-// ---- theme ------------------------------------------------------------------------------------------------------
-const root = document.documentElement;
-const theme = (name) => {
-  root.dataset.theme = name;
-  $("theme").textContent = name === "dark" ? "light" : "dark";
-  paint();
-};
-let paint = () => {};
-
 // Colours that colour-blind readers can distinguish (Okabe and Ito); each also has a word or a shape.
 const STAGES = { started: "#9aa5b1", bootstrap: "#56b4e9", init: "#3d7fc4", topology: "#cc79a7", connect: "#e69f00", ready: "#7ac5a0",
   working: "#009e73", teardown: "#7f8c8d", done: "#7f8c8d" };
 const GROUPS = { stage: "#009e73", init: "#3d7fc4", proxy: "#e69f00", fd: "#cc79a7", sendrecv: "#56b4e9", memory: "#7a6ad8", wait: "#d55e00" };
 const OTHER = "#8b95a1";
 const colourOf = (kind) => (kind.group === "stage" ? STAGES[kind.label] : GROUPS[kind.group]) || OTHER;
-const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 const number = (value) => value.toLocaleString("en-US");
 
 const units = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
@@ -836,7 +814,6 @@ const start = async () => {
     const [file, line] = link.dataset.place.split(":").map(Number);
     openPlace(file, line);
   });
-  $("theme").addEventListener("click", () => theme(root.dataset.theme === "dark" ? "light" : "dark"));
   if ($("timeline")) {
     const packed = await columns();
     const data = { ...packed };
@@ -866,7 +843,7 @@ const start = async () => {
         "+": () => timeline.zoom(0.6), "=": () => timeline.zoom(0.6), "-": () => timeline.zoom(1 / 0.6), 0: () => timeline.show(-timeline.pad, timeline.end + timeline.pad),
         ArrowLeft: () => timeline.show(timeline.from - by, timeline.to - by), ArrowRight: () => timeline.show(timeline.from + by, timeline.to + by),
         "/": () => $("search").focus(), n: () => next(1), N: () => next(-1), ",": () => timeline.neighbour(-1), ".": () => timeline.neighbour(1),
-        d: () => theme(root.dataset.theme === "dark" ? "light" : "dark"), Escape: () => timeline.select(null),
+        d: turn, Escape: () => timeline.select(null),
       };
       if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
     });
