@@ -107,7 +107,7 @@ def main() -> None:
     driver.quit()
     text = (
         "# The HTML page of a job\n\n"
-        f"`python benchmarks/page.py`, {processor()}, Linux {platform.release().split("-")[0]}, Python {platform.python_version()}, Chromium without a GPU, window of 1,600 x "
+        f"`python benchmarks/page.py`, {processor()}, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, Chromium without a GPU, window of 1,600 x "
         "1,100. CPU and memory are those of `psmkit report`; memory is the most of this row and those above it. Milliseconds are the browser's: to the first paint, "
         f"to the drawn timeline (the quickest of three), and from a turn of the wheel to the next drawn picture, over {ZOOMS} turns.\n\n"
         "| ranks | lines | log MB | page MB | CPU s | memory MiB | first paint ms | timeline ms | zoom median ms | zoom most ms |\n"

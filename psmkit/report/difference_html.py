@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from psmkit.model import Evidence
 from psmkit.model.difference import Difference, PairedStep, StepDifference
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import counted, plural, uncoloured
 from psmkit.report.difference import (
     by_weight,
     grouped,
@@ -17,7 +17,7 @@ from psmkit.report.difference import (
     track_words,
 )
 from psmkit.report.document import document, table
-from psmkit.report.escape import html_text, uncoloured
+from psmkit.report.escape import html_text
 from psmkit.report.layout import ranges
 
 __all__ = ["render"]

@@ -10,11 +10,11 @@ from typing import Any
 
 from psmkit.model import CODES, Evidence, Finding, Report, Severity
 from psmkit.model.story import Story
-from psmkit.model.wording import counted, protocol_stage
+from psmkit.model.wording import counted, protocol_stage, uncoloured
 from psmkit.report.axis import sentences
 from psmkit.report.columns import Columns
 from psmkit.report.document import document, table
-from psmkit.report.escape import html_text, uncoloured, visible
+from psmkit.report.escape import html_text, visible
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
 from psmkit.report.summary import (

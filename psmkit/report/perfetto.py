@@ -13,8 +13,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 
 from psmkit.model.story import Excerpt, Story
 from psmkit.model.timeline import Kind, Level, Timeline, Track, Unit
+from psmkit.model.wording import uncoloured
 from psmkit.report.axis import sentences
-from psmkit.report.escape import uncoloured, visible
+from psmkit.report.escape import visible
 from psmkit.report.events import Events, What
 from psmkit.report.summary import percent, sentence
 

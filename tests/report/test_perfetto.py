@@ -15,7 +15,8 @@ from psmkit.model import Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.story import Excerpt, Story
 from psmkit.model.timeline import Arrows, Axis, Clock, Kind, Level, Marks, Spans, Timeline, Track, Unit  # fmt: skip
 from psmkit.model.timeline import Counter as Values
-from psmkit.report.escape import uncoloured, visible
+from psmkit.model.wording import uncoloured
+from psmkit.report.escape import visible
 from psmkit.report.perfetto import render
 from psmkit.report.summary import sentence
 from tests.loggen import generate

@@ -196,7 +196,11 @@ def _starved(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     named = [n for d in deaths if d.proc is None for n in launcher_ends.as_named(d)]
     ranks = sorted({d.rank for d in deaths if d.rank is not None})
     hosts = joined(list(dict.fromkeys(d.host for d in deaths if d.host is not None))[:_MOST_HOSTS])
-    who = ranks_text(ranks) if ranks else joined([_name(job, d) for d in deaths if launcher_ends.as_named(d)][:_MOST_HOSTS])
+    who = (
+        ranks_text(ranks)
+        if ranks
+        else joined([_name(job, d) for d in deaths if launcher_ends.as_named(d)][:_MOST_HOSTS])
+    )
     return new_finding(
         job,
         "PSM402",
