@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+from psmkit.cli.output import check_apart, check_output, progress_bar, show, show_page, width
 from psmkit.cli.ranks import check_ranks, wanted_ranks
 
 __all__ = ["command"]
@@ -72,6 +72,7 @@ def command(
 
     wanted = wanted_ranks(ranks)
     check_output(output)
+    check_apart(output, paths)
 
     if form == "html" and redacted:
         raise click.UsageError("--redact cannot be used with --format html: the page holds the lines of the logs.")
@@ -99,6 +100,7 @@ def command(
         bar = Level[fail_on.upper()]
         options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
         if told is not None:
+            check_apart(output, told.timeline.files)
             from dataclasses import replace
 
             from psmkit.report.html import render as page

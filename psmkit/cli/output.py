@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from psmkit.report.layout import Page
 
 __all__ = [
+    "check_apart",
     "check_output",
     "coloured",
     "listing_width",
@@ -74,6 +75,19 @@ def check_output(path: str | None, what: str = "report") -> None:
         raise InputError(path, f"cannot write the {what}: no such folder: {folder}")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise InputError(path, f"cannot write the {what}: permission denied")
+
+
+def check_apart(path: str | None, inputs: Iterable[str], what: str = "report") -> None:
+    """Report an output file that is one of the inputs, before it is overwritten.
+
+    Raises:
+        InputError: it is.
+    """
+    if path is None or not os.path.exists(path):
+        return
+    for name in inputs:
+        if os.path.exists(name) and os.path.samefile(path, name):
+            raise InputError(path, f"cannot write the {what}: it is an input")
 
 
 def show(parts: str | Iterable[str], path: str | None = None) -> None:

@@ -7,7 +7,7 @@ import os
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, progress_bar, show
+from psmkit.cli.output import check_apart, check_output, progress_bar, show
 
 __all__ = ["command"]
 
@@ -61,6 +61,8 @@ def command(
     with uncollected(last=True):
         with progress_bar() as progress:
             told = story(paths, catalogue=catalogues or None, progress=progress)
+        check_apart(output, told.timeline.files, "page")
+        check_apart(perfetto, told.timeline.files, "trace")
         click.echo(sentence(told.report))
         if output is not None:
             page = render(told, Options(verbose=verbose))

@@ -13,7 +13,8 @@ __all__ = ["Debtor", "Excerpt", "Held", "Link", "Story", "Waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One process waits for another. Ranks are global ones, None if unknown; ``place`` is the line that shows it, as ``file:line``.
+    """One process waits for another, each as ``host:pid``, or empty if no line shows it. Ranks are global ones, None if unknown; ``place`` is the line that
+    shows the wait, as ``file:line``.
 
     ``proven`` is False if the log only ends there.
     """

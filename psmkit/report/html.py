@@ -10,7 +10,8 @@ from typing import Any
 
 from psmkit.model import CODES, Evidence, Finding, Report, Severity
 from psmkit.model.story import Story
-from psmkit.model.wording import counted, protocol_stage, uncoloured
+from psmkit.model.timeline import Track
+from psmkit.model.wording import LACKS, counted, protocol_stage, uncoloured
 from psmkit.report.axis import sentences
 from psmkit.report.columns import Columns
 from psmkit.report.document import document, table
@@ -36,6 +37,7 @@ from psmkit.report.summary import (
     size,
     suspect_name,
 )
+from psmkit.report.waits import edges, waiters
 
 __all__ = ["render"]
 
@@ -43,6 +45,7 @@ _WHO = 8
 _EVIDENCE = 6
 _RANK_ROWS = 4096  # a browser takes seconds for more rows of a table
 _TABLE_ROWS = 500
+_FEW = 30  # a timeline of fewer lines says less than the findings
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
@@ -56,6 +59,7 @@ class _Page:
         self.story, self.report, self.options = story, story.report, options
         self.files = list(dict.fromkeys([*story.timeline.files, *story.texts, *_named_files(story.report)]))
         self.number = {name: at for at, name in enumerate(self.files)}
+        self.edges = edges(story)
         self.folder = common_folder(story.report)
         if not all(name.startswith(self.folder) for name in self.files):
             self.folder = ""
@@ -75,8 +79,9 @@ class _Page:
 
     def sections(self) -> Iterator[tuple[str, str, str]]:
         yield "answer", "", self.answer()
-        yield "time", "Timeline", self.timeline()
-        yield "findings", "Findings", self.findings()
+        drawn = ("time", "Timeline", self.timeline())
+        found = ("findings", "Findings", self.findings())
+        yield from (found, drawn) if len(self.story.timeline.marks) < _FEW else (drawn, found)
         yield "ranks", "Ranks", self.ranks()
         yield "waits", "Who waits for whom", self.waits()
         yield "connections", "Connections", self.connections()
@@ -124,7 +129,8 @@ class _Page:
             rows.append(("do this", html_text(step)))
         if report.coverage.rerun_with and verdict == "inconclusive":
             rows.append(("run again", f"<code>{html_text(rerun_line(rerun_of(report)))}</code>"))
-        rows.append(("confidence", percent(report.confidence)))
+        if verdict != "inconclusive":
+            rows.append(("confidence", percent(report.confidence)))
         if len(report.runs) > 1:
             rows += [(f"run {run_number(run.index)}", html_text(sentence(run))) for run in report.runs[:_TABLE_ROWS]]
         last = ""
@@ -143,12 +149,13 @@ class _Page:
             f'<p class="dim">{html_text(says)}</p>'
             '<div class="tools"><input id="search" type="search" placeholder="Search lines (/)" aria-label="Search lines">'
             '<span id="results" class="results" role="status"></span>'
-            '<input id="ranks-filter" placeholder="Ranks, such as 0-3,7" aria-label="Ranks to show">'
-            '<button id="expand" type="button">open or close all ranks</button>'
+            '<input id="ranks-filter" placeholder="Ranks, such as 0-3,7" aria-label="Ranks to show"><span id="ranks-note" class="results" role="status"></span>'
+            '<button id="proof" type="button">show the proof</button><button id="open" type="button">open all ranks</button>'
+            '<button id="close" type="button">close all</button>'
             '<button id="zoom-in" type="button" title="+">zoom in</button><button id="zoom-out" type="button" title="-">zoom out</button>'
-            '<button id="all" type="button" title="0">all</button><span id="groups" class="tools"></span></div>'
+            '<button id="all" type="button" title="0">show all</button><span id="groups" class="tools"></span></div>'
             '<div id="timeline"><canvas id="mini" height="22"></canvas><canvas id="axis" height="26"></canvas>'
-            '<div id="scroll"><canvas id="rows" aria-label="Timeline: a row for each rank"></canvas><div class="filler"></div></div></div>'
+            '<div id="scroll"><canvas id="rows" tabindex="0" aria-label="Timeline: a row for each rank"></canvas><div class="filler"></div></div></div>'
             '<div id="legend" class="legend"></div><div id="arrows-note" class="dim"></div>'
             '<p class="dim help">Drag to move. Ctrl and wheel, <kbd>+</kbd> and <kbd>-</kbd> zoom. Click a rank to open its threads, a line to read it. '
             "<kbd>,</kbd> and <kbd>.</kbd> go from line to line of a thread, <kbd>0</kbd> shows all. The address of the page holds what you see. "
@@ -198,7 +205,11 @@ class _Page:
             + (f"<p><b>Do this:</b> {html_text(finding.next_step)}</p>" if finding.next_step else "")
             + "".join(f"<div>{self.place(e.file, e.line)} <code>{_line(e)}</code></div>" for e in evidence)
             + (f'<div class="dim">and {counted(more, "more line")}</div>' if more > 0 else "")
-            + (f'<p class="dim">{html_text(finding.code)}: {html_text(known.meaning)}</p>' if known else "")
+            + (
+                f'<p class="dim">{html_text(finding.code)}: {html_text(known.meaning)} More: <code>psmkit explain {html_text(finding.code)}</code></p>'
+                if known
+                else ""
+            )
             + (f'<p class="dim">Known issue: {html_text(finding.known_issue)}</p>' if finding.known_issue else "")
             + "</details>"
         )
@@ -210,9 +221,18 @@ class _Page:
         blamed = culprit_ranks(self.report)
         owes: dict[tuple[int, str], str] = {(d.run, d.process): d.owes for d in self.story.debtors}
         runs = len(self.report.runs) > 1
-        head = [*(["run"] if runs else []), "rank", "process", "device", "state", "reached", "owes", "last line"]
+        head = [
+            *(["run"] if runs else []),
+            "rank",
+            "process",
+            "device",
+            "state",
+            "reached",
+            "next step of its handshake",
+            "last line",
+        ]
         out = []
-        for row in rows[:_RANK_ROWS]:
+        for row in sorted(rows, key=lambda row: (row.run, (row.run, row.rank) not in blamed))[:_RANK_ROWS]:
             process = "" if row.host is None and row.pid is None else f"{row.host or ''}:{row.pid}"
             cells = [
                 *([str(run_number(row.run))] if runs else []),
@@ -230,50 +250,35 @@ class _Page:
         return table(head, out) + rest
 
     def waits(self) -> str:
-        edges = self.graph()
-        if not edges:
+        found = waiters(self.story)
+        if not found:
             return ""
-        graph = (
-            '<svg id="graph" class="graph" role="img" aria-label="Who waits for whom"></svg>'
-            if len(edges) <= 80
-            else ""
-        )
+        graph = '<svg id="graph" class="graph" role="img" aria-label="Who waits for whom"></svg>' if self.edges else ""
+        runs = len(self.report.runs) > 1
         rows = [
-            f"<tr><td>{html_text(e['from'])}</td><td>{html_text(e['to'])}</td><td>{html_text(e['step'])}</td>"
-            f"<td>{'yes' if e['proven'] else 'the log only ends there'}</td><td>{self.place_of(e['place'])}</td></tr>"
-            for e in edges[:_TABLE_ROWS]
+            "<tr>"
+            + (f"<td>{run_number(w.run)}</td>" if runs else "")
+            + f"<td class='wrap'>{html_text(w.who)}</td><td>{html_text(w.target)}</td><td>{html_text(w.step)}</td>"
+            + f"<td>{html_text(w.shown)}</td><td>{self.place_of(w.place)}</td></tr>"
+            for w in found[:_TABLE_ROWS]
         ]
-        return f'<div class="split">{graph}{table(("waits", "for", "step", "proven", "line"), rows)}</div>'
-
-    def graph(self) -> list[dict[str, Any]]:
-        """Waits that the lines show, and those of ranks that a finding calls victims of others."""
-        out: dict[tuple[str, str], dict[str, Any]] = {}
-
-        def add(one: str, other: str, step: str, proven: bool, place: str) -> None:
-            if one != other:  # what a process owes itself is in the table of ranks
-                out.setdefault((one, other), {"from": one, "to": other, "step": step, "proven": proven, "place": place})
-
-        for wait in self.story.waits:
-            add(_end(wait.rank, wait.waiter), _end(wait.target_rank, wait.target), wait.step, wait.proven, wait.place)
-        waiting = {(row.run, row.rank) for row in self.report.ranks if row.state == "waiting" and row.rank is not None}
-        for finding in self.report.findings:
-            blamed = finding.culprits or finding.suspects
-            if finding.severity is not Severity.ERROR or finding.comm is not None or not blamed or len(blamed) > 4:
-                continue
-            step = (protocol_stage(finding.stage) or "").removeprefix("proxy ")
-            place = str(finding.evidence[0]) if finding.evidence else ""
-            for rank in sorted(set(finding.ranks) - set(blamed)):
-                if (finding.run, rank) in waiting:
-                    for other in blamed:
-                        add(f"rank {rank}", f"rank {other}", step, bool(finding.culprits), place)
-        return list(out.values())
+        head = (*(["run"] if runs else []), "who", "waits for", "step", "shown by", "line of the first")
+        rest = len(found) - _TABLE_ROWS
+        more = f'<p class="dim">and {counted(rest, "more row")}</p>' if rest > 0 else ""
+        return f'<div class="split">{graph}<div>{table(head, rows)}{more}</div></div>'
 
     def connections(self) -> str:
         if not self.story.links:
             return ""
+        runs = sorted({link.run for link in self.story.links})
+        chosen = "".join(f'<option value="{run_number(run)}">run {run_number(run)}</option>' for run in runs)
         return (
-            '<div class="tools"><canvas id="matrix" aria-label="Channels between ranks"></canvas></div>'
-            '<div id="matrix-legend" class="legend"></div>'
+            (
+                f'<p class="tools"><select id="matrix-run" aria-label="Run">{chosen}</select></p>'
+                if len(runs) > 1
+                else ""
+            )
+            + '<canvas id="matrix" aria-label="Channels between ranks"></canvas><div id="matrix-legend" class="legend"></div>'
         )
 
     def held(self) -> str:
@@ -293,7 +298,8 @@ class _Page:
         coverage = self.report.coverage
         lines = [
             f"{counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}: {coverage.matched:,} known, "
-            f"{coverage.unmatched:,} of NCCL that psmkit does not know, {coverage.torn:,} torn, {coverage.other:,} of other programs."
+            f"{coverage.unmatched:,} of NCCL that psmkit does not know, {coverage.torn:,} torn, {coverage.other:,} of other programs, "
+            f"{max(coverage.lines - coverage.matched - coverage.unmatched - coverage.torn - coverage.other, 0):,} empty or part of another line."
         ]
         if self.report.versions:
             lines.append(f"NCCL: {', '.join(self.report.versions)}.")
@@ -301,7 +307,11 @@ class _Page:
             lines.append(f"No line of ranks {ranges(coverage.missing_ranks)}.")
         if coverage.missing_subsystems:
             lines.append(f"No line of the subsystems {', '.join(coverage.missing_subsystems)}.")
-        lines += coverage.notes
+        lines += [note for note in coverage.notes if not note.startswith(LACKS)]  # that is what to do
+        if (held := self.held_lines()) < coverage.lines:
+            lines.append(
+                f"This page holds {held:,} of the {coverage.lines:,} lines: the logs are too long for all of them."
+            )
         matched = [
             f"<tr><td>{name}</td><td>{c.matched:,}</td><td>{c.pending:,}</td><td>{c.orphan:,}</td></tr>"
             for name, c in matching_rows(self.report.matching)
@@ -309,9 +319,13 @@ class _Page:
         out = "".join(f"<p>{html_text(line)}</p>" for line in lines)
         if matched:
             out += table(("exchange", "matched", "only the first end", "only the second end"), matched)
-        if coverage.rerun_with:
+        if coverage.rerun_with and self.report.verdict.value != "inconclusive":  # there it stands at the top
             out += f"<p>To see more in another run:</p><code>{html_text(rerun_line(rerun_of(self.report)))}</code>"
         return out
+
+    def held_lines(self) -> int:
+        """How many lines of the logs the page holds."""
+        return sum(len(excerpt.lines) for excerpts in self.story.texts.values() for excerpt in excerpts)
 
     # What the script draws.
 
@@ -324,8 +338,11 @@ class _Page:
             "folder": self.folder,
             "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin},
             "scale": scale,
+            "held": self.held_lines(),
+            "lines": self.report.coverage.lines,
             "tracks": [
-                {"name": visible(t.name), "kind": t.kind, "parent": t.parent, "rank": t.rank} for t in timeline.tracks
+                {"name": visible(self.track_name(t)), "kind": t.kind, "parent": t.parent, "rank": t.rank}
+                for t in timeline.tracks
             ],
             "kinds": [
                 {"name": k.name, "label": k.label, "group": k.group, "level": k.level.value, "meaning": k.meaning}
@@ -339,9 +356,15 @@ class _Page:
             },
             "pins": self.pins(),
             "blamed": [at for at, t in enumerate(timeline.tracks) if t.parent < 0 and (t.run, t.rank) in blamed],
-            "blamedNames": sorted({f"rank {rank}" for _, rank in blamed}),
+            "blamedNames": sorted(
+                {
+                    f"run {run_number(run)}, rank {rank}" if len(self.report.runs) > 1 else f"rank {rank}"
+                    for run, rank in blamed
+                }
+            ),
             "links": [
                 {
+                    "run": run_number(link.run),
                     "source": link.source,
                     "target": link.target,
                     "via": visible(link.via),
@@ -350,8 +373,12 @@ class _Page:
                 }
                 for link in self.story.links
             ],
-            "graph": [{**edge, "from": visible(edge["from"]), "to": visible(edge["to"])} for edge in self.graph()[:80]],
+            "graph": [{k: visible(v) if isinstance(v, str) else v for k, v in edge.items()} for edge in self.edges],
         }
+
+    def track_name(self, track: Track) -> str:
+        several = len(self.report.runs) > 1 and track.parent < 0 and track.rank is not None
+        return f"run {run_number(track.run)}, {track.name}" if several else track.name
 
     def pins(self) -> list[dict[str, Any]]:
         """The lines that errors and warnings rest on; ``first`` are those of the verdict."""
@@ -384,10 +411,6 @@ class _Page:
 
 def _line(item: Evidence) -> str:
     return html_text(uncoloured(item.text.strip()))
-
-
-def _end(rank: int | None, process: str) -> str:
-    return process if rank is None else f"rank {rank}"
 
 
 def _named_files(report: Report) -> list[str]:

@@ -68,11 +68,13 @@ def _waits(job: Job) -> list[Waiting]:
         ends = []
         for proc, rank in ((wait.waiter, wait.rank), (wait.target, wait.target_rank)):
             found = job.rank_of(proc) if proc is not None and wait.group is not None else rank
-            name = "an unknown process" if proc is None else job.process(proc).name
+            name = "" if proc is None else job.process(proc).name
             ends.append((name, found if found is not None else rank))
         (waiter, rank), (target, target_rank) = ends
         place = _place(job, wait.refs[-1] if wait.refs else None)
-        out.append(Waiting(wait.run, wait.kind, wait.stage, waiter, target, wait.proven, rank, target_rank, place))
+        # without the log of the target, its answer may be there
+        proven = wait.proven and wait.target is not None
+        out.append(Waiting(wait.run, wait.kind, wait.stage, waiter, target, proven, rank, target_rank, place))
     return out
 
 

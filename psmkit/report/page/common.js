@@ -16,7 +16,7 @@ const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 let paint = () => {}; // draws what depends on the theme
 const theme = (name) => {
   root.dataset.theme = name;
-  $("theme").textContent = name === "dark" ? "light" : "dark";
+  $("theme").textContent = name === "dark" ? "light mode" : "dark mode";
   paint();
 };
 const turn = () => theme(root.dataset.theme === "dark" ? "light" : "dark");

@@ -57,7 +57,7 @@ const place = (file, line) => `${shortName(file)}:${line}`;
 // Colours that colour-blind readers can distinguish (Okabe and Ito); each also has a word or a shape.
 const STAGES = { started: "#9aa5b1", bootstrap: "#56b4e9", init: "#3d7fc4", topology: "#cc79a7", connect: "#e69f00", ready: "#7ac5a0",
   working: "#009e73", teardown: "#7f8c8d", done: "#7f8c8d" };
-const GROUPS = { stage: "#009e73", init: "#3d7fc4", proxy: "#e69f00", fd: "#cc79a7", sendrecv: "#56b4e9", memory: "#7a6ad8", wait: "#d55e00" };
+const GROUPS = { stage: "#009e73", init: "#2f4b7c", proxy: "#8c510a", fd: "#8e2f8e", sendrecv: "#2166ac", memory: "#5e8c31", wait: "#d55e00" };
 const OTHER = "#8b95a1";
 const colourOf = (kind) => (kind.group === "stage" ? STAGES[kind.label] : GROUPS[kind.group]) || OTHER;
 const number = (value) => value.toLocaleString("en-US");
@@ -242,7 +242,13 @@ class Timeline {
         context.strokeStyle = this.colours.error; context.setLineDash([3, 3]); context.lineWidth = 1.4;
         context.strokeRect(x + 0.7, top + 0.7, Math.max(wide - 1.4, 1), tall - 1.4); context.setLineDash([]);
       }
-      if (tall >= 9 && wide > 34) {
+      if (waits && row.top && row.height > 20 && wide > 60) {
+        const label = story.labels[this.spanLabel[at]];
+        context.font = "11px system-ui, sans-serif";
+        const long = Math.min(context.measureText(label).width + 8, wide - 4);
+        context.fillStyle = this.colours.bg; context.fillRect(x + 2, top - 3, long, tall + 3);
+        this.label(context, label, x + 6, top + tall / 2 - 1, long - 4, 13);
+      } else if (tall >= 9 && wide > 34 && !waits) {
         const label = kind.group === "stage" ? kind.label : story.labels[this.spanLabel[at]];
         this.label(context, label, Math.max(x, this.left) + 4, top + tall / 2, Math.min(end, this.width - 8) - Math.max(x, this.left) - 8, tall);
       }
@@ -558,6 +564,13 @@ class Timeline {
     }
     return false;
   }
+  /** Scrolls the page so that the row of a track is seen above ``bottom``. */
+  reveal(track, bottom) {
+    const row = this.visibleRow(track);
+    if (!row) return;
+    const top = this.canvas.getBoundingClientRect().top + row.y - this.scroll.scrollTop, head = 64;
+    if (top < head || top + row.height > bottom - 8) scrollBy(0, top - Math.max(head, (bottom - row.height) / 2));
+  }
   neighbour(by) {
     const item = this.selected;
     if (!item || item.what !== "mark") return;
@@ -573,7 +586,7 @@ let timeline = null;
 let showing = 0;
 const drawer = async (item, around = 6) => {
   const box = $("drawer");
-  if (!item) { box.hidden = true; return; }
+  if (!item) { box.hidden = true; document.body.style.paddingBottom = ""; return; }
   const mine = ++showing;
   const places = [[item.file, item.line]];
   if (item.endLine && (item.endFile !== item.file || item.endLine !== item.line)) places.push([item.endFile, item.endLine]);
@@ -600,6 +613,8 @@ const drawer = async (item, around = 6) => {
   if (mine !== showing) return;
   box.replaceChildren(...body);
   box.hidden = false;
+  document.body.style.paddingBottom = `${box.offsetHeight}px`;
+  if (timeline && item.track >= 0) timeline.reveal(item.track, innerHeight - box.offsetHeight);
 };
 const openPlace = (file, line) => {
   if (timeline && timeline.goTo(file, line)) return;
@@ -629,7 +644,8 @@ const search = async (text) => {
     for (const hit of hits) found.push([Math.floor(hit / 1e9), hit % 1e9, Infinity]); // lines that no mark shows
     found.sort((one, other) => one[2] - other[2] || one[0] - other[0] || one[1] - other[1]);
   }
-  $("results").textContent = wanted ? `${number(found.length)} ${found.length === 1 ? "line" : "lines"}${found.length ? "; Enter shows the next" : ""}` : "";
+  const part = story.held < story.lines ? ` of the ${number(story.held)} that this page holds (of ${number(story.lines)})` : "";
+  $("results").textContent = wanted ? `${number(found.length)} ${found.length === 1 ? "line" : "lines"}${part}${found.length ? "; Enter shows the next" : ""}` : "";
   timeline.request(); remember();
 };
 const next = (by) => {
@@ -648,6 +664,15 @@ const ranksOf = (text) => {
   }
   return out.size ? out : null;
 };
+const filter = (text) => {
+  const wanted = ranksOf(text), known = new Set(timeline.tops.map((top) => timeline.tracks[top].rank));
+  const none = wanted && ![...wanted].some((rank) => known.has(rank));
+  timeline.ranks = none ? null : wanted;
+  timeline.scroll.scrollTop = 0;
+  timeline.layout();
+  $("ranks-note").textContent = !text.trim() || (wanted && !none) ? "" : none ? "no such rank: all are shown" : "no list of ranks such as 0-3,7: all are shown";
+  remember();
+};
 let remembering = 0;
 const remember = () => {
   clearTimeout(remembering);
@@ -658,13 +683,16 @@ const remember = () => {
     if (timeline.selected && timeline.selected.line) parts.set("line", `${timeline.selected.file}:${timeline.selected.line}`);
     if ($("ranks-filter").value) parts.set("ranks", $("ranks-filter").value);
     if ($("search").value) parts.set("find", $("search").value);
+    const usual = timeline.tops.length <= 8, open = [...timeline.open].map((top) => timeline.tops.indexOf(top));
+    if (usual ? open.length !== timeline.tops.length : open.length && open.length < 40) parts.set("open", open.join(","));
     if (timeline.hidden.size) parts.set("hide", [...timeline.hidden].join(","));
     history.replaceState(null, "", `#${parts}`);
   }, 250);
 };
 const recall = async () => {
   const parts = new URLSearchParams(location.hash.slice(1));
-  if (parts.has("ranks")) { $("ranks-filter").value = parts.get("ranks"); timeline.ranks = ranksOf(parts.get("ranks")); timeline.layout(); }
+  if (parts.has("ranks")) { $("ranks-filter").value = parts.get("ranks"); filter(parts.get("ranks")); }
+  if (parts.has("open")) { timeline.open = new Set(parts.get("open").split(",").filter(Boolean).map((at) => timeline.tops[Number(at)]).filter((top) => top !== undefined)); timeline.layout(); }
   if (parts.has("hide")) for (const group of parts.get("hide").split(",")) setGroup(group, false);
   if (parts.has("find")) { $("search").value = parts.get("find"); await search(parts.get("find")); }
   const line = (parts.get("line") || "").match(/^(\d+):(\d+)$/);
@@ -694,11 +722,13 @@ const shape = (level) => {
 const legend = () => {
   const used = new Set(timeline.spanKind);
   const stages = Object.keys(STAGES).filter((name) => [...used].some((at) => story.kinds[at].group === "stage" && story.kinds[at].label === name));
-  const items = stages.map((name) => make("span", {}, swatch(STAGES[name]), name));
+  const items = stages.map((name) => make("span", { class: "band" }, swatch(STAGES[name]), name));
   const groups = new Set([...used, ...timeline.arrowKind].map((at) => story.kinds[at].group));
   for (const group of groups) if (group !== "stage") items.push(make("span", {}, swatch(GROUPS[group] || OTHER), NAMES[group] || group));
   items.push(make("span", {}, shape("error"), "error"), make("span", {}, shape("warning"), "warning"), make("span", {}, swatch(style("--mark")), "line"),
     make("span", {}, swatch(style("--error")), "vertical line: a finding rests on this line of the log"));
+  if (groups.has("wait")) items.push(make("span", {}, "hatched: a wait"));
+  if (timeline.spanOpen.some((open, at) => open && story.kinds[timeline.spanKind[at]].group !== "wait")) items.push(make("span", {}, "dashed frame: no line shows the end"));
   $("legend").replaceChildren(...items);
   $("groups").replaceChildren(...[...groups].map((group) => {
     const box = make("input", { type: "checkbox", value: group, onchange: (event) => setGroup(group, event.target.checked) });
@@ -709,7 +739,10 @@ const legend = () => {
 const matrix = () => {
   const canvas = $("matrix");
   if (!canvas || !story.links.length) return;
-  const ranks = [...new Set(story.links.flatMap((link) => [link.source, link.target]))].sort((a, b) => a - b);
+  const select = $("matrix-run"), run = select ? Number(select.value) : story.links[0].run;
+  if (select) select.onchange = matrix;
+  const links_ = story.links.filter((link) => link.run === run);
+  const ranks = [...new Set(links_.flatMap((link) => [link.source, link.target]))].sort((a, b) => a - b);
   const index = new Map(ranks.map((rank, at) => [rank, at]));
   const cell = Math.max(1, Math.min(30, Math.floor(620 / ranks.length))), left = cell >= 9 ? 34 : 12;
   const size = cell * ranks.length, ratio = devicePixelRatio || 1;
@@ -718,10 +751,10 @@ const matrix = () => {
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   context.fillStyle = style("--lane"); context.fillRect(left, left, size, size);
-  const vias = [...new Set(story.links.map((link) => link.via.split("/")[0]))].sort();
+  const vias = [...new Set(links_.map((link) => link.via.split("/")[0]))].sort();
   const palette = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
   const cells = new Map();
-  for (const link of story.links) {
+  for (const link of links_) {
     const key = `${link.source},${link.target}`;
     if (!cells.has(key)) cells.set(key, []);
     cells.get(key).push(link);
@@ -761,7 +794,7 @@ const graph = () => {
   const svg = $("graph");
   if (!svg) return;
   const names = [...new Set(story.graph.flatMap((edge) => [edge.from, edge.to]))];
-  const ns = "http://www.w3.org/2000/svg", width = 620, height = Math.min(460, 150 + names.length * 14);
+  const ns = "http://www.w3.org/2000/svg", width = 620, height = Math.min(440, 110 + names.length * 26), most = 30;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const targets = new Map();
   for (const edge of story.graph) targets.set(edge.to, (targets.get(edge.to) || 0) + (edge.from === edge.to ? 0 : 1));
@@ -771,8 +804,8 @@ const graph = () => {
   const around = names.filter((name) => !middle.includes(name));
   middle.forEach((name) => place_.set(name, [width / 2, height / 2]));
   around.forEach((name, at) => {
-    const angle = (2 * Math.PI * at) / Math.max(around.length, 1) - Math.PI / 2;
-    place_.set(name, [width / 2 + (width / 2 - 90) * Math.cos(angle), height / 2 + (height / 2 - 34) * Math.sin(angle)]);
+    const angle = (2 * Math.PI * at) / Math.max(around.length, 1) - Math.PI; // the first on the left
+    place_.set(name, [width / 2 + (width / 2 - 110) * Math.cos(angle), height / 2 + (height / 2 - 28) * Math.sin(angle)]);
   });
   const put = (tag, attributes, text) => {
     const node = document.createElementNS(ns, tag);
@@ -795,12 +828,13 @@ const graph = () => {
     const length = Math.hypot(x2 - x1, y2 - y1) || 1, cut = 34;
     put("line", { x1: x1 + ((x2 - x1) * cut) / length, y1: y1 + ((y2 - y1) * 18) / length, x2: x2 - ((x2 - x1) * cut) / length, y2: y2 - ((y2 - y1) * 20) / length,
       stroke: "#d55e00", "stroke-width": 1.6, "stroke-dasharray": edge.proven ? "" : "5 4", "marker-end": "url(#head)" });
-    if (names.length <= 24) put("text", { x: x1 + (x2 - x1) * 0.42, y: y1 + (y2 - y1) * 0.42 - 5, "text-anchor": "middle" }, edge.step);
+    const label = put("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 5, "text-anchor": "middle" }, edge.step);
+    label.style.paintOrder = "stroke"; label.style.stroke = style("--bg"); label.style.strokeWidth = 4;
   }
   for (const name of names) {
-    const [x, y] = place_.get(name), blamed = story.blamedNames.includes(name), wide = Math.max(46, name.length * 6.6 + 14);
+    const [x, y] = place_.get(name), blamed = story.blamedNames.includes(name), shown = name.length > most ? `${name.slice(0, most)}\u2026` : name, wide = Math.max(46, shown.length * 6.6 + 14);
     put("rect", { x: x - wide / 2, y: y - 12, width: wide, height: 24, rx: 12, fill: style(blamed ? "--error" : "--panel"), stroke: style("--line") });
-    const text = put("text", { x, y: y + 4, "text-anchor": "middle" }, name);
+    const text = put("text", { x, y: y + 4, "text-anchor": "middle" }, shown);
     if (blamed) { text.style.fill = style("--bg"); text.style.fontWeight = 700; }
   }
 };
@@ -828,12 +862,13 @@ const start = async () => {
     let waiting = 0;
     $("search").addEventListener("input", (event) => { clearTimeout(waiting); waiting = setTimeout(() => search(event.target.value), 200); });
     $("search").addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); next(event.shiftKey ? -1 : 1); } });
-    $("ranks-filter").addEventListener("input", (event) => { timeline.ranks = ranksOf(event.target.value); timeline.scroll.scrollTop = 0; timeline.layout(); remember(); });
+    $("ranks-filter").addEventListener("input", (event) => filter(event.target.value));
     $("all").addEventListener("click", () => timeline.show(-timeline.pad, timeline.end + timeline.pad));
-    $("expand").addEventListener("click", () => {
-      timeline.open = timeline.open.size ? new Set() : new Set(timeline.tops);
-      timeline.layout();
-    });
+    $("open").addEventListener("click", () => { timeline.open = new Set(timeline.tops); timeline.layout(); });
+    $("close").addEventListener("click", () => { timeline.open = new Set(); timeline.layout(); });
+    const proof = story.pins.find((pin) => pin.first);
+    $("proof").hidden = !proof;
+    $("proof").addEventListener("click", () => openPlace(proof.file, proof.line));
     $("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
     $("zoom-out").addEventListener("click", () => timeline.zoom(2));
     addEventListener("keydown", (event) => {
@@ -848,8 +883,10 @@ const start = async () => {
       if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
     });
     addEventListener("hashchange", recall);
-    addEventListener("beforeprint", () => timeline.draw());
   }
+  let closed = [];
+  addEventListener("beforeprint", () => { closed = [...document.querySelectorAll("details:not([open])")]; for (const part of closed) part.open = true; if (timeline) timeline.draw(); });
+  addEventListener("afterprint", () => { for (const part of closed) part.open = false; });
   paint = () => { if (timeline) { timeline.request(); legend(); } matrix(); const svg = $("graph"); if (svg) { svg.replaceChildren(); graph(); } };
   theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   if (timeline) {

@@ -226,3 +226,43 @@ def test_a_record_stands_right_of_the_log_of_its_process(recorded: Path) -> None
             if timeline.tracks[track].parent == top
         ]
         assert max(at for at, is_record in mine if not is_record) < min(at for at, is_record in mine if is_record)
+
+
+def test_an_excerpt_without_a_stage_is_drawn(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("node0:7001:7001 [0] NCCL INFO comm.cc:17 -> 3\nnode0:7001:7001 [0] NCCL INFO group.cc:106 -> 3\n")
+    assert len(story_of(log).timeline.marks) == 2
+
+
+def test_time_stamps_that_go_back_in_time_are_no_axis(tmp_path: Path) -> None:
+    lines = Rank(0, 1).line("NCCL version 2.27.7+cuda12.9", time="2026-03-01 10:00:00")
+    lines.line("cudaDriverVersion 12080", time="2026-03-01 02:00:01").line(
+        "cudaDriverVersion 12080", time="2026-03-01 10:00:02"
+    )
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines.lines) + "\n")
+    axis = story_of(log).timeline.axis
+    assert axis.unit is Unit.ORDER and "contradict" in axis.about
+
+
+def test_a_rank_without_a_log_has_a_row(tmp_path: Path) -> None:
+    for rank in (0, 2, 3):
+        (tmp_path / f"rank{rank}.log").write_text("\n".join(Rank(rank, 4).ready().work().lines) + "\n")
+    tracks = [t for t in story_of(tmp_path).timeline.tracks if t.parent < 0]
+    assert [t.rank for t in tracks] == [0, 1, 2, 3]
+    assert "no line of it" in tracks[1].name
+
+
+def test_ranks_that_connect_for_work_are_shown_as_connecting(stopped: Story) -> None:
+    timeline = stopped.timeline
+    rows = [at for at in range(len(timeline.spans)) if timeline.kinds[timeline.spans.kind[at]].group == "stage"]
+    last = {int(timeline.spans.track[at]): timeline.spans.label[at] for at in rows}
+    assert set(last.values()) == {"connect"}  # what the table of ranks says, too
+
+
+def test_a_wait_for_a_rank_without_a_log_is_not_proven(tmp_path: Path) -> None:
+    for path in STOPPED.glob("*.log"):
+        if "rank1" not in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    story = story_of(tmp_path)
+    assert not [wait for wait in story.waits if wait.proven and not wait.target]

@@ -1,0 +1,52 @@
+"""``psmkit report``: a page from logs, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+LOGS = Path(__file__).parents[1] / "data" / "logs" / "fault_a2_n4_sigstop_rank1_in_setup"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(LOGS, tmp_path / "logs"))
+
+
+def test_page_is_written_and_the_verdict_is_printed(psmkit_cli: Cli, logs: Path, tmp_path: Path) -> None:
+    result = psmkit_cli("report", logs, "-o", tmp_path / "job.html")
+    assert result.status == 0
+    assert result.out.startswith("hung: rank 1") and "page: " in result.out
+    assert (tmp_path / "job.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_page_beside_the_logs_is_no_log(psmkit_cli: Cli, logs: Path) -> None:
+    first = psmkit_cli("report", logs, "-o", logs / "report.html")
+    again = psmkit_cli("report", logs, "-o", logs / "report.html")
+    assert again.status == 0 and again.out.splitlines()[0] == first.out.splitlines()[0]
+    text = psmkit_cli("analyze", logs, "-v").out
+    assert "report.html:" not in text and "report.html is an HTML page of psmkit" in " ".join(text.split())
+
+
+def test_an_input_is_never_overwritten(psmkit_cli: Cli, logs: Path) -> None:
+    log = logs / "nccl.rank0.vm.20405.log"
+    before = log.read_bytes()
+    for command in (
+        ("report", logs, "-o", log),
+        ("analyze", log, "--output", log),
+        ("analyze", logs, "--format", "html", "--output", log),
+    ):
+        result = psmkit_cli(*command)
+        assert result.status == 2 and "it is an input" in result.err
+        assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("report",), ("analyze", "--format", "html")])
+def test_standard_input_is_refused_with_the_reason(psmkit_cli: Cli, command: tuple[str, ...]) -> None:
+    result = psmkit_cli(*command, "-")
+    assert result.status == 2 and "read only once" in result.err
