@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command, Group
-from psmkit.cli.output import check_output, show
+from psmkit.cli.output import check_apart, check_output, show
 from psmkit.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -349,18 +349,32 @@ def dashboards(folder: str) -> None:
             show(path + "\n")
 
 
-@command.command("picture", examples=("psmkit telemetry picture run.parquet -o run.svg",))
+@command.command(
+    "picture",
+    examples=(
+        "psmkit telemetry picture run.parquet -o run.svg",
+        "psmkit telemetry picture run.parquet --format html -o run.html",
+    ),
+)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("-o", "--output", metavar="FILE", help="Write the SVG to FILE.  [standard output]")
+@click.option("-o", "--output", metavar="FILE", help="Write the picture to FILE.  [standard output]")
 @click.option("--comm", metavar="HASH", help="Draw this communicator.  [the one with the most rows]")
-def picture(file: str, output: str | None, comm: str | None) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("svg", "html")),
+    default="svg",
+    help="svg has the last operations; html has all of them, to zoom and search in a browser.  [svg]",
+)
+def picture(file: str, output: str | None, comm: str | None, form: str) -> None:
     """Draw the operations of a recording on a time axis, with a band for each rank."""
     from psmkit.telemetry.errors import missing
-    from psmkit.telemetry.picture import draw
+    from psmkit.telemetry.picture import draw, page
 
     check_output(output, "picture")
+    check_apart(output, [file], "picture")
     try:
         from psmkit.telemetry.recording import read
     except ImportError as error:
         raise missing("a recording", error) from None
-    show(draw(list(read(file)), comm), output)
+    show((page if form == "html" else draw)(list(read(file)), comm), output)

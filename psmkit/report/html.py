@@ -10,7 +10,7 @@ from typing import Any
 
 from psmkit.model import CODES, Evidence, Finding, Report, Severity
 from psmkit.model.story import Story
-from psmkit.model.timeline import Track
+from psmkit.model.timeline import Timeline, Track
 from psmkit.model.wording import LACKS, counted, protocol_stage, uncoloured
 from psmkit.report.axis import sentences
 from psmkit.report.columns import Columns
@@ -39,7 +39,7 @@ from psmkit.report.summary import (
 )
 from psmkit.report.waits import edges, waiters
 
-__all__ = ["render"]
+__all__ = ["draw", "render"]
 
 _WHO = 8
 _EVIDENCE = 6
@@ -54,6 +54,26 @@ def render(story: Story, options: Options | None = None) -> str:
     return _Page(story, options or Options()).render()
 
 
+def draw(timeline: Timeline, title: str, about: str = "") -> str:
+    """The page of a timeline alone, as text; ``about`` is a sentence below its title."""
+    columns = Columns()
+    nothing = {
+        "folder": "",
+        "held": 0,
+        "lines": 0,
+        "texts": {},
+        "pins": [],
+        "blamed": [],
+        "blamedNames": [],
+        "links": [],
+        "graph": [],
+    }
+    told = {"files": list(timeline.files), **nothing, **_drawn(timeline, columns, [t.name for t in timeline.tracks])}
+    head = f"<h1>{html_text(title)}</h1>" + (f'<p class="dim">{html_text(about)}</p>' if about else "")
+    sections = (("answer", "", head), ("time", "Timeline", _timeline(timeline)))
+    return document("story", f"{title} - psmkit", "timeline", sections, _data(told, columns))
+
+
 class _Page:
     def __init__(self, story: Story, options: Options) -> None:
         self.story, self.report, self.options = story, story.report, options
@@ -66,12 +86,7 @@ class _Page:
 
     def render(self) -> str:
         columns = Columns()
-        story = json.dumps(self.data(columns), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-        data = (
-            '<div id="tip" role="tooltip" hidden></div>\n<aside id="drawer" aria-label="Selected line" hidden></aside>\n'
-            f'<script type="application/json" id="story">{story}</script>\n'
-            f'<script type="text/plain" id="columns">{columns.packed()}</script>\n{"".join(self.texts())}'
-        )
+        data = _data(self.data(columns), columns) + "".join(self.texts())
         verdict = self.report.verdict.value
         return document("story", f"{verdict}: {self.story.title} - psmkit", verdict, self.sections(), data)
 
@@ -141,26 +156,7 @@ class _Page:
         return "".join(out) + "</dl>"
 
     def timeline(self) -> str:
-        timeline = self.story.timeline
-        if not len(timeline.marks) and not len(timeline.spans):
-            return ""
-        says = " ".join(sentences(timeline))
-        return (
-            f'<p class="dim">{html_text(says)}</p>'
-            '<div class="tools"><input id="search" type="search" placeholder="Search lines (/)" aria-label="Search lines">'
-            '<span id="results" class="results" role="status"></span>'
-            '<input id="ranks-filter" placeholder="Ranks, such as 0-3,7" aria-label="Ranks to show"><span id="ranks-note" class="results" role="status"></span>'
-            '<button id="proof" type="button">show the proof</button><button id="open" type="button">open all ranks</button>'
-            '<button id="close" type="button">close all</button>'
-            '<button id="zoom-in" type="button" title="+">zoom in</button><button id="zoom-out" type="button" title="-">zoom out</button>'
-            '<button id="all" type="button" title="0">show all</button><span id="groups" class="tools"></span></div>'
-            '<div id="timeline"><canvas id="mini" height="22"></canvas><canvas id="axis" height="26"></canvas>'
-            '<div id="scroll"><canvas id="rows" tabindex="0" aria-label="Timeline: a row for each rank"></canvas><div class="filler"></div></div></div>'
-            '<div id="legend" class="legend"></div><div id="arrows-note" class="dim"></div>'
-            '<p class="dim help">Drag to move. Ctrl and wheel, <kbd>+</kbd> and <kbd>-</kbd> zoom. Click a rank to open its threads, a line to read it. '
-            "<kbd>,</kbd> and <kbd>.</kbd> go from line to line of a thread, <kbd>0</kbd> shows all. The address of the page holds what you see. "
-            "A dashed frame marks a call that no line ends; hatching marks a wait.</p>"
-        )
+        return _timeline(self.story.timeline)
 
     def findings(self) -> str:
         report = self.report
@@ -331,25 +327,13 @@ class _Page:
 
     def data(self, columns: Columns) -> dict[str, Any]:
         timeline = self.story.timeline
-        scale = columns.add_timeline(timeline)
         blamed = culprit_ranks(self.report)
         return {
             "files": self.files,
             "folder": self.folder,
-            "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin},
-            "scale": scale,
+            **_drawn(timeline, columns, [self.track_name(track) for track in timeline.tracks]),
             "held": self.held_lines(),
             "lines": self.report.coverage.lines,
-            "tracks": [
-                {"name": visible(self.track_name(t)), "kind": t.kind, "parent": t.parent, "rank": t.rank}
-                for t in timeline.tracks
-            ],
-            "kinds": [
-                {"name": k.name, "label": k.label, "group": k.group, "level": k.level.value, "meaning": k.meaning}
-                for k in timeline.kinds
-            ],
-            "labels": [visible(label) for label in columns.labels],
-            "columns": columns.index,
             "texts": {
                 self.number[name]: [[e.first, len(e.lines)] for e in excerpts]
                 for name, excerpts in self.story.texts.items()
@@ -407,6 +391,65 @@ class _Page:
             text = "\n".join(visible(uncoloured(line)) for excerpt in excerpts for line in excerpt.lines)
             packed = base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode("ascii")
             yield f'<script type="text/plain" id="text-{self.number[name]}">{packed}</script>\n'
+
+
+def _data(told: dict[str, Any], columns: Columns) -> str:
+    """The blocks that the script reads, and the boxes that it fills."""
+    text = json.dumps(told, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<div id="tip" role="tooltip" hidden></div>\n<aside id="drawer" aria-label="Selected line" hidden></aside>\n'
+        f'<script type="application/json" id="story">{text}</script>\n'
+        f'<script type="text/plain" id="columns">{columns.packed()}</script>\n'
+    )
+
+
+def _drawn(timeline: Timeline, columns: Columns, names: Sequence[str]) -> dict[str, Any]:
+    """What the script needs of a timeline whose columns are added to ``columns``."""
+    scale = columns.add_timeline(timeline)
+    return {
+        "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin},
+        "scale": scale,
+        "tracks": [
+            {"name": visible(name), "kind": t.kind, "parent": t.parent, "rank": t.rank}
+            for name, t in zip(names, timeline.tracks, strict=True)
+        ],
+        "kinds": [
+            {
+                "name": k.name,
+                "label": k.label,
+                "group": k.group,
+                "level": k.level.value,
+                "meaning": k.meaning,
+                "inside": k.inside,
+            }
+            for k in timeline.kinds
+        ],
+        "labels": [visible(label) for label in columns.labels],
+        "columns": columns.index,
+    }
+
+
+def _timeline(timeline: Timeline) -> str:
+    """What the script draws the timeline into; empty without a row."""
+    if not len(timeline.marks) and not len(timeline.spans):
+        return ""
+    says = " ".join(sentences(timeline))
+    return (
+        f'<p class="dim">{html_text(says)}</p>'
+        '<div class="tools"><input id="search" type="search" placeholder="Search (/)" aria-label="Search lines and calls">'
+        '<span id="results" class="results" role="status"></span>'
+        '<input id="ranks-filter" placeholder="Ranks, such as 0-3,7" aria-label="Ranks to show"><span id="ranks-note" class="results" role="status"></span>'
+        '<button id="proof" type="button">show the proof</button><button id="open" type="button">open all ranks</button>'
+        '<button id="close" type="button">close all</button>'
+        '<button id="zoom-in" type="button" title="+">zoom in</button><button id="zoom-out" type="button" title="-">zoom out</button>'
+        '<button id="all" type="button" title="0">show all</button><span id="groups" class="tools"></span></div>'
+        '<div id="timeline"><canvas id="mini" height="22"></canvas><canvas id="axis" height="26"></canvas>'
+        '<div id="scroll"><canvas id="rows" tabindex="0" aria-label="Timeline: a row for each rank"></canvas><div class="filler"></div></div></div>'
+        '<div id="legend" class="legend"></div><div id="arrows-note" class="dim"></div>'
+        '<p class="dim help">Drag to move. Ctrl and wheel, <kbd>+</kbd> and <kbd>-</kbd> zoom. Click a rank to open its threads, a line to read it. '
+        "<kbd>,</kbd> and <kbd>.</kbd> go from line to line of a thread, <kbd>0</kbd> shows all. The address of the page holds what you see. "
+        "A dashed frame marks a call that no line ends; hatching marks a wait.</p>"
+    )
 
 
 def _line(item: Evidence) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from psmkit.model.draft import Draft
 from psmkit.model.timeline import Axis, Timeline, Unit
 from psmkit.model.wording import counted
-from psmkit.report import svg
+from psmkit.report import html, svg
 from psmkit.report.drawing import duration, size
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.layout import (
@@ -28,7 +28,7 @@ from psmkit.telemetry.layout import (
 )
 from psmkit.telemetry.take import Array, Take, text, word
 
-__all__ = ["draw", "timeline"]
+__all__ = ["draw", "page", "timeline"]
 
 _OPERATIONS = 4  # the last operations that most ranks have; the first ones show the job's start
 _COLL, _P2P, _PROXY_OP, _STEP, _KERNEL, _PHASE = 1, 2, 3, 4, 6, 15
@@ -75,7 +75,7 @@ def draw(takes: Sequence[Take], comm: str | None = None) -> str:
     Raises:
         TelemetryError: no operation has rows.
     """
-    found = _recorded(takes, comm)
+    found = _recorded(takes, comm, _OPERATIONS)
     operations = [b for bars in found.ranks.values() for b in bars if b.lane == _OWN]
     ranks = counted(len(found.ranks), "rank")
     if operations[0].kind == "collective":
@@ -89,9 +89,17 @@ def draw(takes: Sequence[Take], comm: str | None = None) -> str:
     return svg.draw(_timeline(found), title, about=f"Communicator {found.comm:016x}{called}.")
 
 
+def page(takes: Sequence[Take], comm: str | None = None) -> str:
+    """All recorded operations of a communicator as one HTML page. Arguments and errors are those of :func:`draw`."""
+    found = _recorded(takes, comm, None)
+    called = f" ({found.name})" if found.name else ""
+    about = f"Communicator {found.comm:016x}{called}."
+    return html.draw(_timeline(found), f"Operations of {counted(len(found.ranks), 'rank')}", about)
+
+
 def timeline(takes: Sequence[Take], comm: str | None = None) -> Timeline:
     """The timeline of what :func:`draw` draws."""
-    return _timeline(_recorded(takes, comm))
+    return _timeline(_recorded(takes, comm, _OPERATIONS))
 
 
 def _timeline(found: _Recorded) -> Timeline:
@@ -114,7 +122,8 @@ def _timeline(found: _Recorded) -> Timeline:
     return draft.timeline()
 
 
-def _recorded(takes: Sequence[Take], comm: str | None) -> _Recorded:
+def _recorded(takes: Sequence[Take], comm: str | None, most: int | None) -> _Recorded:
+    """The last ``most`` operations of a communicator, or all."""
     found = _rows(takes)
     counts = {h: sum(map(len, found[h].values())) for h in found}
     wanted = (
@@ -123,7 +132,7 @@ def _recorded(takes: Sequence[Take], comm: str | None) -> _Recorded:
     if wanted not in found:
         raise TelemetryError(f"no rows of operations{f' of communicator {comm}' if comm else ''} were recorded")
     names = [text(c["name"]) for take in takes for c in take.comms if int(c["comm_hash"]) == wanted]
-    ranks = {rank: list(_bars(rows, tops)) for rank, rows, tops in _last(found[wanted]) if len(tops)}
+    ranks = {rank: list(_bars(rows, tops)) for rank, rows, tops in _last(found[wanted], most) if len(tops)}
     if not ranks:
         raise TelemetryError("no collective, send or receive was recorded")
     return _Recorded(wanted, names[0] if names else "", ranks)
@@ -180,20 +189,28 @@ def _shifted(rows: Array, offsets: Array) -> Array:
     return rows
 
 
-def _last(ranks: dict[int, Array]) -> Iterator[tuple[int, Array, Array]]:
-    """Each rank, its rows, and those of the last operations: by sequence number those that most ranks have, else the latest of each rank."""
+def _last(ranks: dict[int, Array], last: int | None) -> Iterator[tuple[int, Array, Array]]:
+    """Each rank, its rows, and those of the last operations: by sequence number those that most ranks have, else the latest of each rank.
+
+    Without a limit these are all operations of each rank.
+    """
+    if last is None:
+        for rank, rows in sorted(ranks.items()):
+            tops = rows[np.isin(rows["event"]["type"], (_COLL, _P2P))]
+            yield rank, rows, tops[np.argsort(tops["start_ns"])]
+        return
     sequences: dict[int, int] = {}
     for rows in ranks.values():
         colls = rows[rows["event"]["type"] == _COLL]
         for seq in set(member(colls, COLL)["seq"].tolist()) if len(colls) else ():
             sequences[seq] = sequences.get(seq, 0) + 1
     most = max(sequences.values(), default=0)
-    chosen = sorted(seq for seq, n in sequences.items() if n == most)[-_OPERATIONS:]
+    chosen = sorted(seq for seq, n in sequences.items() if n == most)[-last:]
     for rank, rows in sorted(ranks.items()):
         tops = rows[rows["event"]["type"] == (_COLL if chosen else _P2P)]
         if chosen and len(tops):
             tops = tops[np.isin(member(tops, COLL)["seq"], chosen)]
-        yield rank, rows, tops if chosen else tops[np.argsort(tops["start_ns"])][-_OPERATIONS:]
+        yield rank, rows, tops if chosen else tops[np.argsort(tops["start_ns"])][-last:]
 
 
 def _bars(rows: Array, tops: Array) -> Iterator[_Bar]:

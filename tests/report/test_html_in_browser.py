@@ -62,7 +62,7 @@ def test_jobs_of_any_size_are_drawn(page: Page, crowd: Path) -> None:
 def test_search_finds_lines_and_opens_them(page: Page, stopped: Path) -> None:
     page.open(stopped).type("search", "New proxy send connection 2")
     page.until(lambda: page.text("results"))
-    assert page.text("results").startswith("4 lines")
+    assert page.text("results").startswith("4 matches")
     page.type("search", "\n")
     page.until(lambda: page.shown("drawer"))
     assert "New proxy send connection 2" in page.js("return document.querySelector('#drawer .hit').innerText")
@@ -163,3 +163,19 @@ def test_hostile_log_stays_inert(page: Page, tmp_path: Path) -> None:
     assert page.js("return document.title") != "owned"
     assert page.js("return document.querySelectorAll('main img, main b:not([class]) script').length") == 0
     assert not [text for text in page.complaints() if "Refused" in text or "violates" in text]
+
+
+def test_a_timeline_of_a_recording_is_drawn_with_a_colour_for_each_kind(page: Page, tmp_path: Path) -> None:
+    from psmkit.telemetry.picture import page as recorded
+    from tests.telemetry.takes import made
+
+    file = tmp_path / "run.html"
+    file.write_text(recorded([made()]), encoding="utf-8")
+    page.open(file)
+    assert page.pixels("rows") > 10
+    page.type("search", "broadcast")
+    page.until(lambda: page.text("results"))
+    assert page.text("results").startswith("1 match")
+    assert "error" not in page.text("legend")
+    assert "proxy send" in page.text("legend") and "s" in page.js("return document.getElementById('story').textContent")
+    assert not page.complaints()

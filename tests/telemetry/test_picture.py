@@ -11,7 +11,7 @@ import pytest
 
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.layout import ROW
-from psmkit.telemetry.picture import draw, timeline
+from psmkit.telemetry.picture import draw, page, timeline
 from psmkit.telemetry.take import OFFSET, Take
 from tests.telemetry import takes
 from tests.telemetry.takes import CLOCK, WALL, collective, joined, message
@@ -101,3 +101,17 @@ def test_a_recording_without_operations_is_an_error() -> None:
         draw([made()], "beef")
     with pytest.raises(TelemetryError, match="expected its hash"):
         draw([made()], "oak")
+
+
+def test_the_page_has_all_operations_where_the_picture_has_the_last() -> None:
+    rows = [
+        row for rank in range(2) for seq in range(9) for row in collective(rank, seq, start=CLOCK - 10**6 * (20 - seq))
+    ]
+    made_of = [made(spans=rows)]
+    drawn = timeline(made_of)
+    assert {label.partition(",")[0] for label in drawn.spans.label if label.startswith("AllReduce")} == {
+        f"AllReduce {seq}" for seq in range(5, 9)
+    }
+    text = page(made_of)
+    assert "<h1>Operations of 2 ranks</h1>" in text and "Communicator 9f3c11d2a0b47e65" in text
+    assert all(f"AllReduce {seq}" in text for seq in range(9))

@@ -59,7 +59,10 @@ const STAGES = { started: "#9aa5b1", bootstrap: "#56b4e9", init: "#3d7fc4", topo
   working: "#009e73", teardown: "#7f8c8d", done: "#7f8c8d" };
 const GROUPS = { stage: "#009e73", init: "#2f4b7c", proxy: "#8c510a", fd: "#8e2f8e", sendrecv: "#2166ac", memory: "#5e8c31", wait: "#d55e00" };
 const OTHER = "#8b95a1";
-const colourOf = (kind) => (kind.group === "stage" ? STAGES[kind.label] : GROUPS[kind.group]) || OTHER;
+const MORE = ["#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#5e8c31", "#8c510a"]; // of groups that only other timelines have
+const others = [...new Set(story.kinds.map((kind) => kind.group))].filter((group) => !(group in GROUPS));
+const groupColour = (group) => GROUPS[group] || (story.pins.length || !others.includes(group) ? OTHER : MORE[others.indexOf(group) % MORE.length]);
+const colourOf = (kind) => (kind.group === "stage" ? STAGES[kind.label] : groupColour(kind.group)) || OTHER;
 const number = (value) => value.toLocaleString("en-US");
 
 const units = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
@@ -230,7 +233,7 @@ class Timeline {
       const wide = Math.max(end - x, 1.5);
       if (wide < 2 && x - last < 0.8 && lastKind === this.spanKind[at]) continue;
       last = x; lastKind = this.spanKind[at];
-      const waits = kind.group === "wait", thin = kind.group === "init"; // other spans lie within it
+      const waits = kind.group === "wait", thin = kind.group === "init" || kind.inside; // beside other spans
       const top = waits ? y + row.height * 0.55 : thin ? y + row.height - 4 : y + (row.top ? 0 : 1);
       const tall = waits ? row.height * 0.45 : thin ? 4 : row.top ? row.height : row.height - 2;
       context.fillStyle = waits ? this.colours.wait : colourOf(kind);
@@ -377,7 +380,7 @@ class Timeline {
   drawAxis() {
     const [context, width] = this.size(this.axisCanvas, 26);
     context.font = "11.5px system-ui, sans-serif"; context.textBaseline = "middle"; context.fillStyle = this.colours.dim;
-    context.fillText(timed ? "time since the first line" : "order of lines", 6, 13);
+    context.fillText(timed ? "time" : "order of lines", 6, 13);
     for (const at of this.ticks(width)) {
       const x = this.x(at);
       context.fillStyle = this.colours.line; context.fillRect(x, 19, 1, 7);
@@ -395,7 +398,7 @@ class Timeline {
     context.fillStyle = this.colours.mark; context.globalAlpha = 0.55;
     if (!this.density) {
       this.density = new Float64Array(400);
-      for (const at of this.markAt) this.density[Math.min(399, Math.floor(((at + this.pad) / (this.end + 2 * this.pad)) * 400))]++;
+      for (const at of this.markAt.length ? this.markAt : this.spanBegin) this.density[Math.min(399, Math.floor(((at + this.pad) / (this.end + 2 * this.pad)) * 400))]++;
       this.peak = Math.max(1, ...this.density);
     }
     this.density.forEach((count, n) => {
@@ -564,6 +567,12 @@ class Timeline {
     }
     return false;
   }
+  goToSpan(at, track) {
+    const parent = this.tracks[track].parent, begin = this.spanBegin[at], length = this.spanEnd[at] - begin;
+    if (parent >= 0 && !this.open.has(parent)) { this.open.add(parent); this.layout(); }
+    if (begin < this.from || begin > this.to || length < (this.to - this.from) / 200) this.show(begin - length * 4 - 1e-9, begin + length * 5 + 1e-9);
+    this.select(this.span(at, track));
+  }
   /** Scrolls the page so that the row of a track is seen above ``bottom``. */
   reveal(track, bottom) {
     const row = this.visibleRow(track);
@@ -641,17 +650,28 @@ const search = async (text) => {
         timeline.hits.get(track).push(timeline.markAt[at]);
       }
     }
+    const labels = new Set(story.labels.map((label, at) => (label.toLowerCase().includes(wanted) ? at : -1)).filter((at) => at >= 0));
+    for (let track = 0; labels.size && track < timeline.tracks.length; track++) {
+      for (let at = timeline.spanStart[track]; at < timeline.spanStart[track + 1]; at++) {
+        if (!labels.has(timeline.spanLabel[at]) || story.kinds[timeline.spanKind[at]].group === "stage") continue;
+        found.push([0, 0, timeline.spanBegin[at], at, track]);
+        if (!timeline.hits.has(track)) timeline.hits.set(track, []);
+        timeline.hits.get(track).push(timeline.spanBegin[at]);
+      }
+    }
     for (const hit of hits) found.push([Math.floor(hit / 1e9), hit % 1e9, Infinity]); // lines that no mark shows
     found.sort((one, other) => one[2] - other[2] || one[0] - other[0] || one[1] - other[1]);
   }
   const part = story.held < story.lines ? ` of the ${number(story.held)} that this page holds (of ${number(story.lines)})` : "";
-  $("results").textContent = wanted ? `${number(found.length)} ${found.length === 1 ? "line" : "lines"}${part}${found.length ? "; Enter shows the next" : ""}` : "";
+  $("results").textContent = wanted ? `${number(found.length)} ${found.length === 1 ? "match" : "matches"}${part}${found.length ? "; Enter shows the next" : ""}` : "";
   timeline.request(); remember();
 };
 const next = (by) => {
   if (!found.length) return;
   current = (current + by + found.length) % found.length;
-  openPlace(found[current][0], found[current][1]);
+  const [file, line, , span, track] = found[current];
+  if (track === undefined) openPlace(file, line);
+  else timeline.goToSpan(span, track);
   $("results").textContent = `${number(current + 1)} of ${number(found.length)}`;
 };
 const ranksOf = (text) => {
@@ -710,6 +730,7 @@ const setGroup = (group, shown) => {
 
 // ---- legend, graph, matrix --------------------------------------------------------------------------------------
 const NAMES = { stage: "stages", init: "init of a communicator", proxy: "proxy calls", fd: "fd exchanges", sendrecv: "sends to recvs", memory: "memory made and mapped", wait: "waits" };
+const labelOf = (group) => (story.kinds.find((kind) => kind.group === group && kind.label) || { label: group }).label;
 const swatch = (colour) => { const box = make("i"); box.style.background = colour; return box; };
 const shape = (level) => {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS("http://www.w3.org/2000/svg", "path");
@@ -724,16 +745,18 @@ const legend = () => {
   const stages = Object.keys(STAGES).filter((name) => [...used].some((at) => story.kinds[at].group === "stage" && story.kinds[at].label === name));
   const items = stages.map((name) => make("span", { class: "band" }, swatch(STAGES[name]), name));
   const groups = new Set([...used, ...timeline.arrowKind].map((at) => story.kinds[at].group));
-  for (const group of groups) if (group !== "stage") items.push(make("span", {}, swatch(GROUPS[group] || OTHER), NAMES[group] || group));
-  items.push(make("span", {}, shape("error"), "error"), make("span", {}, shape("warning"), "warning"), make("span", {}, swatch(style("--mark")), "line"),
-    make("span", {}, swatch(style("--error")), "vertical line: a finding rests on this line of the log"));
+  for (const group of groups) if (group !== "stage") items.push(make("span", {}, swatch(groupColour(group)), NAMES[group] || labelOf(group)));
+  const levels = new Set([...new Set(timeline.markKind)].map((at) => story.kinds[at].level));
+  for (const level of ["error", "warning"]) if (levels.has(level)) items.push(make("span", {}, shape(level), level));
+  if (timeline.markAt.length) items.push(make("span", {}, swatch(style("--mark")), "line"));
+  if (story.pins.length) items.push(make("span", {}, swatch(style("--error")), "vertical line: a finding rests on this line of the log"));
   if (groups.has("wait")) items.push(make("span", {}, "hatched: a wait"));
   if (timeline.spanOpen.some((open, at) => open && story.kinds[timeline.spanKind[at]].group !== "wait")) items.push(make("span", {}, "dashed frame: no line shows the end"));
   $("legend").replaceChildren(...items);
   $("groups").replaceChildren(...[...groups].map((group) => {
     const box = make("input", { type: "checkbox", value: group, onchange: (event) => setGroup(group, event.target.checked) });
     box.checked = true;
-    return make("label", {}, box, ` ${NAMES[group] || group}`);
+    return make("label", {}, box, ` ${NAMES[group] || labelOf(group)}`);
   }));
 };
 const matrix = () => {
