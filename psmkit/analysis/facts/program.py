@@ -19,6 +19,8 @@ __all__ = ["came_after", "ends", "restarted_after", "told", "worked_after", "wro
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 #: Lines of which the program prints one after the other while it works.
+#: From here on nccl-tests prints times in us without a fraction; no root is as large.
+_TIME = 10_000
 _STEPS = ("program.step", "nccltests.row", "nccltests.unchecked")
 
 
@@ -49,8 +51,14 @@ def told(job: Job, run: int) -> str | None:
 
 def wrong_rows(job: Job, run: int | None) -> list[Event]:
     """The rows of nccl-tests with wrong values, out of place or in place."""
-    rows = (e for e in job.events("nccltests.row") if job.run_of_event(e) == run)
+    rows = (e for e in job.events("nccltests.row") if job.run_of_event(e) == run and not _older(e))
     return [e for e in rows if any(isinstance(n := e.fields.get(f), int) and n > 0 for f in ("wrong", "wrong2"))]
+
+
+def _older(row: Event) -> bool:
+    """Whether a row is that of an older nccl-tests, which prints no root: its times would be numbers of wrong values."""
+    root = row.fields.get("root")
+    return isinstance(root, int) and root >= _TIME
 
 
 def _rows(job: Job, run: int) -> str | None:
@@ -62,7 +70,7 @@ def _rows(job: Job, run: int) -> str | None:
     if not rows:
         return None
     bad = bool(wrong_rows(job, run))
-    checked = all(e.name == "nccltests.row" for e in rows)
+    checked = all(e.name == "nccltests.row" and not _older(e) for e in rows)
     values = ", some with wrong values" if bad else " with no wrong value" if checked else ""
     return f"nccl-tests printed {counted(sum(e.count for e in rows), 'row')}{values} but no summary"
 

@@ -125,7 +125,13 @@ def _failed(job: Job, run: int | None) -> list[Named]:
     failures = [e for e in job.events("nccltests.failure") if job.run_of_event(e) == run]
     if any(faults.phrase(job, "a peer failed", str(e.fields.get("error", ""))) for e in failures):
         return []
-    hosts = {h for e in failures if (h := host_of(e.fields.get("host"))) is not None}
+    printed = {str(e.fields.get("host")) for e in job.events("nccltests.rank")}
+    # the error may follow a value of the table without a line feed
+    hosts = {
+        next((own for own in printed if h.endswith(own)), h)
+        for e in failures
+        if (h := host_of(e.fields.get("host"))) is not None
+    }
     if not found and len(hosts) == 1:
         # the table at the start has the processes of the host
         pids = {number(e.fields, "pid") for e in job.events("nccltests.rank") if e.fields.get("host") in hosts}
