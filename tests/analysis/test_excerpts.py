@@ -279,3 +279,16 @@ def test_warnings_of_a_progress_thread_are_errors_of_their_own(tmp_path: Path) -
     # a warning that a chain leads to, before the error has reached its end
     led = analyzed(tmp_path, dead_end(53908, "") + dead_end(50188))
     assert [e.line for e in led.findings[0].evidence] == [1, 2, 6]
+
+
+CHAIN = "graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found\nNCCL INFO graph/topo.cc:380 -> 3\nNCCL INFO graph/topo.cc:569 -> 3\n"
+
+
+def test_a_chain_without_processes_that_reaches_the_application_is_a_failure(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, f"{CHAIN}NCCL INFO init.cc:840 -> 3\nNCCL INFO group.cc:73 -> 3 [Async thread]\n")
+    assert report.verdict == "failed" and not report.culprits
+    assert "Attribute arch of node cpu not found" in report.reason
+
+
+def test_a_chain_without_processes_that_is_cut_leaves_the_verdict_open(tmp_path: Path) -> None:
+    assert analyzed(tmp_path, CHAIN).verdict == "inconclusive"

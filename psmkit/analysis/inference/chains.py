@@ -15,7 +15,7 @@ import numpy.typing as npt
 from psmkit.catalogue import Message
 from psmkit.logparse.tables import Events
 
-__all__ = ["LINE_BITS", "THREAD_ENDS", "UNKNOWN", "Kind", "Others", "Shape", "is_step", "keys", "shapes"]
+__all__ = ["LINE_BITS", "THREAD_ENDS", "UNKNOWN", "Kind", "Others", "Shape", "api_file", "is_step", "keys", "shapes"]
 
 Column = npt.NDArray[Any]
 
@@ -80,8 +80,7 @@ class Kind:
     @property
     def api(self) -> bool:
         """Whether this step of a chain returns to the application, or stores the error for it."""
-        # hipified sources print the path of the build
-        return self.name in THREAD_ENDS or self.file in _API or self.file.rsplit("src/", 1)[-1] in _API
+        return self.name in THREAD_ENDS or api_file(self.file)
 
     @property
     def connects(self) -> bool:
@@ -127,6 +126,11 @@ class Shape:
         self.code = self.code if kind.code is None else kind.code
         self.reached_api = self.reached_api or (kind.chain and kind.api)
         self.connecting = kind.connects and len(self.kinds) > 1 and (self.connecting or self.kinds[-2].connection)
+
+
+def api_file(file: str) -> bool:
+    """Whether the functions of a source file are those that the application calls."""
+    return file in _API or file.rsplit("src/", 1)[-1] in _API  # hipified sources print the path of the build
 
 
 def is_step(name: str) -> bool:

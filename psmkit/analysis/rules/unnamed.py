@@ -13,7 +13,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag
-from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference import blame, chains, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
@@ -45,7 +45,7 @@ def find(job: Job) -> list[Finding]:
             continue  # the line that it repeats says more
         known, first = entries[name], events[0]
         repeated = merged.get(reasons.get(name, ""), [])
-        error = known.severity == "error" or bool(repeated)
+        error = known.severity == "error" or bool(repeated) or _returned(job, first)
         fails = error and not told and (*repeated, first)[0].ref.seq > ends
         # a consequence of another line is not a second cause
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
@@ -88,6 +88,17 @@ def find(job: Job) -> list[Finding]:
             )
         )
     return out
+
+
+def _returned(job: Job, warning: Event) -> bool:
+    """Whether steps below a warning without a process pass an error on to the application: a chain without a process, too."""
+    return any(
+        step.proc < 0
+        and step.stream == warning.stream
+        and step.ref.seq > warning.ref.seq
+        and chains.api_file(str(step.fields.get("file", "")))
+        for step in job.events("debug.chain", "debug.chain.")
+    )
 
 
 def _reasons(merged: Mapping[str, list[Event]], entries: Mapping[str, Message]) -> dict[str, str]:
