@@ -49,7 +49,8 @@ def test_the_first_step_that_differs() -> None:
 def test_another_transport_and_another_setting() -> None:
     found = diff.compare(_job(), _job(channels="SHM/direct", setting="0"))
     assert [(s.kind, s.name, s.good, s.bad, s.ranks) for s in found.settings] == [
-        ("setting", "NCCL_PASS_SM", "1", "0", (0, 1))
+        ("setting", "NCCL_PASS_SM", "1", "0", (0, 1)),
+        ("topology", "transport of channels", "PSM_P2P/CUMEM", "SHM/direct", (0, 1)),
     ]
     assert {s.track for s in found.steps} == {"connections"}
     assert "via=SHM/direct" in str(found.steps[0].bad)

@@ -29,7 +29,7 @@ class Page:
     def open(self, file: Path, hash: str = "") -> Page:
         self.driver.get("about:blank")
         self.driver.get(f"file://{file}{hash}")
-        self.until(lambda: self.js("return document.documentElement.dataset.ready") is not None)
+        self.expect(lambda: self.js("return document.documentElement.dataset.ready") is not None)
         assert self.js("return document.documentElement.dataset.ready") == "yes", self.js(
             "return document.body.innerText"
         )
@@ -38,7 +38,7 @@ class Page:
     def js(self, script: str, *args: object) -> Any:
         return self.driver.execute_script(script, *args)
 
-    def until(self, holds: Callable[[], object]) -> None:
+    def expect(self, holds: Callable[[], object]) -> None:
         end = time.monotonic() + DEADLINE
         while not holds():
             assert time.monotonic() < end, "the page did not get there"

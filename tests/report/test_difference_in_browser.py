@@ -59,7 +59,7 @@ def test_address_opens_a_rank(page: Page, stopped: Path) -> None:
     page.open(stopped)
     page.click("close-all")
     page.js("location.hash = '#rank-2'")
-    page.until(lambda: page.js("return document.getElementById('rank-0').open"))  # the group of ranks 0 and 2
+    page.expect(lambda: page.js("return document.getElementById('rank-0').open"))  # the group of ranks 0 and 2
 
 
 def test_dark_mode_changes_the_page(page: Page, stopped: Path) -> None:
@@ -67,7 +67,7 @@ def test_dark_mode_changes_the_page(page: Page, stopped: Path) -> None:
     background = "return getComputedStyle(document.body).backgroundColor"
     light = page.js(background)
     page.driver.find_element("tag name", "body").send_keys("d")
-    page.until(lambda: page.js(background) != light)
+    page.expect(lambda: page.js(background) != light)
 
 
 def test_printed_page_has_the_steps_of_all_ranks(page: Page, stopped: Path) -> None:

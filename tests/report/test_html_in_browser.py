@@ -61,10 +61,10 @@ def test_jobs_of_any_size_are_drawn(page: Page, crowd: Path) -> None:
 
 def test_search_finds_lines_and_opens_them(page: Page, stopped: Path) -> None:
     page.open(stopped).type("search", "New proxy send connection 2")
-    page.until(lambda: page.text("results"))
+    page.expect(lambda: page.text("results"))
     assert page.text("results").startswith("4 matches")
     page.type("search", "\n")
-    page.until(lambda: page.shown("drawer"))
+    page.expect(lambda: page.shown("drawer"))
     assert "New proxy send connection 2" in page.js("return document.querySelector('#drawer .hit').innerText")
     assert page.text("results") == "1 of 4"
 
@@ -72,7 +72,7 @@ def test_search_finds_lines_and_opens_them(page: Page, stopped: Path) -> None:
 def test_proof_link_opens_its_line_with_the_lines_around_it(page: Page, stopped: Path) -> None:
     page.open(stopped)
     page.js("document.querySelector('dl.answer a[data-place]').click()")
-    page.until(lambda: page.shown("drawer"))
+    page.expect(lambda: page.shown("drawer"))
     lines = page.js(
         "return [...document.querySelectorAll('#drawer pre span')].map((line) => line.innerText.trim().split(' ')[0])"
     )
@@ -85,37 +85,37 @@ def test_address_of_the_page_holds_what_is_shown(page: Page, stopped: Path) -> N
     page.type("ranks-filter", "1-2")
     page.click("zoom-in")
     page.js("document.querySelector('dl.answer a[data-place]').click()")
-    page.until(lambda: all(part in page.js("return location.hash") for part in ("ranks=1-2", "view=", "line=")))
+    page.expect(lambda: all(part in page.js("return location.hash") for part in ("ranks=1-2", "view=", "line=")))
     address = page.js("return location.hash")
     page.open(stopped, address)
     assert page.js("return document.getElementById('ranks-filter').value") == "1-2"
-    page.until(lambda: page.shown("drawer"))
-    page.until(lambda: page.js("return location.hash") == address)
+    page.expect(lambda: page.shown("drawer"))
+    page.expect(lambda: page.js("return location.hash") == address)
 
 
 def test_groups_and_ranks_can_be_hidden(page: Page, stopped: Path) -> None:
     page.open(stopped)
     before = page.js("return document.getElementById('scroll').clientHeight")
     page.type("ranks-filter", "3")
-    page.until(lambda: page.js("return document.getElementById('scroll').clientHeight") < before)
+    page.expect(lambda: page.js("return document.getElementById('scroll').clientHeight") < before)
     page.js("document.querySelector('#groups input').click()")
-    page.until(lambda: "hide=" in page.js("return location.hash"))
+    page.expect(lambda: "hide=" in page.js("return location.hash"))
 
 
 def test_keys_move_zoom_and_close(page: Page, stopped: Path) -> None:
     page.open(stopped)
     body = page.driver.find_element("tag name", "body")
     body.send_keys("++")
-    page.until(lambda: "view=" in page.js("return location.hash"))
+    page.expect(lambda: "view=" in page.js("return location.hash"))
     body.send_keys("0")
-    page.until(lambda: "view=" not in page.js("return location.hash"))
+    page.expect(lambda: "view=" not in page.js("return location.hash"))
     page.js("document.querySelector('dl.answer a[data-place]').click()")
-    page.until(lambda: page.shown("drawer"))
+    page.expect(lambda: page.shown("drawer"))
     first = page.text("drawer")
     page.driver.find_element("tag name", "body").send_keys(".")
-    page.until(lambda: page.text("drawer") != first)
+    page.expect(lambda: page.text("drawer") != first)
     page.driver.find_element("tag name", "body").send_keys("\ue00c")  # Escape
-    page.until(lambda: not page.shown("drawer"))
+    page.expect(lambda: not page.shown("drawer"))
 
 
 def test_click_on_a_rank_opens_and_closes_its_threads(page: Page, stopped: Path) -> None:
@@ -128,9 +128,9 @@ def test_click_on_a_rank_opens_and_closes_its_threads(page: Page, stopped: Path)
             rows.dispatchEvent(new PointerEvent(kind, {pointerId: 1, clientX: box.x + 30, clientY: box.y + 10, bubbles: true}));
     """
     page.js(f"document.getElementById('rows').setPointerCapture = () => {{}}; {click}")
-    page.until(lambda: page.js(tall) < before)
+    page.expect(lambda: page.js(tall) < before)
     page.js(click)
-    page.until(lambda: page.js(tall) == before)
+    page.expect(lambda: page.js(tall) == before)
 
 
 def test_dark_mode_changes_the_page_and_its_pictures(page: Page, stopped: Path) -> None:
@@ -138,7 +138,7 @@ def test_dark_mode_changes_the_page_and_its_pictures(page: Page, stopped: Path) 
     background = "return getComputedStyle(document.body).backgroundColor"
     light = page.js(background)
     page.click("theme")
-    page.until(lambda: page.js(background) != light)
+    page.expect(lambda: page.js(background) != light)
     assert page.pixels("rows") > 10
 
 
@@ -174,7 +174,7 @@ def test_a_timeline_of_a_recording_is_drawn_with_a_colour_for_each_kind(page: Pa
     page.open(file)
     assert page.pixels("rows") > 10
     page.type("search", "broadcast")
-    page.until(lambda: page.text("results"))
+    page.expect(lambda: page.text("results"))
     assert page.text("results").startswith("1 match")
     assert "error" not in page.text("legend")
     assert "proxy send" in page.text("legend") and "s" in page.js("return document.getElementById('story').textContent")
