@@ -70,9 +70,11 @@ def drawn(driver: Any, page: Path) -> tuple[float, float, list[float]]:
         if time.monotonic() - begun > 300:
             raise SystemExit(f"{page.name}: the timeline was not drawn in 300 s")
         time.sleep(0.01)
-    paint = driver.execute_script(
-        "return performance.getEntriesByName('first-contentful-paint').map((p) => p.startTime)[0] || 0"
-    )
+    first = "return performance.getEntriesByName('first-contentful-paint').map((p) => p.startTime)[0] || 0"
+    while not (paint := driver.execute_script(first)):  # the browser reports it later
+        if time.monotonic() - begun > 300:
+            raise SystemExit(f"{page.name}: the browser reported no first paint in 300 s")
+        time.sleep(0.01)
     return paint, ready, driver.execute_async_script(ZOOM % ZOOMS)
 
 

@@ -95,9 +95,9 @@ command.add_command(plan_model.command)
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("text", "json", "html", "svg")),
+    type=click.Choice(("text", "json", "html", "svg", "timeline")),
     default="text",
-    help="Output format; svg is the picture alone.  [text]",
+    help="Output format; svg is the picture alone, timeline an HTML page with all events of all ranks, to zoom and search.  [text]",
 )
 @click.option("--output", metavar="FILE", help="Write the result to FILE.  [standard output]")
 @click.option("-v", "--verbose", is_flag=True, help="Show everything, with the trace.")
@@ -371,6 +371,10 @@ def _write(done: Simulation, form: str, output: str | None, rank: int | None, ve
         from psmkit.plan import html
 
         show(html.render(done, table, rank=rank), output)
+    elif form == "timeline":
+        from psmkit.plan import picture
+
+        show(picture.page(done), output)
     else:
         from psmkit.plan import picture, view
 

@@ -1,15 +1,16 @@
-"""A rank as a timeline and as SVG: what its threads and streams did with each plan, in the order of its trace."""
+"""Ranks as timelines, as SVG and as a page: what their threads and streams did with each plan, in the order of their traces."""
 
 from __future__ import annotations
 
 from psmkit.model.draft import Draft
 from psmkit.model.timeline import Axis, Level, Timeline, Unit
 from psmkit.plan.types import Event, Simulation, What
-from psmkit.report import svg
+from psmkit.report import html, svg
 
-__all__ = ["draw", "timeline"]
+__all__ = ["draw", "page", "timeline"]
 
 _MOST = 160  # events per picture
+_ABOUT = "Places are the events of the rank, in order; distances say nothing about time."
 _LANES = ("main thread", "host stream", "kernels", "host functions", "proxy ops", "reclaim queue")
 _MAIN, _HOST, _KERNELS, _FUNCTIONS, _OPS, _QUEUE = range(6)
 _TOUCHERS = {2: _OPS, 3: _FUNCTIONS, 4: _KERNELS}
@@ -44,19 +45,29 @@ def draw(simulation: Simulation, rank: int) -> str:
     return svg.draw(timeline(simulation, rank), f"{title}, variant {variant}", about=about, begin=first, end=last)
 
 
+def page(simulation: Simulation) -> str:
+    """All events of all ranks as one HTML page, to zoom and search."""
+    draft = Draft(Axis(Unit.ORDER, f"{_ABOUT} Each rank counts its own.", step="event"))
+    for rank in range(simulation.config.ranks):
+        _Reader(simulation, rank, draft, draft.track(f"rank {rank}", "rank", rank=rank))
+    title = f"Plans of {simulation.config.ranks} ranks by the {simulation.config.scheduler.label} scheduler"
+    return html.draw(draft.timeline(), title, f"Variant {simulation.config.variant}.")
+
+
 def timeline(simulation: Simulation, rank: int) -> Timeline:
     """What a rank did: a track for each thread and stream, places by the number of the event."""
-    return _Reader(simulation, rank).draft.timeline()
+    draft = Draft(Axis(Unit.ORDER, _ABOUT, step="event"))
+    _Reader(simulation, rank, draft)
+    return draft.timeline()
 
 
 class _Reader:
-    """Matches begins with ends."""
+    """Matches begins with ends. Marks of all lanes are those of ``parent``, the track of the rank, or of all tracks without it."""
 
-    def __init__(self, simulation: Simulation, rank: int) -> None:
-        about = "Places are the events of the rank, in order; distances say nothing about time."
-        self.draft = Draft(Axis(Unit.ORDER, about, step="event"))
+    def __init__(self, simulation: Simulation, rank: int, draft: Draft, parent: int = -1) -> None:
+        self.draft, self.base = draft, len(draft.tracks)
         for lane in _LANES:
-            self.draft.track(lane, "stream" if lane in ("host stream", "kernels") else "thread", rank=rank)
+            self.draft.track(lane, "stream" if lane in ("host stream", "kernels") else "thread", parent, rank)
         for name, label in _MARKS.items():
             self.draft.kind(name, label, "", Level.NOTE)
         trace = list(simulation.events_of(rank))
@@ -76,7 +87,7 @@ class _Reader:
         for breach in simulation.breaches:
             if breach.rank == rank and breach.order is not None:
                 text = f"{breach.rule}, plan {breach.plan}" if breach.plan else breach.rule
-                self.draft.mark(-1, breach.order, self.draft.kind("breach", "a rule breaks", "", Level.ERROR), text)
+                self.draft.mark(parent, breach.order, self.draft.kind("breach", "a rule breaks", "", Level.ERROR), text)
         self.leave_open()
 
     def leave_open(self) -> None:
@@ -99,22 +110,22 @@ class _Reader:
             else self.draft.kind("group", "group", "")
         )
         label = f"plan {plan}, {more}" if more and plan else more or f"plan {plan}"
-        self.draft.span(lane, begin, end, kind, label, open=open)
+        self.draft.span(self.base + lane, begin, end, kind, label, open=open)
 
     def end_waits(self, at: int, *, open: bool) -> None:
         kind = self.draft.kind("wait", "waits for what does not come", "wait", Level.ERROR)
         for (lane, text), begin in self.waits.items():
-            self.draft.span(lane, begin, at, kind, text, open=open)
+            self.draft.span(self.base + lane, begin, at, kind, text, open=open)
         self.waits.clear()
 
     def mark(self, lane: int, event: Event, name: str, label: str = "", level: Level = Level.NOTE) -> None:
         plan = event.plan
         kind = self.draft.kind(f"{name} of plan {plan}", label or _MARKS[name], f"plan {plan}" if plan else "", level)
-        self.draft.mark(lane, event.order, kind, f"event {event.order}{_of(plan)}: {event}")
+        self.draft.mark(self.base + lane, event.order, kind, f"event {event.order}{_of(plan)}: {event}")
 
     def arrow(self, name: str, label: str, plan: int, tail: tuple[int, int], head: tuple[int, int]) -> None:
         kind = self.draft.kind(f"{name} of plan {plan}", label, f"plan {plan}")
-        self.draft.arrow(*tail, *head, kind)
+        self.draft.arrow(self.base + tail[0], tail[1], self.base + head[0], head[1], kind)
 
     def read(self, event: Event) -> None:
         plan, at = event.plan, event.order

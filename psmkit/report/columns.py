@@ -71,8 +71,10 @@ class Columns:
             ("EndLine", spans.end_line),
         ):
             self.add(f"span{name}", column, "u4")
-        self.labels, numbers = _distinct(spans.label)
-        self.add("spanLabel", numbers, "u4")
+        # of logs, the kind of a mark says all
+        self.labels, numbers = _distinct([*spans.label, *marks.label])
+        self.add("spanLabel", numbers[: len(spans)], "u4")
+        self.add("markLabel", numbers[len(spans) :], "u4")
         for name, places in (("Tail", arrows.tail), ("Head", arrows.head)):
             self.add(f"arrow{name}", whole(places), "u4")
         for name, column in (

@@ -407,7 +407,7 @@ def _drawn(timeline: Timeline, columns: Columns, names: Sequence[str]) -> dict[s
     """What the script needs of a timeline whose columns are added to ``columns``."""
     scale = columns.add_timeline(timeline)
     return {
-        "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin},
+        "axis": {"unit": timeline.axis.unit.value, "origin": timeline.axis.origin, "step": timeline.axis.step},
         "scale": scale,
         "tracks": [
             {"name": visible(name), "kind": t.kind, "parent": t.parent, "rank": t.rank}

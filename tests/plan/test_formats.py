@@ -245,3 +245,13 @@ def test_the_rank_to_look_at_is_that_of_the_breach_else_who_is_stuck_else_the_fi
     assert view.focus(made) == 1
     assert view.focus(replace(made, breaches=())) == 2
     assert view.focus(simulation(False)) == 0
+
+
+def test_timeline_page_has_all_ranks_and_their_broken_rules() -> None:
+    told = picture.page(simulation())
+    block = told[told.index('id="story">') + len('id="story">') :]
+    drawn = json.loads(block[: block.index("</script>")])
+    tops = [track["name"] for track in drawn["tracks"] if track["parent"] < 0]
+    assert tops == [f"rank {rank}" for rank in range(simulation().config.ranks)]
+    assert "plan 1" in drawn["labels"]
+    assert drawn["axis"]["step"] == "event"

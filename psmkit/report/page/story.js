@@ -75,7 +75,7 @@ const duration = (seconds) => {
 };
 const timed = story.axis.unit === "s";
 const placeText = (at) => {
-  if (!timed) return `place ${number(Math.round(at))}`;
+  if (!timed) return `${story.axis.step} ${number(Math.round(at))}`;
   if (story.axis.origin === null) return `+${duration(at)}`;
   return `${new Date((story.axis.origin + at) * 1000).toISOString().slice(0, 23).replace("T", " ")} (+${duration(at)})`;
 };
@@ -380,7 +380,7 @@ class Timeline {
   drawAxis() {
     const [context, width] = this.size(this.axisCanvas, 26);
     context.font = "11.5px system-ui, sans-serif"; context.textBaseline = "middle"; context.fillStyle = this.colours.dim;
-    context.fillText(timed ? "time" : "order of lines", 6, 13);
+    context.fillText(timed ? "time" : story.axis.step === "place" ? "order of lines" : `order of ${story.axis.step}s`, 6, 13);
     for (const at of this.ticks(width)) {
       const x = this.x(at);
       context.fillStyle = this.colours.line; context.fillRect(x, 19, 1, 7);
@@ -496,8 +496,9 @@ class Timeline {
   }
   mark(at, track) {
     const kind = this.kinds[this.markKind[at]];
-    return { what: "mark", track, begin: this.markAt[at], end: this.markAt[at], kind, label: kind.label, file: this.markFile[at], line: this.markLine[at], index: at };
+    return { what: "mark", track, begin: this.markAt[at], end: this.markAt[at], kind, label: this.labelOf(at), file: this.markFile[at], line: this.markLine[at], index: at };
   }
+  labelOf(at) { return (this.markLabel.length && story.labels[this.markLabel[at]]) || this.kinds[this.markKind[at]].label; }
   span(at, track) {
     const kind = this.kinds[this.spanKind[at]];
     return { what: "span", track, begin: this.spanBegin[at], end: this.spanEnd[at], kind, label: story.labels[this.spanLabel[at]], file: this.spanFile[at],
@@ -568,6 +569,12 @@ class Timeline {
     return false;
   }
   goToSpan(at, track) {
+    if (at < 0) { // a mark
+      const place_ = this.markAt[-1 - at], half = (this.to - this.from) / 2;
+      if (place_ < this.from || place_ > this.to) this.show(place_ - half, place_ + half);
+      this.select(this.mark(-1 - at, track));
+      return;
+    }
     const parent = this.tracks[track].parent, begin = this.spanBegin[at], length = this.spanEnd[at] - begin;
     if (parent >= 0 && !this.open.has(parent)) { this.open.add(parent); this.layout(); }
     if (begin < this.from || begin > this.to || length < (this.to - this.from) / 200) this.show(begin - length * 4 - 1e-9, begin + length * 5 + 1e-9);
@@ -652,6 +659,12 @@ const search = async (text) => {
     }
     const labels = new Set(story.labels.map((label, at) => (label.toLowerCase().includes(wanted) ? at : -1)).filter((at) => at >= 0));
     for (let track = 0; labels.size && track < timeline.tracks.length; track++) {
+      for (let at = timeline.markStart[track]; timeline.markLabel.length && at < timeline.markStart[track + 1]; at++) {
+        if (!labels.has(timeline.markLabel[at])) continue;
+        found.push([0, 0, timeline.markAt[at], -1 - at, track]);
+        if (!timeline.hits.has(track)) timeline.hits.set(track, []);
+        timeline.hits.get(track).push(timeline.markAt[at]);
+      }
       for (let at = timeline.spanStart[track]; at < timeline.spanStart[track + 1]; at++) {
         if (!labels.has(timeline.spanLabel[at]) || story.kinds[timeline.spanKind[at]].group === "stage") continue;
         found.push([0, 0, timeline.spanBegin[at], at, track]);
@@ -730,7 +743,10 @@ const setGroup = (group, shown) => {
 
 // ---- legend, graph, matrix --------------------------------------------------------------------------------------
 const NAMES = { stage: "stages", init: "init of a communicator", proxy: "proxy calls", fd: "fd exchanges", sendrecv: "sends to recvs", memory: "memory made and mapped", wait: "waits" };
-const labelOf = (group) => (story.kinds.find((kind) => kind.group === group && kind.label) || { label: group }).label;
+const labelOf = (group) => {
+  const at = [...new Set(timeline.spanKind)].find((kind) => story.kinds[kind].group === group);
+  return at === undefined ? group : story.kinds[at].label;
+};
 const swatch = (colour) => { const box = make("i"); box.style.background = colour; return box; };
 const shape = (level) => {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS("http://www.w3.org/2000/svg", "path");
