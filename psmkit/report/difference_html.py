@@ -53,7 +53,7 @@ class _Page:
 
     def render(self) -> str:
         word = "same" if self.difference.same else "differs"
-        return document("compare", f"{word}: {self.good} and {self.bad} - psmkit", word, self.sections())
+        return document(("compare",), f"{word}: {self.good} and {self.bad} - psmkit", word, self.sections())
 
     def sections(self) -> Iterator[tuple[str, str, str]]:
         yield "answer", "", self.answer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from psmkit.report.escape import html_text
@@ -13,7 +13,7 @@ __all__ = ["document", "table"]
 
 
 def document(
-    name: str,
+    names: Sequence[str],
     title: str,
     word: str,
     sections: Iterable[tuple[str, str, str]],
@@ -22,7 +22,7 @@ def document(
     """A page.
 
     Args:
-        name: of its own script and style in ``page/``, beside those of all pages.
+        names: of its own scripts and styles in ``page/``, beside those of all pages.
         title: of the window, not escaped.
         word: the verdict, which names a class of the style.
         sections: id, title and HTML of each; one without HTML is left out, one without a title is not in the bar.
@@ -31,8 +31,8 @@ def document(
     parts = files("psmkit.report").joinpath("page")
 
     def read(kind: str) -> str:
-        own = parts.joinpath(f"{name}.{kind}")
-        return parts.joinpath(f"common.{kind}").read_text("utf-8") + (own.read_text("utf-8") if own.is_file() else "")
+        found = (parts.joinpath(f"{part}.{kind}") for part in ("common", *names))
+        return "".join(part.read_text("utf-8") for part in found if part.is_file())
 
     style, script = read("css"), read("js")
     shown = [(anchor, heading, text) for anchor, heading, text in sections if text]

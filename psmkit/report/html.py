@@ -45,6 +45,7 @@ _WHO = 8
 _EVIDENCE = 6
 _RANK_ROWS = 4096  # a browser takes seconds for more rows of a table
 _TABLE_ROWS = 500
+_SCRIPTS = ("timeline", "story")
 _FEW = 30  # a timeline of fewer lines says less than the findings
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
@@ -71,7 +72,7 @@ def draw(timeline: Timeline, title: str, about: str = "") -> str:
     told = {"files": list(timeline.files), **nothing, **_drawn(timeline, columns, [t.name for t in timeline.tracks])}
     head = f"<h1>{html_text(title)}</h1>" + (f'<p class="dim">{html_text(about)}</p>' if about else "")
     sections = (("answer", "", head), ("time", "Timeline", _timeline(timeline)))
-    return document("story", f"{title} - psmkit", "timeline", sections, _data(told, columns))
+    return document(_SCRIPTS, f"{title} - psmkit", "timeline", sections, _data(told, columns))
 
 
 class _Page:
@@ -88,7 +89,7 @@ class _Page:
         columns = Columns()
         data = _data(self.data(columns), columns) + "".join(self.texts())
         verdict = self.report.verdict.value
-        return document("story", f"{verdict}: {self.story.title} - psmkit", verdict, self.sections(), data)
+        return document(_SCRIPTS, f"{verdict}: {self.story.title} - psmkit", verdict, self.sections(), data)
 
     # What is read without the script.
 
