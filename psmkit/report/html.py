@@ -347,6 +347,11 @@ class _Page:
                     for run, rank in blamed
                 }
             ),
+            "stages": [
+                {"run": run_number(row.run), "rank": row.rank, "stage": visible(row.stage), "state": row.state}
+                for row in self.report.ranks[:_RANK_ROWS]
+                if row.rank is not None and self.story.links
+            ],
             "links": [
                 {
                     "run": run_number(link.run),

@@ -136,6 +136,12 @@ def test_culprit_is_marked_in_timeline_and_table(page: str) -> None:
     assert {"from": "rank 0", "to": "rank 1"}.items() <= data["graph"][0].items()
 
 
+def test_matrix_has_the_channels_and_the_stage_of_each_rank(page: str) -> None:
+    data = told(page)
+    assert {(link["source"], link["target"], link["channels"]) for link in data["links"]} >= {(0, 1, 2), (1, 2, 1)}
+    assert [(row["rank"], row["stage"], row["state"]) for row in data["stages"]][1] == (1, "proxy Setup", "stuck")
+
+
 def test_pins_are_the_lines_that_findings_rest_on(page: str) -> None:
     data = told(page)
     first = [pin for pin in data["pins"] if pin["first"]]

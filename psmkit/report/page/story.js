@@ -263,7 +263,8 @@ const matrix = () => {
   const select = $("matrix-run"), run = select ? Number(select.value) : story.links[0].run;
   if (select) select.onchange = matrix;
   const links_ = story.links.filter((link) => link.run === run);
-  const ranks = [...new Set(links_.flatMap((link) => [link.source, link.target]))].sort((a, b) => a - b);
+  const stages = new Map(story.stages.filter((row) => row.run === run).map((row) => [row.rank, row]));
+  const ranks = [...new Set([...links_.flatMap((link) => [link.source, link.target]), ...stages.keys()])].sort((a, b) => a - b);
   const index = new Map(ranks.map((rank, at) => [rank, at]));
   const cell = Math.max(1, Math.min(30, Math.floor(620 / ranks.length))), left = cell >= 9 ? 34 : 12;
   const size = cell * ranks.length, ratio = devicePixelRatio || 1;
@@ -286,6 +287,13 @@ const matrix = () => {
       context.fillText(link.channels, left + (index.get(link.target) + 0.5) * cell, left + (index.get(link.source) + 0.5) * cell);
     }
   }
+  const ended = ["stuck", "failed", "died", "silent"];
+  const stageColour = (row) => (ended.includes(row.state) ? style("--error") : STAGES[row.stage] || (row.stage.startsWith("proxy ") ? STAGES.connect : style("--line")));
+  for (const [rank, row] of stages) { // on the diagonal, how far the rank came
+    const at = left + index.get(rank) * cell + Math.max(1, cell - 1) / 2, size_ = Math.max(1, cell * 0.36);
+    context.fillStyle = stageColour(row);
+    context.beginPath(); context.arc(at, at, size_, 0, 7); context.fill();
+  }
   context.fillStyle = style("--dim"); context.font = "11px system-ui, sans-serif"; context.textBaseline = "middle";
   const every = Math.max(1, Math.ceil(22 / cell));
   ranks.forEach((rank, at) => {
@@ -294,7 +302,9 @@ const matrix = () => {
     context.textAlign = "center"; context.fillText(rank, left + (at + 0.5) * cell, left - 8);
   });
   $("matrix-legend").replaceChildren(...vias.map((via, at) => make("span", {}, swatch(palette[at % palette.length]), via)),
-    make("span", {}, "row: sender, column: receiver; the number counts channels"));
+    make("span", {}, "row: sender, column: receiver; the number counts channels"),
+    ...[...new Map([...stages.values()].map((row) => [`${row.stage}${ended.includes(row.state) ? `, ${row.state}` : ""}`, row]))].map(([label, row]) =>
+      make("span", {}, swatch(stageColour(row)), `dot: ${label}`)));
   const under = (event) => {
     const scale = canvas.clientWidth / (left + size + 6) || 1;
     const column = Math.floor((event.offsetX / scale - left) / cell), row = Math.floor((event.offsetY / scale - left) / cell);
@@ -303,7 +313,10 @@ const matrix = () => {
   canvas.onpointermove = (event) => {
     const pair = under(event), tip = $("tip");
     if (!pair) { tip.hidden = true; return; }
-    const links = cells.get(pair.join(",")) || [];
+    const links = cells.get(pair.join(",")) || [], own = pair[0] === pair[1] && stages.get(pair[0]);
+    if (own) {
+      tip.replaceChildren(make("b", {}, `rank ${own.rank}`), make("div", {}, `reached ${own.stage}, ${own.state}`));
+    } else
     tip.replaceChildren(make("b", {}, `rank ${pair[0]} to rank ${pair[1]}`), ...(links.length ? links.map((link) => make("div", {}, `${link.channels} ${link.channels === 1 ? "channel" : "channels"} via ${link.via}`)) : [make("div", {}, "no line shows a channel")]));
     tip.hidden = false;
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`; tip.style.top = `${event.clientY + 16}px`;
