@@ -36,7 +36,8 @@ def command(
     """Draw a job as one HTML file, or as a Perfetto trace.
 
     The page has the verdict and its proof, a timeline of every rank and thread, the findings with their lines, who waits for whom, the connections, and
-    the lines of the logs. It needs no network and no server: open it in a browser, send it, print it.
+    the lines of the logs. It needs no network and no server: open it in a browser, print it, send it. Host names, addresses and paths are in it as the logs
+    have them.
 
     The trace has the same timeline for https://ui.perfetto.dev and for Perfetto's SQL: a track for each rank and thread, with findings as instants and
     hand-overs as flows. It needs the extra perfetto.
