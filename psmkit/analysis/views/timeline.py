@@ -97,8 +97,7 @@ class _Builder:
             self._fd(fd)
         for wait in waits(job):
             self._wait(wait)
-        for row in self.ranks:
-            self._waiting(row)
+        self._waiting()
         for send, recv in sends:
             self._arrow(send, recv, self.kind("send to recv", "send and its recv", "sendrecv"))
         for maker, user in handed:
@@ -222,8 +221,9 @@ class _Builder:
         for again in np.flatnonzero(rest).tolist():  # a line that says two things
             self.rows[again] = of_line.get(self.place(again), 0)
         rest = (self.rows == 0) & ~ours
-        for stream in np.unique(lines.stream[rest]).tolist():
-            self.rows[rest & (lines.stream == stream)] = self.draft.track("lines of other programs", "other")
+        streams, place = np.unique(lines.stream[rest], return_inverse=True)
+        tracks = [self.draft.track("lines of other programs", "other") for _ in streams]
+        self.rows[rest] = np.array(tracks, dtype=np.int32)[place]
 
     def _printed_of_ranks(self) -> dict[tuple[int, int | None], list[int]]:
         """Lines of other programs by the run and the rank that they are of, where they tell."""
@@ -376,19 +376,20 @@ class _Builder:
         line = self.where[wait.refs[-1]]
         self._span(line, None, kind, label, track)
 
-    def _waiting(self, row: RankRow) -> None:
-        """The wait of a rank that the report calls waiting, from its last line on, if no line of it shows for what."""
-        proc = self.job.proc_of(row.run, row.rank) if row.rank is not None else None
-        track = self.of_rank.get((-1 if proc is None else proc, row.rank))
-        if row.state != "waiting" or track is None or track in self.waiting or row.last is None:
-            return
-        name, _, number = row.last.rpartition(":")
-        files = [at for at, file in enumerate(self.job.scan.files) if file.path == name]
-        (line,) = self.lines.find([Ref(files[0], int(number), 0)]) if files else (-1,)
-        if line >= 0:
-            self._span(
-                line, None, self.kind("wait", "wait that the log does not end", "wait", Level.WARNING), "waits", track
-            )
+    def _waiting(self) -> None:
+        """The waits of ranks that the report calls waiting, from their last lines on, if no line of theirs shows for what."""
+        number = {file.path: at for at, file in enumerate(self.job.scan.files)}
+        found: list[tuple[int, Ref]] = []
+        for row in self.ranks:
+            name, _, line = (row.last or "").rpartition(":")
+            proc = self.job.proc_of(row.run, row.rank) if row.rank is not None else None
+            track = self.of_rank.get((-1 if proc is None else proc, row.rank))
+            if row.state == "waiting" and track is not None and track not in self.waiting and name in number:
+                found.append((track, Ref(number[name], int(line), 0)))
+        kind = self.kind("wait", "wait that the log does not end", "wait", Level.WARNING) if found else 0
+        for (track, _), at in zip(found, self.lines.find([ref for _, ref in found]), strict=True):
+            if at >= 0:
+                self._span(at, None, kind, "waits", track)
 
     def _arrow(self, tail: int, head: int, kind: int) -> None:
         ends = (self.track(tail), float(self.at[tail]), self.track(head), float(self.at[head]))
@@ -426,13 +427,12 @@ def _axis(job: Job, lines: Lines, records: AbstractSet[int], demands: Sequence[B
     recorded = np.isin(lines.file, sorted(records))
     _, own = np.unique(np.stack([lines.proc, lines.stream, recorded]), axis=1, return_inverse=True)
     ends: list[Before] = []
-    if recorded.any():
+    if (recorded & ours).any():
         about += " Lines of records are right of the log of their process."
-        for proc in np.unique(lines.proc[recorded & ours]).tolist():
-            mine = np.flatnonzero((lines.proc == proc) & recorded)
-            _, first = np.unique(lines.stream[mine], return_index=True)
-            last = np.flatnonzero((lines.proc == proc) & ~recorded)[-1:]
-            ends.append((last.tolist(), mine[first].tolist()))
+        logged, kept = np.flatnonzero(ours & ~recorded), np.flatnonzero(ours & recorded)
+        last = dict(zip(lines.proc[logged].tolist(), logged.tolist(), strict=True))
+        _, first = np.unique(np.stack([lines.proc[kept], lines.stream[kept]]), axis=1, return_index=True)
+        ends = [([last[proc]], [at]) for at in kept[first].tolist() if (proc := int(lines.proc[at])) in last]
     return Axis(Unit.ORDER, about), 1 + logical(own.reshape(-1), [*demands, *ends])
 
 
