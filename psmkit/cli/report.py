@@ -46,6 +46,10 @@ def command(
     """
     if output is None and perfetto is None:
         output = "report.html"
+    if "-" in (output, perfetto):
+        raise click.UsageError(
+            "-: give the name of a file; psmkit analyze --format html writes the page to standard output"
+        )
     check_output(output, "page")
     check_output(perfetto, "trace")
     if output is not None and perfetto is not None and os.path.abspath(output) == os.path.abspath(perfetto):

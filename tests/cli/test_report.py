@@ -50,3 +50,13 @@ def test_an_input_is_never_overwritten(psmkit_cli: Cli, logs: Path) -> None:
 def test_standard_input_is_refused_with_the_reason(psmkit_cli: Cli, command: tuple[str, ...]) -> None:
     result = psmkit_cli(*command, "-")
     assert result.status == 2 and "read only once" in result.err
+
+
+@pytest.mark.parametrize("option", ["-o", "--perfetto"])
+def test_a_dash_as_output_names_the_command_for_standard_output(
+    psmkit_cli: Cli, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = psmkit_cli("report", logs, option, "-")
+    assert result.status == 2 and "psmkit analyze --format html" in result.err
+    assert not (tmp_path / "-").exists()
