@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
     "plan": {"report", "transport", "proxy", "_native", "model"},
-    "lab": {"cudaapi", "logparse", "transport", "proxy", "model"},
+    "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
+    "lab": {"cudaapi", "live", "logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
     "plugins": {"lab", "model"},  # its driver runs ranks, by the one runner
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
@@ -37,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "logparse",
         "catalogue",
         "lab",
+        "live",
         "plugins",
         "telemetry",
         "tune",

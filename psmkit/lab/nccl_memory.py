@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from psmkit.lab import leftovers
+from psmkit.live import procfs
 
 __all__ = ["NcclMemory"]
 
@@ -43,7 +43,7 @@ class NcclMemory:
     def look(self, pids: Iterable[int]) -> None:
         """Take note of what living processes of the run use."""
         for pid in pids:
-            self._seen |= {name for name in leftovers.used_by(pid, str(self.folder)) if _NAME.match(name)}
+            self._seen |= {name for name in procfs.used_by(pid, str(self.folder)) if _NAME.match(name)}
 
     def reap(self, logs: Iterable[Path]) -> tuple[list[str], list[str]]:
         """Remove what dead processes of the run left.
@@ -59,7 +59,7 @@ class NcclMemory:
             with contextlib.suppress(OSError):
                 ours |= {name.decode() for name in _MENTION.findall(log.read_bytes())}
         new = sorted(self._names() - self._before)
-        used = leftovers.in_use(str(self.folder)) if new else set()
+        used = procfs.in_use(str(self.folder)) if new else set()
         removed, unknown = [], []
         for name in new:
             path = self.folder / name

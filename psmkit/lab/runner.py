@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from psmkit.lab import leftovers, stacks
+from psmkit.lab import leftovers
 from psmkit.lab.bootstrap import Bootstrap, ProtocolError
 from psmkit.lab.cuda import LabError
+from psmkit.live import procfs, stacks
 from psmkit.model.wording import counted
 
 __all__ = ["Job", "Outcome", "RankOutcome", "State", "run"]
@@ -332,9 +333,9 @@ class _Runner:
             if trouble := self.bootstrap.ranks[rank.number].trouble:
                 doing += f"; it had said: {trouble}"
             rank.outcome.text = rank.outcome.text or doing
-            rank.outcome.process_state = leftovers.state_of(rank.process.pid)
+            rank.outcome.process_state = procfs.state_of(rank.process.pid)
             rank.outcome.in_stage = round(time.monotonic() - rank.entered, 6)
-            if rank.outcome.process_state in leftovers.STOPPED:
+            if rank.outcome.process_state in procfs.STOPPED:
                 rank.outcome.text = f"stopped, process state {rank.outcome.process_state}; {rank.outcome.text}"
         for rank in self.ranks:
             # After a look at all of them: a debugger stops a process for a while, and takes time.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psmkit.lab import leftovers
+from psmkit.live import procfs
 
 __all__ = ["RunningJob", "RunningRank", "running"]
 
@@ -54,7 +55,7 @@ def running(folder: Path = Path("/dev/shm")) -> list[RunningJob]:
     if not runners:
         return []
     children: dict[int, list[int]] = {runner: [] for runner in runners}
-    for pid, parent in leftovers.parents().items():
+    for pid, parent in procfs.parents().items():
         if parent in children:
             children[parent].append(pid)
     return [_job(runner, sorted(children[runner])) for runner in runners]
@@ -71,13 +72,13 @@ def _job(runner: int, children: list[int]) -> RunningJob:
             folder = log.parents[1]
         if env.get("PSM_RANKS", "").isdecimal():
             started = int(env["PSM_RANKS"])
-        kind = _KINDS.get(leftovers.program_of(pid), kind)
-        state = leftovers.state_of(pid)
+        kind = _KINDS.get(procfs.program_of(pid), kind)
+        state = procfs.state_of(pid)
         quiet, said = _last(log)
-        word = "stopped" if state in leftovers.STOPPED else "ended" if state in ("", "Z", "X") else "runs"
+        word = "stopped" if state in procfs.STOPPED else "ended" if state in ("", "Z", "X") else "runs"
         ranks.append(RunningRank(int(env["PSM_RANK"]), pid, word, quiet, said))
     ranks.sort(key=lambda rank: rank.rank)
-    return RunningJob(kind, runner, leftovers.age_of(runner), folder, started, tuple(ranks))
+    return RunningJob(kind, runner, procfs.age_of(runner), folder, started, tuple(ranks))
 
 
 def _environment(pid: int) -> Mapping[str, str]:

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from psmkit.lab import leftovers
 from psmkit.lab.runner import Outcome, RankOutcome
+from psmkit.live import procfs
 
 __all__ = ["FILE", "lines"]
 
@@ -46,7 +46,7 @@ def _lines(rank: RankOutcome, outcome: Outcome) -> Iterator[str]:
     if rank.state == "failed" or rank.trouble or any(_bad(r) for r in rank.reports):
         yield f"{who} failed in stage {_failure(rank)}"
     since = f"in stage {stage}, which it entered {rank.in_stage or 0.0:.3f} s ago"
-    if rank.process_state in leftovers.STOPPED:
+    if rank.process_state in procfs.STOPPED:
         yield f"{who} is stopped {since}: process state {rank.process_state}"
     elif rank.state == "hung":
         yield f"{who} is at work {since}"

@@ -13,6 +13,7 @@ import pytest
 from psmkit.lab import leftovers
 from psmkit.lab.cuda import LabError
 from psmkit.lab.runner import Outcome
+from psmkit.live import procfs
 from tests.lab.standin import play
 
 SHORT = 2.0  # for runs that are meant to expire
@@ -179,7 +180,7 @@ def test_process_that_a_rank_leaves_behind_is_told_and_ended(tmp_path: Path) -> 
     pid = int(Path(outcome.ranks[1].output).read_text())
     assert outcome.processes == [f"{pid} (sleep) of rank 1"] and not outcome.good
     assert states(outcome) == ["good", "good"]
-    assert not leftovers.in_sessions([outcome.ranks[1].pid])
+    assert not procfs.in_sessions([outcome.ranks[1].pid])
 
 
 def test_shared_memory_that_a_rank_leaves_behind_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""What /proc says of processes. Each function answers "nothing" where a process is gone or not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = [
+    "STOPPED",
+    "age_of",
+    "in_sessions",
+    "in_use",
+    "parents",
+    "program_of",
+    "start_time",
+    "state_of",
+    "used_by",
+]
+
+STOPPED = frozenset("Tt")  # states of a process: by a signal, by a debugger
+
+
+def in_use(folder: str) -> set[str]:
+    """Names of files in ``folder`` that a living process has open or mapped."""
+    return {name for pid in _processes() for name in used_by(pid, folder)}
+
+
+def used_by(pid: int, folder: str) -> set[str]:
+    """Names of files in ``folder`` that a process has open or mapped; none where it is gone or not ours."""
+    prefix = folder + "/"
+    used: set[str] = set()
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/maps", errors="replace") as maps:
+            used.update(line.partition(prefix)[2].strip() for line in maps if prefix in line)
+        for link in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile: those after it count
+                target = os.readlink(link.path)
+                if target.startswith(prefix):
+                    used.add(target.removeprefix(prefix))
+    return used
+
+
+def _processes() -> Iterable[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def start_time(pid: int) -> int:
+    """The start time in clock ticks since boot; 0: the process is gone."""
+    fields = _stat(pid)
+    return int(fields[20]) if len(fields) > 20 and fields[1] not in "ZX" else 0
+
+
+def state_of(pid: int) -> str:
+    """The state of a process in /proc, one letter; empty: it is gone."""
+    fields = _stat(pid)
+    return fields[1] if fields else ""
+
+
+def age_of(pid: int) -> float:
+    """Seconds since a process started; 0: it is gone."""
+    begun = start_time(pid)
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begun / os.sysconf("SC_CLK_TCK"), 0.0) if begun else 0.0
+
+
+def program_of(pid: int) -> str:
+    """The name of a process in /proc, at most 15 characters; empty: it is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process."""
+    return {pid: int(fields[2]) for pid in _processes() if len(fields := _stat(pid)) > 2}
+
+
+def _stat(pid: int) -> list[str]:
+    """Name, state, parent, group, session, ... of a process; empty: it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    # The name is in parentheses and can contain anything.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
+def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
+    """Living processes of sessions: pid, session and name. Zombies are not counted."""
+    wanted, found = set(sessions), []
+    for pid in _processes():
+        fields = _stat(pid)
+        if len(fields) > 4 and int(fields[4]) in wanted and fields[1] not in "ZX":
+            found.append((pid, int(fields[4]), fields[0]))
+    return found
