@@ -10,22 +10,22 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import damage, settings
+from psmkit.analysis.facts import damage
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.causes import failed_before
-from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
+from psmkit.analysis.inference.connection_ends import ends_of, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.guilt import disagreement, guilty, is_elsewhere, of_kernel, one_link, set_apart, to_blame
 from psmkit.analysis.inference.known import closer, issue_of
 from psmkit.analysis.inference.reported_peers import named_by_libpsm, silent_in_turn
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
-from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.results import WORDS
@@ -147,11 +147,6 @@ def _reason(job: Job, cascade: Cascade) -> Phrase | None:
     return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
-def _one_link(job: Job, cascade: Cascade) -> Phrase | None:
-    """What the catalogue knows about a connect to a link-local address, which failed for that address."""
-    return faults.phrase(job, "a link-local address", faults.body(job, cascade.first.event, _WHOLE))
-
-
 def _self_test(job: Job, cascade: Cascade) -> Phrase | None:
     """What the catalogue knows about a device that failed while NCCL connected it to itself. No chain of a connection to a peer has this way."""
     known = cascade.first.known
@@ -225,19 +220,19 @@ def _finding(
     victims = sorted({c.proc for c in after} - {*procs})
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
     whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
-    disagree = _disagreement(job, run, group)
+    disagree = disagreement(job, run, group)
     # messages of the wrong size come from ranks with another configuration than their peers
-    odd = _set_apart(job, run, cascade, code)
-    guilty = odd or _guilty(job, group, named)
-    if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
+    odd = set_apart(job, run, cascade, code)
+    blamed = odd or guilty(job, group, named)
+    if not blamed and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
-        guilty = list(named)
+        blamed = list(named)
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     says = (
         _reason(job, cascade)
         or closer(cascade)
-        or _one_link(job, cascade)
+        or one_link(job, cascade)
         or _self_test(job, cascade)
         or (known if sure else None)
     )
@@ -258,11 +253,11 @@ def _finding(
         explanation=_explanation(job, group, after, whose, says),
         next_step=_on_this_host(job, cascade) or _advice(says, cascade),
         refs=_evidence(group, after),
-        ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
+        ranks=sorted({*named, *blamed, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
-        procs=[*procs, *victims] if named else _to_blame(job, group, procs),
-        culprits=guilty,
-        named=[] if guilty else ends_of(job, group, code, _one_link(job, group[0]) is not None),
+        procs=[*procs, *victims] if named else to_blame(job, group, procs),
+        culprits=blamed,
+        named=[] if blamed else ends_of(job, group, code, one_link(job, group[0]) is not None),
         stage="error",
         known_issue=issue_of(job, event, faults.brief(job, event)),
     )
@@ -311,109 +306,6 @@ def _explanation(
 def _above(one: Ref, other: Ref, job: Job) -> bool:
     """Whether a line stands above another in the same stream."""
     return one.seq < other.seq and job.scan.files[one.file].stream == job.scan.files[other.file].stream
-
-
-def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
-    """The title of ranks that report mismatches with each other: which rank differs from the others, if the majority decides it."""
-    ours = [r for c in group if (r := c.first.report) is not None and r.cause == reports.MISMATCH]
-    if not ours:
-        return None
-    said = str(ours[0].event.fields.get("reason", ""))
-    parties = {rank for r in ours for rank in (r.by, r.named) if rank is not None}
-    odd = set(reports.odd_in(job, run)) & parties
-    if odd:
-        return (
-            f"{ranks_text(odd)} {'disagrees' if len(odd) == 1 else 'disagree'} with {ranks_text(parties - odd)}: {said}"
-        )
-    return f"{ranks_text(parties)} disagree: {said}" if len(parties) > 1 else None
-
-
-#: Failures of earlier work on the device, which a later call of any kind returns.
-_EARLIER = (
-    "illegal memory access",
-    "unspecified launch",
-    "misaligned",
-    "device-side assert",
-    "an illegal",
-    "uncorrectable",
-)
-
-
-def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
-    """Ranks with another configuration than the majority, if that breaks what this line complains about."""
-    known = cascade.first.known
-    if known is not None and known.finding == "PSM105":
-        return settings.odd_ranks(job, run, settings.SIZES)
-    where = faults.place(cascade.first.event) or ""
-    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")) and not _of_kernel(cascade):
-        # a handle cannot be opened if the peer allocates memory in another way
-        return settings.odd_ranks(job, run, settings.MEMORY)
-    return []
-
-
-def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
-    """The reporting ranks, or the peer that their line names; nobody if that peer is unknown."""
-    known, report = group[0].first.known, group[0].first.report
-    if known is None or faults.unknown(group[0].first.event):
-        return sorted(set(named))
-    if _noticed(group):
-        return []
-    if _one_link(job, group[0]) is not None:
-        return sorted(set(named))
-    run = job.run_of(group[0].proc)
-    if report is not None and report.cause == reports.MISMATCH and run is not None:
-        return reports.odd_in(job, run)
-    if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
-        return _other_release(job, run, group)
-    if known.finding == "PSM406" and known.blames != "self":
-        down = sorted({r for p in links_down(job, run) for r in _ranks(job, p)})
-        if down:
-            return down
-    if not _elsewhere(known):
-        return sorted(set(named))
-    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
-    if not found and _returned(group):
-        return sorted(set(named))
-    return sorted({at.rank for at in found if at.rank is not None})
-
-
-def _other_release(job: Job, run: int, group: Sequence[Cascade]) -> list[int]:
-    """The ranks whose release differs from that of most ranks, by the lines that name two of them; nobody without a majority."""
-    pairs = [(c.first.event.fields.get("rank"), c.first.event.fields.get("peer")) for c in group]
-    differ = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
-    return reports.odd(differ, (), job.runs[run].nranks or len(job.runs[run].procs))
-
-
-def _returned(group: Sequence[Cascade]) -> bool:
-    """Whether a line that names no peer is the origin of an error that its own process returned: that process is where to look."""
-    known = group[0].first.known
-    return known is not None and known.blames == "unknown" and all(c.returned for c in group)
-
-
-def _noticed(group: Sequence[Cascade]) -> bool:
-    """Whether the first line reports a damaged word of shared memory, which does not say who damaged it."""
-    return about(group[0].first.event.fields)[0] in DAMAGED
-
-
-def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
-    """The processes to look at if no rank is known: those that failed, unless their lines are about a peer."""
-    known = group[0].first.known
-    if _noticed(group):
-        return []
-    if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
-        return procs
-    if _one_link(job, group[0]) is not None:
-        return procs
-    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
-    if not found and _returned(group):
-        return procs
-    aimed = {at.proc for at in found if at.proc is not None}
-    return links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
-
-
-def _elsewhere(known: Message) -> bool:
-    """Whether a line is about some peer rather than the printing rank."""
-    return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
 
 
 def _ranks(job: Job, proc: int) -> list[int]:
@@ -493,17 +385,13 @@ _SECOND = "The log does not show whether this error follows from the first one."
 
 def _apart(causes: Sequence[Cascade], after: Iterable[Cascade]) -> list[Cascade]:
     """The first error of a kernel of each process, where no origin is one: it follows from no error of a network or a peer."""
-    if any(_of_kernel(c) for c in causes):
+    if any(of_kernel(c) for c in causes):
         return []
     found: dict[int, Cascade] = {}
     for cascade in after:
-        if _of_kernel(cascade):
+        if of_kernel(cascade):
             found.setdefault(cascade.proc, cascade)
     return list(found.values())
-
-
-def _of_kernel(cascade: Cascade) -> bool:
-    return str(cascade.first.event.fields.get("err", "")).lower().startswith(_EARLIER)
 
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
@@ -529,7 +417,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
     local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
     within = at is None and not local and _within(job, run, after)
-    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
+    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or is_elsewhere(known))
     peer = peer and not within
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
     if isinstance(says, Phrase) and says.finding is not None:
@@ -582,7 +470,7 @@ _HERE = "The peer has an address of the same host: find the process there that f
 
 def _on_this_host(job: Job, cascade: Cascade) -> str | None:
     known = cascade.first.known
-    return _HERE if known is not None and _elsewhere(known) and blame.same_host(job, cascade.first.event) else None
+    return _HERE if known is not None and is_elsewhere(known) and blame.same_host(job, cascade.first.event) else None
 
 
 def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
