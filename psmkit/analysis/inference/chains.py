@@ -30,6 +30,17 @@ _API = frozenset(
 #: Transports between two ranks, and the files that connect their two ends.
 _TRANSPORTS = frozenset({"transport/p2p.cc", "transport/shm.cc", "transport/net.cc"})
 _CONNECTING = frozenset({"transport.cc", "transport/generic.cc"})
+#: Where NCCL tries CollNet. If that fails, it takes the plain network: the last step of such a try is one in init.cc.
+_COLLNET = "transport/coll_net.cc"
+_INIT = "init.cc"
+_TRIES = frozenset({"transport.cc", _COLLNET, _INIT})
+#: The transport whose callers all pass on its errors while connections are made. The others have probes of what the hosts can do.
+_NETWORK = "transport/net.cc"
+_PROXY = "proxy.cc"
+#: The search for devices: its callers pass on its errors, but for the merge of network devices, which is one step.
+_TOPOLOGY = "graph/topo.cc"
+_DEVICES = "graph/xml.cc"
+_NO_DEVICE = "nvml.no_device"
 #: libpsm's response to its caller: it says what failed, whoever is blamed above it.
 _RESPONSES = frozenset({"libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"})
 #: Bits of the number of a line, in a key of a process (or thread) and a line.
@@ -83,19 +94,24 @@ class Kind:
         return self.name in THREAD_ENDS or api_file(self.file)
 
     @property
+    def source(self) -> str:
+        """The file of a step of a chain, below the folder of the sources; empty for other lines."""
+        return self.file.rsplit("src/", 1)[-1] if self.chain else ""
+
+    @property
     def connects(self) -> bool:
         """Whether this step of a chain is in the setup of connections."""
-        return self.chain and self.file.rsplit("src/", 1)[-1] in _CONNECTING
+        return self.source in _CONNECTING
 
     @property
     def connection(self) -> bool:
         """Whether this step of a chain is in a transport between two ranks. The others have a replacement."""
-        return self.chain and self.file.rsplit("src/", 1)[-1] in _TRANSPORTS
+        return self.source in _TRANSPORTS
 
     @property
     def transport(self) -> bool:
         """Whether this step of a chain is in a transport or in the proxy."""
-        return self.file.rsplit("src/", 1)[-1].startswith(("transport/", "transport.cc", "proxy.cc"))
+        return self.source.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
 @dataclass(slots=True)
@@ -119,13 +135,36 @@ class Shape:
         """Append the next line of the process."""
         if not self.kinds:
             self.severity = kind.severity
+        tries = kind.source == _INIT and self._passes(_COLLNET) and not self._passes(_INIT)
         self.rows.append(row)
         self.kinds.append(kind)
         self.threads.setdefault(thread, row)
         self.chain = self.chain or kind.chain
         self.code = self.code if kind.code is None else kind.code
-        self.reached_api = self.reached_api or (kind.chain and kind.api)
+        self.reached_api = self.reached_api or (kind.chain and kind.api and not tries)
         self.connecting = kind.connects and len(self.kinds) > 1 and (self.connecting or self.kinds[-2].connection)
+
+    def _passes(self, source: str) -> bool:
+        return any(kind.source == source for kind in self.kinds)
+
+    @property
+    def passed_on(self) -> bool:
+        """Whether each caller of the function of the last step passes on its errors, while a rank starts: none has a replacement."""
+        *before, last = self.kinds
+        if self.connecting or last.source == _NETWORK:
+            return True
+        if last.source == _PROXY:
+            return any(kind.connection for kind in before)
+        if last.source == _TOPOLOGY:
+            return bool(before) and before[-1].source == _TOPOLOGY
+        return last.source == _DEVICES and bool(before) and before[-1].name == _NO_DEVICE
+
+    @property
+    def tries_collnet(self) -> bool:
+        """Whether these steps can be those of a try of CollNet, which ends with one step in init.cc."""
+        steps = [kind.source for kind in self.kinds if kind.chain]
+        own = not any(kind.connection for kind in self.kinds) and steps.count(_INIT) <= 1
+        return own and bool(steps) and steps[-1] in _TRIES
 
 
 def api_file(file: str) -> bool:
@@ -158,6 +197,10 @@ class Others:
     def after(self, thread: int, seq: int) -> bool:
         """Whether a thread printed such a line after a place."""
         return self._latest.get(thread, -1) > seq
+
+    def latest(self, thread: int) -> int:
+        """The newest place at which a thread printed such a line; -1 if there is none."""
+        return self._latest.get(thread, -1)
 
     def before(self, threads: Column, seqs: Column) -> Column:
         """The newest place at which each of these threads printed such a line before a place; -1 if there is none."""

@@ -55,6 +55,8 @@ Column = npt.NDArray[Any]
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: A network plugin fails to create its end of a connection. While it starts, NCCL takes another network.
 _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
+#: The line of the first rank of a host that goes on without CollNet; the others only print their steps.
+_NO_COLLNET = "transport.collnet_failed"
 #: The parts of the catalogue about networks, whose devices NCCL tries one by one while it starts.
 _NETWORKS = frozenset({"ib", "plugins"})
 #: The levels of lines that NCCL prints when it cannot go on.
@@ -148,6 +150,7 @@ class Cascade:
     )
     led: bool = False  # it is torn, and stands above each line by which another process lost a peer
     bare: bool = False  # the log holds warnings only, so it cannot show chains
+    ends_log: bool = False  # the lines of its process end with it, and no rank of its run is seen past init
     fatal: bool = False  # this ended the job, as far as one process can show
 
     @property
@@ -216,9 +219,16 @@ class Cascade:
             return not (self.destroyed and self.severity == "warning")
         if self.last_words and (self.chosen or (self.shape.connecting and self.first.chain)):
             return not self.destroyed  # whoever connects a rank passes on each error of its transport
+        if self.cut:
+            return not self.destroyed
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and self.returned and not self.destroyed
+
+    @property
+    def cut(self) -> bool:
+        """Whether the log of the process ends while it returns this error, at a place whose callers pass it on, and before the application reports it."""
+        return self.ends_log and self.last_words and self.returned and not self.reached_api and self.shape.passed_on
 
     @property
     def ended_all(self) -> bool:
@@ -426,6 +436,9 @@ class _Later:
     ]  # (process, message) -> lines that say that such a failure is repaired
     repairable: frozenset[str]  # messages about failures that NCCL repairs by itself
     watched: frozenset[int]  # runs in which a watchdog fired
+    latest: Mapping[int, int]  # process -> its last line that reports no error
+    past_init: frozenset[int | None]  # runs of which a rank finished its init
+    collnet: frozenset[int | None]  # runs that go on without CollNet
 
 
 def _later(job: Job, other: Others) -> _Later:
@@ -446,7 +459,23 @@ def _later(job: Job, other: Others) -> _Later:
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
     connecting = frozenset(e.thread for e in job.events("net.channel."))
-    return _Later(other, other.procs, connecting, aborts, repairs, frozenset(repairable), frozenset(watched))
+    latest: dict[int, int] = {}
+    for at, thread in enumerate(job.scan.threads):
+        latest[thread.proc] = max(other.latest(at), latest.get(thread.proc, -1))
+    past_init = frozenset(job.run_of(i.proc) for i in job.scan.instances if i.complete is not None)
+    collnet = frozenset(job.run_of_event(e) for e in job.events(_NO_COLLNET))
+    return _Later(
+        other,
+        other.procs,
+        connecting,
+        aborts,
+        repairs,
+        frozenset(repairable),
+        frozenset(watched),
+        latest,
+        past_init,
+        collnet,
+    )
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
@@ -454,8 +483,10 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.last_words = not any(later.other.after(t, last) for t in cascade.threads)
     cascade.bare = cascade.proc not in later.speaking
     cascade.torn = cascade.first.chain and job.process(cascade.proc).first.seq == cascade.begin
-    watched = job.run_of(cascade.proc) in later.watched
-    cascade.repaired = _repaired(cascade, later)
+    run = job.run_of(cascade.proc)
+    watched = run in later.watched
+    cascade.ends_log = later.latest.get(cascade.proc, -1) < last and run not in later.past_init
+    cascade.repaired = _repaired(cascade, later) or (run in later.collnet and cascade.shape.tries_collnet)
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None

@@ -40,6 +40,9 @@ _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {**WORDS, 6: "remote error"}
+#: How sure it is that a chain of returns ended its process, where the log ends before the application has it.
+_CUT = 0.6
+_BEFORE_THE_END = "; the log ends before the application reports it"
 
 
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
@@ -189,6 +192,8 @@ def _route(job: Job, cascade: Cascade) -> str:
         end = "became the asynchronous error of the communicator"
     elif end.startswith("goes") and damage.steps_lost(job):
         end = "may have gone further: the log has steps that psmkit cannot read"
+    elif cascade.cut:
+        end = "goes no further in this log, which has no more lines of this process; NCCL passes on the errors of the last of these functions"
     error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
     return f" {error} and {end}."
 
@@ -243,11 +248,14 @@ def _finding(
         confidence = max(0.5, confidence - 0.25)
     elif rivals:
         confidence -= 0.1
+    cut = all(c.cut for c in group)
+    if cut:
+        confidence = min(confidence, _CUT)
     return new_finding(
         job,
         code,
         run=run,
-        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}",
+        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else ''}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=_explanation(job, group, after, whose, says),
@@ -430,10 +438,10 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         code,
         run=run,
         title=told
-        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{_devices(lead, after)}{whom}",
+        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{_devices(lead, after)}{whom}{_BEFORE_THE_END if lead.cut else ''}",
         severity=Severity.ERROR,
         # what the process itself passed on has a cause in another line, if that is in the log
-        confidence=0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
+        confidence=_CUT if lead.cut else 0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
         explanation=(_WITHIN if within else "")
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
