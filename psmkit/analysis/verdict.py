@@ -323,28 +323,34 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     rank_basis=claim.basis if claim is not None else None,
                 ),
             )
+    if out and len(sources) == 1:
+        # processes of unknown rank with the same error
+        nameless = [n for n in chosen.named if n.rank is None and n.pid is not None]
+        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless[:_MOST_UNNAMED]))
     if not out and chosen.named:
-        return tuple(
-            Culprit(
-                run=run.index,
-                why=chosen.title,
-                comm=n.comm,
-                rank=n.rank,
-                host=n.host,
-                pid=n.pid,
-                stage=chosen.stage,
-                device=n.device,
-                rank_basis=n.basis,
-                either=n.either,
-                peer_unnamed=n.peer_unnamed,
-                gpu=n.gpu,
-            )
-            for n in chosen.named[:_MOST_UNNAMED]
-        )
+        return tuple(_of_named(run, chosen, n) for n in chosen.named[:_MOST_UNNAMED])
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
     return tuple(out.values())
+
+
+def _of_named(run: RunInfo, chosen: Finding, n: Named) -> Culprit:
+    """The culprit that a text names."""
+    return Culprit(
+        run=run.index,
+        why=chosen.title,
+        comm=n.comm,
+        rank=n.rank,
+        host=n.host,
+        pid=n.pid,
+        stage=chosen.stage,
+        device=n.device,
+        rank_basis=n.basis,
+        either=n.either,
+        peer_unnamed=n.peer_unnamed,
+        gpu=n.gpu,
+    )
 
 
 def _named(finding: Finding, rank: int) -> Named | None:

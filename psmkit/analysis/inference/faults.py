@@ -57,6 +57,8 @@ _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
 #: The line of the first rank of a host that goes on without CollNet; the others only print their steps.
 _NO_COLLNET = "transport.collnet_failed"
+#: The line of a destroy or an abort that failed.
+_RECLAIM = "init.reclaim_failed"
 #: The parts of the catalogue about networks, whose devices NCCL tries one by one while it starts.
 _NETWORKS = frozenset({"ib", "plugins"})
 #: The levels of lines that NCCL prints when it cannot go on.
@@ -224,6 +226,11 @@ class Cascade:
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and self.returned and not self.destroyed
+
+    @property
+    def ending(self) -> bool:
+        """Whether NCCL reports that the end of a communicator failed because of it."""
+        return any(kind.name == _RECLAIM for kind in self.kinds[1:])
 
     @property
     def cut(self) -> bool:

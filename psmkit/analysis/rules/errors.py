@@ -27,7 +27,7 @@ from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.results import WORDS
 from psmkit.model.wording import plural
 
@@ -42,6 +42,8 @@ _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {**WORDS, 6: "remote error"}
 #: How sure it is that a chain of returns ended its process, where the log ends before the application has it.
 _CUT = 0.6
+#: What to do about an error of a destroy or an abort: peers and shared buffers worked before it.
+_AT_THE_END = "Look for an earlier error of this process. Without one, only the end of the communicator failed: try a newer release of NCCL, or NCCL_CUMEM_ENABLE=0."
 _BEFORE_THE_END = "; the log ends before the application reports it"
 
 
@@ -251,6 +253,9 @@ def _finding(
     cut = all(c.cut for c in group)
     if cut:
         confidence = min(confidence, _CUT)
+    # the proof is a line of a rank that is named, where one is
+    shown = sorted(group, key=lambda c: job.rank_of(c.proc) is None)
+    others = [c.proc for c in group if not job.ranks_of(c.proc)] if blamed == sorted({*named}) else []
     return new_finding(
         job,
         code,
@@ -259,13 +264,15 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=_explanation(job, group, after, whose, says),
-        next_step=_on_this_host(job, cascade) or _advice(says, cascade),
-        refs=_evidence(group, after),
+        next_step=_AT_THE_END if cascade.ending else _on_this_host(job, cascade) or _advice(says, cascade),
+        refs=_evidence(shown, after),
         ranks=sorted({*named, *blamed, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else to_blame(job, group, procs),
         culprits=blamed,
-        named=[] if blamed else ends_of(job, group, code, one_link(job, group[0]) is not None),
+        named=[Named(host=job.process(p).host or None, pid=job.process(p).pid, device=job.device_of(p)) for p in others]
+        if blamed
+        else ends_of(job, group, code, one_link(job, group[0]) is not None),
         stage="error",
         known_issue=issue_of(job, event, faults.brief(job, event)),
     )
@@ -280,7 +287,8 @@ def _failure(job: Job, group: Sequence[Cascade]) -> str:
         return f"returned {_RESULTS.get(first.code or 0, 'an error')}{lacks}, first at {where or said}"
     if first.report is not None and _unanswered(job, group[0]) is not None:
         return f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(first.report.reason)}"
-    what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    then = " while ending a communicator" if group[0].ending else ""
+    what = f"failed{then} at {where}: {said}" if where and where not in said else f"failed{then}: {said}"
     return what + differing(faults.body(job, c.first.event) for c in group[:_COMPARED])
 
 
@@ -424,7 +432,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     unclear = before is None and not named and known is not None and known.blames == "unknown" and lead.own is not False
     # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
     local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
-    within = at is None and not local and _within(job, run, after)
+    alone = not local and _alone(job, run)
+    within = alone or (at is None and not local and _within(job, run, after))
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or is_elsewhere(known))
     peer = peer and not within
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
@@ -442,7 +451,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         severity=Severity.ERROR,
         # what the process itself passed on has a cause in another line, if that is in the log
         confidence=_CUT if lead.cut else 0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
-        explanation=(_WITHIN if within else "")
+        explanation=(_ALONE if alone else _WITHIN if within else "")
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
             if local
@@ -451,13 +460,15 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=_on_this_host(job, lead) or _advice(says, lead),
+        next_step=_BOTH_HERE
+        if alone and known is not None and is_elsewhere(known)
+        else _on_this_host(job, lead) or _advice(says, lead),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         # a connection that broke between two living processes does not say which end closed it
-        culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
+        culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear or alone else []),
         named=peer_in_text(job, lead) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
@@ -490,6 +501,22 @@ def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
 
 #: Where the peer is that the threads of one process blame.
 _WITHIN = "The process drives several devices, and the log shows no other process: the peer is probably one of its own threads. "
+
+
+#: What to do about a connection of a process to itself.
+_BOTH_HERE = "NCCL has both ends of this connection in this process. Check the network interface that NCCL chose (NCCL_SOCKET_IFNAME), and what can close connections on it: a firewall, a proxy."
+_ALONE = "The job has one process, so both ends of its connections are in it. "
+
+
+def _alone(job: Job, run: int) -> bool:
+    """Whether all ranks of a run are in one process: as many as its devices, or all that nccl-tests lists."""
+    procs = job.runs[run].procs - job.phantoms
+    if len(procs) != 1:
+        return False
+    (proc,) = procs
+    listed = [job.named_by(e) for e in job.events("nccltests.rank", run=run)]
+    nranks, devices = job.runs[run].nranks, job.numbering.devices.get(proc, frozenset())
+    return all(at == proc for at in listed) if listed else nranks is not None and nranks <= max(len(devices), 1)
 
 
 def _within(job: Job, run: int, after: Sequence[Cascade]) -> bool:
