@@ -179,9 +179,7 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     nranks = max(i.nranks for i in members)
     seen = {i.rank for i in members if i.rank >= 0}
     if len(seen) < nranks and (nameless := unnamed(job, run.index)):
-        be = "be among the others" if len(nameless) > 1 else "be one of the others"
-        may = "drive more of them" if may_drive_others(job, run.index) else be
-        return _Evidence(False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {may}")
+        return _Evidence(False, _some_named(job, run, nameless, len(seen), nranks))
     if len(seen) < nranks:
         lacking = absent(job, run.index)
         if not lacking:
@@ -220,6 +218,24 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         missing = sorted(seen - ended)
         return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
     return _without_teardown(job, run, members)
+
+
+def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nranks: int) -> str:
+    """What a log says of the ranks of a communicator that shows the rank of some processes only."""
+    told = f"the log names {seen} of {nranks} ranks" if seen else f"the log names none of {nranks} ranks"
+    if may_drive_others(job, run.index):
+        return f"{told}; {names_of(job, nameless)} may drive more of them"
+    others = "the others" if seen else "them"
+    # whoever calls a collective of a communicator is a member
+    member = [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
+    rest = [p for p in nameless if p not in member]
+    parts = [told]
+    if member:
+        parts.append(f"{names_of(job, member)} {plural(len(member), f'is one of {others}', f'are among {others}')}")
+    if rest:
+        one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
+        parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
+    return "; ".join(parts)
 
 
 def _without_teardown(job: Job, run: RunInfo, members: Sequence[CommInstance]) -> _Evidence:

@@ -51,7 +51,12 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     """The origins of the errors of a run, most probable first, and the fatal errors that follow from them."""
     fatal = [c for c in faults.of_run(job, run) if c.fatal and not _foreign(c)]
     given_up = _given_up(fatal)
+    begins: dict[int, int] = {}
+    for c in fatal:
+        begins[c.proc] = min(c.begin, begins.get(c.proc, c.begin))
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
+    # a line about an earlier failure is no origin where its process printed that failure
+    own = [c for c in own if not c.first.kind.relays or begins[c.proc] == c.begin]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
     if not own and suspect(job, run) is not None:
         # a lost process is known, so lines about a peer follow from it
@@ -264,7 +269,7 @@ def _finding(
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=_explanation(job, group, after, whose, says),
-        next_step=_AT_THE_END if cascade.ending else _on_this_host(job, cascade) or _advice(says, cascade),
+        next_step=_AT_THE_END if cascade.ending else _on_this_host(job, cascade) or _advice(job, says, cascade),
         refs=_evidence(shown, after),
         ranks=sorted({*named, *blamed, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
@@ -462,7 +467,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         ),
         next_step=_BOTH_HERE
         if alone and known is not None and is_elsewhere(known)
-        else _on_this_host(job, lead) or _advice(says, lead),
+        else _on_this_host(job, lead) or _advice(job, says, lead),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
@@ -492,8 +497,10 @@ def _on_this_host(job: Job, cascade: Cascade) -> str | None:
     return _HERE if known is not None and is_elsewhere(known) and blame.same_host(job, cascade.first.event) else None
 
 
-def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
-    """What to do about the first line of an error, with the fields that the line has."""
+def _advice(job: Job, says: Message | Phrase | None, cascade: Cascade) -> str | None:
+    """What to do about the first line of an error: by the reason that it gives, or with the fields that it has."""
+    if (reason := faults.phrase(job, "reason of a call", faults.body(job, cascade.first.event, _WHOLE))) is not None:
+        return reason.next_step
     if isinstance(says, Message):
         return says.advice(cascade.first.event.fields)
     return says.next_step if says is not None else None
