@@ -169,7 +169,11 @@ def _printed_on(job: Job, event: Event) -> bool:
     """Whether another thread of the process than the one that accepted the client printed more lines, but for the threads of RAS."""
     served = {e.thread for e in job.events("ras.")}
     return any(
-        thread.proc == event.proc and at != event.thread and at not in served and thread.last.seq > event.ref.seq
+        thread.proc == event.proc
+        and at != event.thread
+        and at not in served
+        and job.device_on(at) in (None, event.device)
+        and thread.last.seq > event.ref.seq
         for at, thread in enumerate(job.scan.threads)
     )
 
