@@ -225,14 +225,16 @@ def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nran
     told = f"the log names {seen} of {nranks} ranks" if seen else f"the log names none of {nranks} ranks"
     if may_drive_others(job, run.index):
         return f"{told}; {names_of(job, nameless)} may drive more of them"
-    others = "the others" if seen else "them"
-    # whoever calls a collective of a communicator is a member
-    member = [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
+    # where no rank is known, the calls of these processes are all that shows the communicator, so they are its members
+    member = (
+        [] if seen else [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
+    )
     rest = [p for p in nameless if p not in member]
     parts = [told]
     if member:
-        parts.append(f"{names_of(job, member)} {plural(len(member), f'is one of {others}', f'are among {others}')}")
+        parts.append(f"{names_of(job, member)} {plural(len(member), 'is one of them', 'are among them')}")
     if rest:
+        others = "the others" if seen else "them"
         one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
         parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
     return "; ".join(parts)
