@@ -99,3 +99,8 @@ def test_the_use_of_a_communicator_that_failed_follows_from_its_failure(tmp_path
     report = analyzed(folder, use)
     assert "Attempt to use" in report.reason
     assert any("earlier error" in f.next_step for f in report.findings if f.severity is Severity.ERROR)
+
+
+def test_an_error_whose_text_is_cut_leaves_no_colon_without_a_text(tmp_path: Path) -> None:
+    log = "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out. [E ProcessGroupNCCL.cpp:460] To avoid data inconsistency, we are taking the entire process down. terminate called after throwing an instance of 'std::runtime_error' what(): NCCL error: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely. Last er\n"
+    assert analyzed(tmp_path, log).reason.endswith("to torch on a rank")
