@@ -84,3 +84,16 @@ def test_processes_in_tags_of_ray_count_as_processes(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     folder.mkdir()
     assert "lines of" not in analyzed(folder, log).reason
+
+
+def test_the_stage_is_that_of_the_communicator_that_begins_and_not_of_one_before_it(tmp_path: Path) -> None:
+    lines = [
+        "n7:41:91 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n",
+        "n7:41:91 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n",
+        "n7:41:93 [0] NCCL INFO ncclCommInitRankConfig comm 0x55f0ee791ec0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 53000 commId 0xb1 - Init START\n",
+    ]
+    assert [row.stage for row in analyzed(tmp_path, "".join(lines)).ranks if row.pid == 41] == ["init"]
+    folder = tmp_path / "one"
+    folder.mkdir()
+    same = [lines[2], *(line.replace(":91 ", ":93 ") for line in lines[:2])]
+    assert [row.stage for row in analyzed(folder, "".join(same)).ranks if row.pid == 41] == ["connect"]
