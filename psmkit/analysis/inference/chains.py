@@ -127,6 +127,9 @@ class Shape:
     reached_api: bool = (
         False  # the error was returned to the application or stored as the communicator's asynchronous error
     )
+    collnet: bool = False  # some step is in CollNet
+    connects: bool = False  # some step is in a transport between two ranks
+    inits: int = 0  # how many steps are in init.cc
     connecting: bool = (
         False  # the last step returns from a transport to the setup of connections, which passes on each error
     )
@@ -135,7 +138,11 @@ class Shape:
         """Append the next line of the process."""
         if not self.kinds:
             self.severity = kind.severity
-        tries = kind.source == _INIT and self._passes(_COLLNET) and not self._passes(_INIT)
+        source = kind.source
+        self.collnet = self.collnet or source == _COLLNET
+        self.inits += source == _INIT
+        self.connects = self.connects or kind.connection
+        tries = source == _INIT and self.collnet and self.inits == 1
         self.rows.append(row)
         self.kinds.append(kind)
         self.threads.setdefault(thread, row)
@@ -144,27 +151,22 @@ class Shape:
         self.reached_api = self.reached_api or (kind.chain and kind.api and not tries)
         self.connecting = kind.connects and len(self.kinds) > 1 and (self.connecting or self.kinds[-2].connection)
 
-    def _passes(self, source: str) -> bool:
-        return any(kind.source == source for kind in self.kinds)
-
     @property
     def passed_on(self) -> bool:
         """Whether each caller of the function of the last step passes on its errors, while a rank starts: none has a replacement."""
-        *before, last = self.kinds
-        if self.connecting or last.source == _NETWORK:
+        last, before = self.kinds[-1].source, self.kinds[-2] if len(self.kinds) > 1 else None
+        if self.connecting or last == _NETWORK:
             return True
-        if last.source == _PROXY:
-            return any(kind.connection for kind in before)
-        if last.source == _TOPOLOGY:
-            return bool(before) and before[-1].source == _TOPOLOGY
-        return last.source == _DEVICES and bool(before) and before[-1].name == _NO_DEVICE
+        if last == _PROXY:
+            return self.connects
+        if last == _TOPOLOGY:
+            return before is not None and before.source == _TOPOLOGY
+        return last == _DEVICES and before is not None and before.name == _NO_DEVICE
 
     @property
     def tries_collnet(self) -> bool:
         """Whether these steps can be those of a try of CollNet, which ends with one step in init.cc."""
-        steps = [kind.source for kind in self.kinds if kind.chain]
-        own = not any(kind.connection for kind in self.kinds) and steps.count(_INIT) <= 1
-        return own and bool(steps) and steps[-1] in _TRIES
+        return not self.connects and self.inits <= 1 and self.kinds[-1].source in _TRIES
 
 
 def api_file(file: str) -> bool:

@@ -275,7 +275,10 @@ def _finding(
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else to_blame(job, group, procs),
         culprits=blamed,
-        named=[Named(host=job.process(p).host or None, pid=job.process(p).pid, device=job.device_of(p)) for p in others]
+        named=[
+            Named(host=job.process(p).host or None, pid=job.process(p).pid, device=job.device_of(p))
+            for p in others[:_COMPARED]
+        ]
         if blamed
         else ends_of(job, group, code, one_link(job, group[0]) is not None),
         stage="error",
