@@ -1,0 +1,25 @@
+"""The job that a process belongs to, as its launcher tells it in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["job_of"]
+
+_JOBS = (
+    ("slurm", "SLURM_JOB_ID"),
+    ("lsf", "LSB_JOBID"),
+    ("pbs", "PBS_JOBID"),
+    ("sge", "JOB_ID"),
+    ("torchrun", "TORCHELASTIC_RUN_ID"),
+    ("mpi", "OMPI_MCA_ess_base_jobid"),
+    ("mpi", "PMIX_NAMESPACE"),
+)
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """``slurm 4711 rank 3``; empty: nothing tells it."""
+    name = next((f"{kind} {environment[name]}" for kind, name in _JOBS if environment.get(name)), "")
+    rank = next((environment[name] for name in _RANKS if environment.get(name)), "")
+    return " ".join(part for part in (name, f"rank {rank}" if rank else "") if part)
