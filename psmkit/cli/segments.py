@@ -201,7 +201,7 @@ def _table(rows: list[_Row], reap: bool) -> None:
                 r.path,
                 r.owner,
                 str(r.pid) if r.pid else "-",
-                "-" if r.path.startswith("@") else size(r.size, 3),
+                "-" if r.path.startswith("@") or r.kind == "folder of a lab run" else size(r.size, 3),
                 "-" if r.age is None else duration(round(r.age), 2),
                 "yes" if yes else "no",
                 r.why or "-",

@@ -64,7 +64,7 @@ def run_folder() -> str:
 
 
 def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool | None]]:
-    """The folders of this user's runs: path, process of the runner, whether it is alive; None: it is of another pid namespace."""
+    """The folders of this user's runs: path, process of the runner, whether it is alive; None: it is of another pid namespace, or names none."""
     found: list[tuple[Path, int, bool | None]] = []
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(folder), key=lambda e: e.name):
@@ -73,7 +73,7 @@ def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool | None]]:
                 continue
             if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                 pid = int(named[1])
-                foreign = named[3] is not None and int(named[3]) != pid_namespace()
+                foreign = named[3] is None or int(named[3]) != pid_namespace()
                 found.append((Path(entry.path), pid, None if foreign else start_time(pid) == int(named[2])))
     return found
 

@@ -87,7 +87,10 @@ def _open(path: str, names: set[str], files: set[tuple[int, int]], sockets: set[
 
 def blind(proc: str = "/proc") -> str:
     """Why this process does not see all others of the machine; empty: it does."""
-    if procfs.pid_namespace(proc) != _INITIAL_NAMESPACE:
+    namespace = procfs.pid_namespace(proc)
+    if not namespace:
+        return "whether processes are hidden is unknown (no /proc/self/ns/pid)"
+    if namespace != _INITIAL_NAMESPACE:
         return "processes outside of this container (pid namespace) are not visible"
     with contextlib.suppress(OSError), open(f"{proc}/self/mounts") as mounts:
         for line in mounts:
@@ -107,6 +110,6 @@ def unix_sockets(proc: str = "/proc") -> list[UnixSocket]:
         return []
     for line in lines:
         words = line.split(None, 7)
-        if len(words) == 8 and words[6].isdecimal():
+        if len(words) == 8 and words[6].isdecimal() and words[6] != "0":  # 0: a connection that was not accepted yet
             found.append(UnixSocket(int(words[6]), words[7]))
     return found

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 __all__ = ["InUse", "NoLease", "lease"]
 
-_F_SETSIG = 10
-
 
 class InUse(Exception):  # noqa: N818 - it says what is so
     """Somebody has the file open or mapped."""
@@ -37,7 +35,7 @@ def lease(fd: int) -> Iterator[None]:
     """
     try:
         # The signal for a process that wants to open it: the usual one, SIGIO, would end this process.
-        fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
         if error.errno == errno.EAGAIN:

@@ -92,10 +92,14 @@ def remains(proc: str = "/proc") -> list[Remain]:
             out.append(_judged_socket(file, seen.sockets.get(paths.get(file.path, 0), [])))
         else:
             out.append(_judged(file, seen, hidden))
+    # A connection that was accepted has the name of the socket that listens.
+    owners: dict[tuple[str, str], set[int]] = {}
     for kind, s in named:
-        pids = tuple(seen.sockets[s.inode])
+        owners.setdefault((kind, s.name.rstrip("@")), set()).update(seen.sockets[s.inode])
+    for (kind, name), holding in owners.items():
+        pids = tuple(sorted(holding))
         why = "ends with its owner" if pids else "a process that is not visible from here holds it; it ends with it"
-        out.append(Remain(kind, s.name.rstrip("@"), 0, None, -1, "alive", why, pids, inode=s.inode))
+        out.append(Remain(kind, name, 0, None, -1, "alive", why, pids))
     return sorted(out, key=lambda r: (r.kind.startswith("other"), r.kind, r.path))
 
 

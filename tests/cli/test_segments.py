@@ -109,7 +109,7 @@ def test_record_of_a_dead_owner_is_told_and_removed(psmkit_cli: Callable[..., Re
 
 
 def test_folder_of_a_run_tells_whether_its_runner_lives(tmp_path: Path, dead: tuple[int, int]) -> None:
-    gone = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-abc"
+    gone = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-{procfs.pid_namespace()}-abc"
     mine = tmp_path / f"{leftovers.run_folder()}abc"
     for folder in (gone, mine, tmp_path / "psm-lab-other"):
         folder.mkdir()
@@ -120,9 +120,11 @@ def test_folder_of_a_run_tells_whether_its_runner_lives(tmp_path: Path, dead: tu
 
 
 def test_runner_of_another_pid_namespace_is_not_dead(tmp_path: Path, dead: tuple[int, int]) -> None:
-    folder = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-{procfs.pid_namespace() + 1}-abc"
-    folder.mkdir()
-    assert leftovers.run_folders(tmp_path) == [(folder, dead[0], None)]
+    for namespace in (f"{procfs.pid_namespace() + 1}-", ""):
+        folder = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-{namespace}abc"
+        folder.mkdir()
+        assert leftovers.run_folders(tmp_path) == [(folder, dead[0], None)]
+        folder.rmdir()
 
 
 def nccl_file(folder: Path, name: str) -> Path:
