@@ -148,7 +148,7 @@ def _runs(reap: bool) -> Iterator[_Row]:
         yield from _segments(reap, str(path), "segment of a lab run")
         owner = {True: "alive", False: "dead", None: "unknown"}[alive]
         used = [r.owner for r in _segments(False, str(path)) if r.owner != "dead"]
-        why = {"dead": "its runner is gone", "unknown": "of another pid namespace"}.get(owner, "")
+        why = {"dead": "its runner is gone", "unknown": "its runner may be in another pid namespace"}.get(owner, "")
         if owner == "dead" and used:
             owner, why = used[0], "its runner is gone, the owner of a segment in it is not known to be"
         if reap and owner == "dead":

@@ -51,7 +51,7 @@ def holders(
     files = files or {}
     names = {os.path.basename(name) for name in files.values()}
     found = Holders({key: [] for key in files}, {inode: [] for inode in sockets})
-    for pid in sorted(procfs.processes(proc)):
+    for pid in sorted(procfs.processes(proc)) if found.files or found.sockets else ():
         files_of, sockets_of = set[tuple[int, int]](), set[int]()
         try:
             _mapped(f"{proc}/{pid}/maps", files_of)

@@ -10,16 +10,18 @@ from pathlib import Path
 
 from psmkit.lab.nccl_library import version_of
 from psmkit.live.machine import Check, Machine
-from psmkit.live.machine.environment import settings
+from psmkit.live.machine.environment import known_since, settings
 from psmkit.live.machine.libraries import Loader
 from psmkit.model.errors import PsmkitError
 from psmkit.plugins import check, lookup
+from psmkit.plugins.abi import release_number
 
 __all__ = ["Installed", "checks", "installed"]
 
 _AREA = "NCCL"
 _NAMES = ("libnccl.so.2", "librccl.so.1")
 _WHEELS = ("nvidia/nccl/lib/libnccl.so.2", "nvidia/cu13/lib/libnccl.so.2")
+_WHEEL = "a package of this Python"
 _BUILT_IN = ("ib", "socket")
 
 
@@ -46,21 +48,21 @@ def installed(machine: Machine) -> tuple[list[Installed], list[Installed]]:
     loaded: list[Installed] = []
     preloaded = [name for name in loader.preloaded if os.path.basename(name).startswith(("libnccl.", "librccl."))]
     found = {name: loader.find_all(name) for name in _NAMES}
-    every = [path for paths in found.values() for path in paths]
+    every = dict.fromkeys((path for paths in found.values() for path in paths), "")
     for name in preloaded:
-        every[:0] = paths = loader.find_all(name)
+        paths = loader.find_all(name)
+        every |= dict.fromkeys(paths, "")
         loaded += [_made(machine, "every program (LD_PRELOAD)", path) for path in paths[:1]]
     for folder in machine.packages:
         wheels = [str(_inside(machine, folder / wheel)) for wheel in _WHEELS if (folder / wheel).exists()]
-        every += wheels
+        every |= {wheel: _WHEEL for wheel in wheels if wheel not in every}
         if not loaded and (torch := _of_torch(machine, loader, folder / "torch/lib/libtorch_cuda.so")):
             loaded.append(torch)
     if not preloaded:
         for paths in found.values():
             loaded += [_made(machine, "programs linked to it", path) for path in paths[:1]]
     known = {_real(machine, one.path) for one in loaded}
-    others = [path for path in dict.fromkeys(every) if _real(machine, path) not in known]
-    return loaded, [_made(machine, "", path) for path in others]
+    return loaded, [_made(machine, who, path) for path, who in every.items() if _real(machine, path) not in known]
 
 
 def _real(machine: Machine, path: str) -> str:
@@ -161,20 +163,23 @@ def _several(loaded: Sequence[Installed], others: Sequence[Installed]) -> Iterat
     first = loaded[0] if loaded else others[0]
     if len({one.version for one in loaded}) > 1:
         seen = "; ".join(f"{one.who}: {one.version or 'unknown'}" for one in loaded)
-        why = "ranks with two versions do not work together: NCCL refuses them or hangs"
-        yield Check(_AREA, "versions", "warning", seen, why, f"LD_LIBRARY_PATH={os.path.dirname(first.path)}")
+        why = "two programs, two versions: ranks of one job must not mix them"
+        yield Check(_AREA, "versions", "note", seen, why)
     for one in others:
-        same = one.version == first.version
-        seen = f"{one} is not loaded first"
-        why = "" if same else f"of another version than {first.path}: a changed LD_LIBRARY_PATH loads it"
-        yield Check(
-            _AREA,
-            "one more",
-            "ok" if same else "warning",
-            seen,
-            why,
-            "" if same else "LD_DEBUG=libs shows which one a job loads",
-        )
+        name, seen = "one more", str(one)
+        if one.version == first.version or not loaded:
+            yield Check(_AREA, name, "ok", seen)
+        elif one.who == _WHEEL:
+            why = "a library of another version, which Python programs load that look for it in its package"
+            yield Check(_AREA, name, "note", seen, why)
+        else:
+            path = "LD_PRELOAD" if "LD_PRELOAD" in first.who else "LD_LIBRARY_PATH"
+            why = (
+                f"of another version than {first.path}: a rank that starts without this {path} loads it, and ranks of two versions "
+                "do not work together"
+            )
+            do = f"mpirun -x {path} ..., srun --export=ALL ...; LD_DEBUG=libs shows what a rank loads"
+            yield Check(_AREA, name, "warning", seen, why, do)
 
 
 def _plugins(machine: Machine, nccl: Installed) -> Iterator[Check]:
@@ -193,10 +198,25 @@ def _plugins(machine: Machine, nccl: Installed) -> Iterator[Check]:
         yield from found
     if none:
         yield Check(_AREA, name, "ok", f"no plugin of the kinds {', '.join(none)} for {release}")
+    yield from _of_other_releases(release, values)
     wanted = values.get("NCCL_NET", "")
     if wanted and wanted.lower() not in (*_BUILT_IN, *(net.lower() for net in nets)):
         seen = f"{wanted}; there is IB, Socket{''.join(f', {net}' for net in nets)}"
         yield Check(_AREA, "NCCL_NET", "warning", seen, "NCCL fails if no network has that name", "unset NCCL_NET")
+
+
+def _of_other_releases(release: lookup.Release, values: Mapping[str, str]) -> Iterator[Check]:
+    """Variables that NCCL reads, but not this release of it."""
+    idle = []
+    for name in values:
+        first, last = known_since(name) or ("", "")
+        if first and release.vendor == "NCCL":
+            if release_number(release.name) < release_number(first):
+                idle.append(f"{name} (since {first})")
+            elif last and release_number(release.name) > release_number(last):
+                idle.append(f"{name} (up to {last})")
+    if idle:
+        yield Check(_AREA, "idle settings", "note", ", ".join(idle), f"{release} does not read them")
 
 
 def _kind(

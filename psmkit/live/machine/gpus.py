@@ -27,6 +27,11 @@ def checks(machine: Machine) -> Iterator[Check]:
     version = found[1] if (found := re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", module)) else ""
     nodes = devices(machine)
     libraries = Loader(machine).find_all("libcuda.so.1")
+    if libraries and "hostcuda" in machine.real(libraries[0]):
+        seen = f"emulated by psmkit: {libraries[0]}"
+        why = "what runs in this environment uses the CPU, not a GPU"
+        yield Check(_AREA, "driver", "note", seen, why, "unset LD_LIBRARY_PATH, outside of a lab run")
+        return
     if not (module or nodes or libraries):
         seen = f"no NVIDIA driver is visible{' from this container' if machine.container else ''}"
         why = "NCCL needs one; psmkit's lab does not, it runs over emulated CUDA"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_two_libraries_on_the_path_are_told_in_their_order(tmp_path: Path) -> No
     assert of(result, "library").seen.endswith("/opt/new/libnccl.so.2")
     more = of(result, "one more")
     assert more.level == "warning" and "2.21.5" in more.seen and SYSTEM in more.seen
+    assert "starts without this LD_LIBRARY_PATH" in more.why
     same = {"/opt/new/libnccl.so.2": nccl("2.27.5+cuda12.9"), SYSTEM: nccl("2.27.5+cuda12.9")}
     assert bad(found(tmp_path / "same", same, LD_LIBRARY_PATH="/opt/new")) == {}
 
@@ -58,6 +60,43 @@ def test_preloaded_library_wins(tmp_path: Path) -> None:
 def test_library_of_a_wheel_is_found(tmp_path: Path) -> None:
     files = {"/python/nvidia/nccl/lib/libnccl.so.2": nccl("2.27.5+cuda12.9")}
     assert "2.27.5" in of(found(tmp_path, files), "one more").seen
+
+
+def test_library_of_a_wheel_beside_that_of_the_system_is_a_note(tmp_path: Path) -> None:
+    files = {"/python/nvidia/nccl/lib/libnccl.so.2": nccl("2.27.5+cuda12.9"), SYSTEM: nccl("2.21.5+cuda12.4")}
+    result = found(tmp_path, files)
+    assert bad(result) == {} and of(result, "one more").level == "note"
+
+
+def test_variable_that_this_release_does_not_read_is_told(tmp_path: Path) -> None:
+    result = found(
+        tmp_path, {SYSTEM: nccl("2.21.5+cuda12.4")}, NCCL_RAS_ENABLE="1", NCCL_PROXY_PROFILE="x", NCCL_ALGO="Ring"
+    )
+    assert of(result, "idle settings").seen == "NCCL_RAS_ENABLE (since 2.24.3)"
+    result = found(tmp_path, {SYSTEM: nccl("2.27.5+cuda12.4")}, NCCL_PROXY_PROFILE="x")
+    assert of(result, "idle settings").seen == "NCCL_PROXY_PROFILE (up to 2.22.3)"
+
+
+def test_library_of_pytorch_is_found_by_its_run_path(tmp_path: Path) -> None:
+    """DT_RUNPATH comes after LD_LIBRARY_PATH, DT_RPATH before it."""
+    lib = tmp_path / "python/torch/lib"
+    lib.mkdir(parents=True)
+    (tmp_path / "empty.c").touch()
+    stub = ["cc", "-shared", tmp_path / "empty.c"]
+    subprocess.run([*stub, "-Wl,-soname,libnccl.so.2", "-o", tmp_path / "libnccl.so.2"], check=True)
+    for tags, version in (("--enable-new-dtags", "2.21.5"), ("--disable-new-dtags", "2.27.5")):
+        link = [
+            "-Wl,--no-as-needed",
+            str(tmp_path / "libnccl.so.2"),
+            f"-Wl,{tags},-rpath,$ORIGIN/../../nvidia/nccl/lib",
+        ]
+        subprocess.run([*stub, *link, "-o", lib / "libtorch_cuda.so"], check=True)
+        files = {
+            "/python/nvidia/nccl/lib/libnccl.so.2": nccl("2.27.5+cuda12.9"),
+            "/opt/libnccl.so.2": nccl("2.21.5+cuda12.4"),
+        }
+        first = found(tmp_path, files, LD_LIBRARY_PATH="/opt")[0]
+        assert first.seen.startswith(f"PyTorch of this Python: NCCL {version}, ")
 
 
 def plugins(root: Path, copies: Mapping[str, str], **environ: str) -> list[Check]:
