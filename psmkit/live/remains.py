@@ -202,11 +202,14 @@ def _check_same(st: os.stat_result, file: Remain) -> None:
 
 
 def _is_ncclish(fd: int) -> bool:
-    """NCCL makes its files with mode 0600, and ends them with a count of the ranks that have still to attach."""
+    """NCCL makes its files with mode 0600, and ends them with a count of the ranks that have still to attach.
+
+    One of a process that died between the two calls that make it is empty.
+    """
     st = os.fstat(fd)
-    if stat.S_IMODE(st.st_mode) != 0o600 or st.st_size <= 4:
+    if stat.S_IMODE(st.st_mode) != 0o600 or 0 < st.st_size <= 4:
         return False
-    return int.from_bytes(os.pread(fd, 4, st.st_size - 4), "little") < _MOST_REFERENCES
+    return st.st_size == 0 or int.from_bytes(os.pread(fd, 4, st.st_size - 4), "little") < _MOST_REFERENCES
 
 
 def _local(path: str) -> bool:

@@ -112,6 +112,14 @@ def test_name_that_another_file_took_meanwhile_stays(memory: Path) -> None:
     assert remains.remains() == [] or all(r.path.startswith("@") for r in remains.remains())
 
 
+def test_file_of_a_process_that_died_while_it_made_it_goes(memory: Path) -> None:
+    path = orphan(memory / "nccl-a1B2c3")
+    os.truncate(path, 0)
+    os.utime(path, (0, 0))
+    assert (one().owner, one().safe) == ("dead", True)
+    assert remains.reap([one()]) and not path.exists()
+
+
 def test_young_file_stays_for_a_minute(memory: Path) -> None:
     orphan(memory / "nccl-a1B2c3", age=5)
     found = one()
@@ -123,7 +131,7 @@ def test_young_file_stays_for_a_minute(memory: Path) -> None:
     [
         ("nccl-config", b"a = 1\nb = 2\n" * 9, 0o600),
         ("nccl-a1B2c3", bytes(SIZE), 0o644),
-        ("nccl-a1B2c3", b"", 0o600),
+        ("nccl-a1B2c3", b"\1\0\0", 0o600),
     ],
 )
 def test_file_that_only_has_such_a_name_stays(memory: Path, name: str, content: bytes, mode: int) -> None:

@@ -12,11 +12,12 @@ __all__ = ["checks", "ranks_per_node"]
 
 _AREA = "memory"
 _MIB = 1 << 20
-# Measured with NCCL 2.26: a process that sends over the network or copies by its proxy makes one file for the proxy's operations. A
-# connection of the SHM transport has a buffer for each protocol and channel at the receiver.
+# Measured: a process that sends over the network or copies by its proxy makes one file for the proxy's operations (NCCL 2.26; 7 MiB in
+# 2.21). A connection of the SHM transport has a buffer for each protocol and channel at the receiver, with a peer in a ring and a tree of 2
+# channels 4 a rank. NCCL removes the names once all have attached, but the memory stays until the processes end.
 _POOL = 37_749_124
 _BUFFER = 9_637_892
-_CHANNELS = 2
+_BUFFERS = 4
 _LOCAL = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 
 
@@ -51,11 +52,11 @@ def _shared(machine: Machine, ranks: int, source: str) -> Check:
     kind = mount.kind if mount else "not a mount of its own"
     if space is None:
         return Check(_AREA, name, "note", f"{kind}; its size is not visible", "it must hold NCCL's shared memory")
-    need = ranks * (_POOL + _CHANNELS * _BUFFER)
+    need = ranks * (_POOL + (_BUFFERS * _BUFFER if ranks > 1 else 0))
     seen = f"{kind}, {_mib(space.size)}{_left(space)}"
     facts = (
-        f"{counted(ranks, 'rank')} ({source}) may need {_mib(need)}: 36 MiB each for the proxy's operations, 9.2 MiB for each channel of "
-        f"a connection over shared memory (measured with NCCL 2.26; {_CHANNELS} channels)"
+        f"{counted(ranks, 'rank')} ({source}) may need {_mib(need)}: each 36 MiB for the proxy's operations and {_BUFFERS} x 9.2 MiB for "
+        "connections over shared memory, as measured with 2 channels and without P2P"
     )
     inside = larger if machine.container else "sudo mount -o remount,size=8g /dev/shm"
     if space.size < need:

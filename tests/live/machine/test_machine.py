@@ -41,7 +41,7 @@ def test_bare_machine_has_no_problem(tmp_path: Path, machine_itself: Path) -> No
     assert of(found, "container").level == "ok"
     assert of(found, "driver").level == "note" and "no NVIDIA driver is visible" in of(found, "driver").seen
     assert "take" in of(found, "interfaces").seen and "eth0 (10.0.0.5)" in of(found, "interfaces").seen
-    assert "2 ranks may need 109 MiB (assumed" in of(found, "/dev/shm").seen
+    assert "2 ranks may need 146 MiB (assumed" in of(found, "/dev/shm").seen
     assert all(c.why for c in found if c.level in ("warning", "error"))
 
 
@@ -93,7 +93,7 @@ def test_small_shared_memory_is_told_by_ranks(tmp_path: Path) -> None:
     m = machine(tmp_path, mounts, {"LOCAL_WORLD_SIZE": "8"})
     shm = of(checks(m), "/dev/shm")
     assert shm.level == "warning" and shm.seen == "tmpfs, 64 MiB" and "--shm-size" in shm.do
-    assert "8 ranks (LOCAL_WORLD_SIZE=8) may need 435 MiB" in shm.why
+    assert "8 ranks (LOCAL_WORLD_SIZE=8) may need 582 MiB" in shm.why
     assert of(checks(m, 1), "/dev/shm").level == "ok"  # --ranks wins
     m.room = Space(16 * GIB, 4 << 20, 1000, 900)
     full = of(checks(m), "/dev/shm")
@@ -144,7 +144,7 @@ def test_host_with_8_gpus_and_adapters_has_no_problem(tmp_path: Path) -> None:
     assert of(found, "driver").seen == "kernel module 550.54.15 (open)"
     assert "DMA-BUF" in of(found, "GPUDirect RDMA").seen
     assert of(found, "InfiniBand, RoCE").seen.count("ACTIVE") == 8
-    assert "8 ranks may need 435 MiB (8 GPUs in /dev)" in of(found, "/dev/shm").seen
+    assert "8 ranks may need 582 MiB (8 GPUs in /dev)" in of(found, "/dev/shm").seen
 
 
 def test_what_a_gpu_host_lacks_is_told(tmp_path: Path) -> None:
