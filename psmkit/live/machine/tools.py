@@ -78,7 +78,8 @@ def _tracing(machine: Machine) -> Check:
     yama = f"ptrace_scope {scope}" if scope else "no Yama"
     seen = f"{yama}, {capable}"
     inside = "docker run --cap-add SYS_PTRACE ... (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
-    if refused := machine.tracing():
+    refused = machine.tracing()
+    if refused:
         why = f"the kernel refuses to trace even a child of this process, so {_INSPECT} in vain"
         do = inside if machine.container else "look for a seccomp filter or a security module: dmesg | tail"
         return Check(_AREA, name, "warning", f"{refused}; {seen}", why, do)
@@ -92,7 +93,7 @@ def _tracing(machine: Machine) -> Check:
         do = inside if machine.container else "sudo sysctl kernel.yama.ptrace_scope=0"
         why = f"{whom}: {_INSPECT} that it did not start"
         return Check(_AREA, name, "warning", seen, why, do)
-    if machine.container and machine.status.get("Seccomp") == "2" and machine.tracing() is None:
+    if machine.container and machine.status.get("Seccomp") == "2" and refused is None:
         why = "the container has a seccomp filter, which may forbid ptrace"
         return Check(_AREA, name, "warning", seen, why, inside)
     return Check(_AREA, name, "ok", f"{seen}: your own processes")
