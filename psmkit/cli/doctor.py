@@ -29,7 +29,7 @@ _STYLES = {"ok": "", "note": "info", "warning": "warning", "error": "error"}
     examples=(
         "psmkit doctor",
         "psmkit doctor --problems --ranks 8",
-        "docker exec JOB psmkit doctor --format json",
+        "psmkit doctor --format json          # for scripts; of a container: docker exec NAME psmkit doctor",
     ),
 )
 @click.option("--ranks", type=click.IntRange(1, 1024), default=None, help="Ranks per node.  [by launcher or GPUs]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def installed(machine: Machine) -> tuple[list[Installed], list[Installed]]:
         every |= dict.fromkeys(paths, "")
         loaded += [_made(machine, "every program (LD_PRELOAD)", path) for path in paths[:1]]
     for folder in machine.packages:
-        wheels = [str(_inside(machine, folder / wheel)) for wheel in _WHEELS if (folder / wheel).exists()]
+        wheels = [str(_inside(machine, folder / wheel)) for wheel in _WHEELS if os.path.exists(folder / wheel)]
         every |= {wheel: _WHEEL for wheel in wheels if wheel not in every}
         if not loaded and (torch := _of_torch(machine, loader, folder / "torch/lib/libtorch_cuda.so")):
             loaded.append(torch)
@@ -66,7 +67,7 @@ def installed(machine: Machine) -> tuple[list[Installed], list[Installed]]:
 
 
 def _real(machine: Machine, path: str) -> str:
-    return str(machine.path(path).resolve())
+    return os.path.realpath(machine.path(path))
 
 
 def _inside(machine: Machine, path: Path) -> str:
@@ -89,7 +90,7 @@ _TAGS = ("DT_RPATH", "DT_RUNPATH")
 
 def _of_torch(machine: Machine, loader: Loader, library: Path) -> Installed | None:
     """The NCCL of PyTorch. A folder of DT_RPATH comes before LD_LIBRARY_PATH, one of DT_RUNPATH after it."""
-    if not library.exists():
+    if not os.path.exists(library):
         return None
     name = _inside(machine, library)
     dynamic = _dynamic(library)
@@ -97,12 +98,21 @@ def _of_torch(machine: Machine, loader: Loader, library: Path) -> Installed | No
         return None
     wanted = next((n for n in dynamic["DT_NEEDED"] if n.startswith(("libnccl.so", "librccl.so"))), "")
     if not wanted:
-        version, cuda = version_of(library)
-        return Installed("PyTorch (linked into it)", name, version, f"{cuda[0]}.{cuda[1]}") if version else None
+        linked = _made(machine, "PyTorch (linked into it)", name)
+        return linked if linked.version else None
     run = _folders(dynamic, "DT_RUNPATH", name)
     before = () if run else _folders(dynamic, "DT_RPATH", name)  # DT_RUNPATH makes the loader ignore the other
     paths = loader.find_all(wanted, before, run)
     return _made(machine, "PyTorch of this Python", paths[0]) if paths else None
+
+
+def _reads_elf() -> bool:
+    """Whether there is pyelftools."""
+    try:
+        import elftools  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _folders(dynamic: Mapping[str, Sequence[str]], tag: str, path: str) -> tuple[str, ...]:
@@ -114,12 +124,12 @@ def _folders(dynamic: Mapping[str, Sequence[str]], tag: str, path: str) -> tuple
 def _dynamic(path: Path) -> dict[str, list[str]]:
     """The texts of an ELF file's dynamic section by tag; none: it is not such a file, or pyelftools is missing."""
     found: dict[str, list[str]] = {}
-    try:
-        from elftools.common.exceptions import ELFError
-        from elftools.elf.dynamic import DynamicSegment
-        from elftools.elf.elffile import ELFFile
-    except ImportError:
+    if not _reads_elf():
         return found
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.dynamic import DynamicSegment
+    from elftools.elf.elffile import ELFFile
+
     try:
         with path.open("rb") as file:
             for segment in ELFFile(file).iter_segments():
@@ -129,7 +139,7 @@ def _dynamic(path: Path) -> dict[str, list[str]]:
                         if kind in ("DT_NEEDED", "DT_RPATH", "DT_RUNPATH"):
                             text = {"DT_NEEDED": "needed", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}[kind]
                             found.setdefault(kind, []).append(getattr(tag, text))
-    except (ELFError, OSError, ValueError, AttributeError):
+    except (ELFError, OSError, ValueError, LookupError, AttributeError, struct.error):  # damaged
         return {}
     return found
 
@@ -151,6 +161,9 @@ def checks(machine: Machine) -> Iterator[Check]:
             "LD_LIBRARY_PATH=FOLDER psmkit doctor, or the psmkit of the job's Python",
         )
         return
+    if not _reads_elf():
+        why = "the run paths of PyTorch and of NCCL are not followed, and plugins not looked into"
+        yield Check(_AREA, "pyelftools", "note", "not installed in this Python", why, "pip install 'psmkit[lab]'")
     for one in loaded:
         yield Check(_AREA, "library", "ok", f"{one.who}: {one}")
     yield from _several(loaded, others)
@@ -270,6 +283,9 @@ def _library(
     """A library that is opened for a kind."""
     name = f"{kind} plugin"
     do = f"psmkit plugin check {path} --{release.vendor.lower()} {release.name}"
+    if not _reads_elf():
+        yield Check(_AREA, name, "ok", f"{setting}: {path}")
+        return
     try:
         result = check(machine.path(path), load=machine.here)
     except PsmkitError as error:

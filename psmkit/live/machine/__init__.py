@@ -6,10 +6,10 @@ one with a root of their own.
 
 from __future__ import annotations
 
-from psmkit.live.machine.check import LEVELS, Check, Level
+from psmkit.live.machine.check import Check, Level
 from psmkit.live.machine.facts import Interface, Machine
 
-__all__ = ["LEVELS", "Check", "Interface", "Level", "Machine", "checks"]
+__all__ = ["Check", "Interface", "Level", "Machine", "checks"]
 
 
 def checks(machine: Machine, ranks: int = 0) -> list[Check]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["LEVELS", "Check", "Level"]
+__all__ = ["Check", "Level"]
 
 Level = Literal["ok", "note", "warning", "error"]
-LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")  # from good to bad
 
 
 @dataclass(frozen=True, slots=True)

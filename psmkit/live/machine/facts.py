@@ -114,7 +114,7 @@ class Machine:
         """The name of a file without symbolic links; one that leads out of the root is not followed."""
         path = self.path(name)
         for _ in range(40):
-            if not path.is_symlink():
+            if not os.path.islink(path):
                 break
             target = os.readlink(path)
             path = self.path(target) if target.startswith("/") else Path(os.path.normpath(path.parent / target))

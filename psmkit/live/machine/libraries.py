@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Iterable
 
@@ -36,7 +37,7 @@ class Loader:
     def path(self) -> list[str]:
         """The folders of LD_LIBRARY_PATH; the empty one is the current folder."""
         value = self.machine.environ.get("LD_LIBRARY_PATH", "")
-        return [folder or "." for folder in value.replace(";", ":").split(":")] if value else []
+        return [os.path.abspath(folder) for folder in value.replace(";", ":").split(":")] if value else []
 
     @functools.cached_property
     def cache(self) -> dict[str, list[str]]:
@@ -66,12 +67,13 @@ class Loader:
             after: folders that come after it (DT_RUNPATH).
         """
         if "/" in name:
+            name = os.path.abspath(name)
             return [name] if self.machine.exists(name) else []
         places = [f"{folder}/{name}" for folder in (*before, *self.path, *after)]
         places += self.cache.get(name, [])
         places += [f"{folder}/{name}" for folder in _DEFAULT]
         found: dict[str, str] = {}
         for place in places:
-            if self.machine.path(place).exists():
-                found.setdefault(str(self.machine.path(place).resolve()), place)
+            if os.path.exists(self.machine.path(place)):  # a folder that is closed to us is no error
+                found.setdefault(os.path.realpath(self.machine.path(place)), place)
         return list(found.values())

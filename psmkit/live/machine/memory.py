@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from psmkit.live.machine.check import Check, Level
@@ -45,7 +46,7 @@ def checks(machine: Machine, ranks: int = 0) -> Iterator[Check]:
 def _shared(machine: Machine, ranks: int, source: str) -> Check:
     name = "/dev/shm"
     larger = "docker run --shm-size=4g ... (Kubernetes: an emptyDir with medium: Memory at /dev/shm)"
-    if not machine.path(name).is_dir():
+    if not os.path.isdir(machine.path(name)):
         why = "NCCL asks for it at the start of each communicator, and fails without it"
         return Check(_AREA, name, "error", "no such folder", why, "mount -t tmpfs -o size=8g tmpfs /dev/shm")
     mount, space = machine.mount(name), machine.space(name)

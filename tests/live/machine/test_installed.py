@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from psmkit.cli.config import tree
 from psmkit.live import machine as room
-from psmkit.live.machine import Check
+from psmkit.live.machine import Check, Machine
+from psmkit.live.machine.libraries import Loader
 from psmkit.plugins.installed import checks
 from tests.cli.conftest import Result, psmkit_cli
 from tests.live.machine.roots import bad, cache, machine, nccl, of
@@ -49,6 +51,18 @@ def test_two_libraries_on_the_path_are_told_in_their_order(tmp_path: Path) -> No
     assert "starts without this LD_LIBRARY_PATH" in more.why
     same = {"/opt/new/libnccl.so.2": nccl("2.27.5+cuda12.9"), SYSTEM: nccl("2.27.5+cuda12.9")}
     assert bad(found(tmp_path / "same", same, LD_LIBRARY_PATH="/opt/new")) == {}
+
+
+def test_relative_folder_of_the_path_is_one_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libnccl.so.2").write_bytes(nccl("2.27.5+cuda12.9"))
+    monkeypatch.chdir(tmp_path)
+    loader = Loader(Machine(environ={"LD_LIBRARY_PATH": "lib:"}))
+    assert loader.path == [str(tmp_path / "lib"), str(tmp_path)]
+    assert loader.find_all("libnccl.so.2")[0] == str(tmp_path / "lib/libnccl.so.2")
+    assert loader.find_all("lib/libnccl.so.2") == [str(tmp_path / "lib/libnccl.so.2")]
 
 
 def test_preloaded_library_wins(tmp_path: Path) -> None:
@@ -140,6 +154,13 @@ def test_plugin_that_is_no_library_is_told(tmp_path: Path) -> None:
     files = {SYSTEM: nccl("2.27.5+cuda12.9")}
     result = found(tmp_path, files, LD_LIBRARY_PATH="/opt/plugins")
     assert of(result, "net plugin").level == "warning"
+
+
+def test_without_pyelftools_a_plugin_is_named_and_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "elftools", None)
+    result = plugins(tmp_path, {"libnccl-net.so": "profiler"})
+    assert bad(result) == {} and of(result, "pyelftools").level == "note"
+    assert of(result, "net plugin").seen == "NCCL_NET_PLUGIN not set: /opt/plugins/libnccl-net.so"
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
