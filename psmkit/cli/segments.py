@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -14,11 +13,9 @@ from pathlib import Path
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import show, show_page, width
+from psmkit.cli.output import show, show_listing
 
 __all__ = ["command"]
-
-_UNCUT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ def _runs(reap: bool) -> Iterator[_Row]:
     from psmkit.lab import leftovers
 
     for path, pid, alive in leftovers.run_folders():
-        yield from _segments(reap, str(path), "segment of a lab run")
+        yield from _segments(reap, str(path), "lab segment")
         owner = {True: "alive", False: "dead", None: "unknown"}[alive]
         used = [r.owner for r in _segments(False, str(path)) if r.owner != "dead"]
         why = {"dead": "its runner is gone", "unknown": "its runner may be in another pid namespace"}.get(owner, "")
@@ -153,7 +150,7 @@ def _runs(reap: bool) -> Iterator[_Row]:
             owner, why = used[0], "its runner is gone, the owner of a segment in it is not known to be"
         if reap and owner == "dead":
             shutil.rmtree(path, ignore_errors=True)
-        row = _Row("folder of a lab run", str(path), "", 0, pid, owner, why)
+        row = _Row("lab folder", str(path), "", 0, pid, owner, why)
         yield replace(row, safe=owner == "dead", removed=not path.exists())
 
 
@@ -183,13 +180,9 @@ def _records(reap: bool) -> Iterator[_Row]:
 
 def _table(rows: list[_Row], reap: bool) -> None:
     from psmkit.report.drawing import duration, size
-    from psmkit.report.layout import Page, Span
-    from psmkit.report.ranktable import fit
 
-    page = Page(width(sys.stdout) if sys.stdout.isatty() else _UNCUT)
     if not rows:
-        page.add(Span("nothing to remove" if reap else "nothing is left, and nothing is in use", "dim"))
-        show_page(page)
+        show("nothing to remove\n" if reap else "nothing is left, and nothing is in use\n")
         return
     head = ["kind", "name", "owner", "pid", "size", "age", "removed" if reap else "remove", "why", "job", "command"]
     cells = []
@@ -201,7 +194,7 @@ def _table(rows: list[_Row], reap: bool) -> None:
                 r.path,
                 r.owner,
                 str(r.pid) if r.pid else "-",
-                "-" if r.path.startswith("@") or r.kind == "folder of a lab run" else size(r.size, 3),
+                "-" if r.path.startswith("@") or r.kind == "lab folder" else size(r.size, 3),
                 "-" if r.age is None else duration(round(r.age), 2),
                 "yes" if yes else "no",
                 r.why or "-",
@@ -209,13 +202,8 @@ def _table(rows: list[_Row], reap: bool) -> None:
                 r.command or "-",
             ]
         )
-    lines = fit(head, cells, page.width)
-    page.add(Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add(line)
+    show_listing(head, cells, texts=3)
     orphans = [r for r in rows if r.safe and not r.removed]
     if orphans and not reap:
-        page.blank()
         room = size(sum(r.size for r in orphans), 3)
-        page.wrap(f"psmkit segments --reap removes {len(orphans)} of them, {room} in all")
-    show_page(page)
+        show(f"\npsmkit segments --reap removes {len(orphans)} of them, {room} in all\n")

@@ -53,7 +53,7 @@ class Remain:
     """A file or a socket.
 
     Attributes:
-        kind: ``NCCL shared memory``, ``NCCL socket``, ``libpsm socket``, ``other: ...``.
+        kind: ``NCCL memory``, ``NCCL socket``, ``libpsm socket``, ``other: ...``.
         path: of the file; the name of an abstract socket, with ``@`` before it.
         why: what makes the owner alive, dead or unknown, or forbids the removal.
         age: in seconds since the last change; None for an abstract socket.
@@ -106,7 +106,7 @@ def remains(proc: str = "/proc") -> list[Remain]:
 def _files(folder: Path) -> Iterator[Remain]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            kind = "NCCL shared memory" if _NCCL_FILE.fullmatch(entry.name) else ""
+            kind = "NCCL memory" if _NCCL_FILE.fullmatch(entry.name) else ""
             kind = kind or next((kind for kind, form in _OTHERS if form.fullmatch(entry.name)), "")
             with contextlib.suppress(OSError):
                 if kind and stat.S_ISREG((st := entry.stat(follow_symlinks=False)).st_mode):

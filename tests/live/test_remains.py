@@ -72,7 +72,7 @@ def one() -> Remain:
 def test_file_that_nobody_uses_is_a_proven_orphan_and_goes(memory: Path) -> None:
     path = orphan(memory / "nccl-a1B2c3")
     found = one()
-    assert (found.kind, found.path, found.owner, found.safe) == ("NCCL shared memory", str(path), "dead", True)
+    assert (found.kind, found.path, found.owner, found.safe) == ("NCCL memory", str(path), "dead", True)
     assert found.size == SIZE and found.age is not None and 3500 < found.age < 3700
     assert remains.reap([found]) == [found]
     assert not path.exists()
