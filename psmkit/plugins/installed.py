@@ -12,6 +12,7 @@ from pathlib import Path
 from psmkit.lab.nccl_library import version_of
 from psmkit.live.machine import Check, Machine
 from psmkit.live.machine.environment import known_since, settings
+from psmkit.live.machine.gpus import driver_version
 from psmkit.live.machine.libraries import Loader
 from psmkit.model.errors import PsmkitError
 from psmkit.plugins import check, lookup
@@ -23,6 +24,7 @@ _AREA = "NCCL"
 _NAMES = ("libnccl.so.2", "librccl.so.1")
 _WHEELS = ("nvidia/nccl/lib/libnccl.so.2", "nvidia/cu13/lib/libnccl.so.2")
 _WHEEL = "a package of this Python"
+_DRIVERS = {"11": 450, "12": 525, "13": 580}  # the first series of the driver for each major version of CUDA
 _BUILT_IN = ("ib", "socket")
 
 
@@ -167,8 +169,22 @@ def checks(machine: Machine) -> Iterator[Check]:
     for one in loaded:
         yield Check(_AREA, "library", "ok", f"{one.who}: {one}")
     yield from _several(loaded, others)
+    yield from _too_new(machine, loaded)
     if loaded:
         yield from _plugins(machine, loaded[0])
+
+
+def _too_new(machine: Machine, loaded: Sequence[Installed]) -> Iterator[Check]:
+    """Libraries for a CUDA that the driver does not know."""
+    driver = driver_version(machine)
+    if any("compat" in machine.real(path) for path in Loader(machine).find_all("libcuda.so.1")[:1]):
+        return  # a library of a later driver, made for this case
+    for one in loaded:
+        least = _DRIVERS.get(one.cuda.partition(".")[0])
+        if driver and least and int(driver.partition(".")[0]) < least:
+            why = f"{one.path} is made for CUDA {one.cuda}, which needs driver {least} or later, or NVIDIA's package cuda-compat"
+            do = f"install driver {least} or later, or a NCCL for an older CUDA"
+            yield Check(_AREA, "driver", "warning", f"kernel module {driver}", why, do)
 
 
 def _several(loaded: Sequence[Installed], others: Sequence[Installed]) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -10,9 +11,12 @@ from psmkit.live.machine.facts import Machine
 from psmkit.live.machine.libraries import Loader
 from psmkit.model.wording import counted
 
-__all__ = ["checks", "devices"]
+__all__ = ["checks", "devices", "driver_version"]
 
 _AREA = "GPUs"
+_MODULE = "/proc/driver/nvidia/version"
+_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
+_WHEELS = ("nvidia/cuda_runtime/lib", "nvidia/cu13/lib")
 _ACS = 0x0D  # an extended capability of PCI Express
 _REDIRECT = 0x0C  # of its control word: requests and completions go up to the root complex
 
@@ -22,9 +26,14 @@ def devices(machine: Machine) -> list[str]:
     return [f"/dev/{name}" for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name)]
 
 
+def driver_version(machine: Machine) -> str:
+    """The version of the driver's kernel module; empty: not visible."""
+    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", machine.read(_MODULE))
+    return found[1] if found else ""
+
+
 def checks(machine: Machine) -> Iterator[Check]:
-    module = machine.read("/proc/driver/nvidia/version")
-    version = found[1] if (found := re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", module)) else ""
+    module, version = machine.read(_MODULE), driver_version(machine)
     nodes = devices(machine)
     libraries = Loader(machine).find_all("libcuda.so.1")
     if libraries and "hostcuda" in machine.real(libraries[0]):
@@ -41,6 +50,7 @@ def checks(machine: Machine) -> Iterator[Check]:
     yield _kernel(machine, module, version)
     yield _nodes(machine, nodes)
     yield _library(machine, libraries, version)
+    yield _runtime(machine)
     smi = machine.program("nvidia-smi")
     if smi:
         yield Check(_AREA, "nvidia-smi", "ok", smi)
@@ -99,6 +109,16 @@ def _library(machine: Machine, libraries: list[str], version: str) -> Check:
         why = "the library and the kernel module must be of one version: cudaErrorSystemDriverMismatch, code 803"
         return Check(_AREA, name, "warning", f"{path}, with kernel module {version}", why, "restart after the update")
     return Check(_AREA, name, "ok", path)
+
+
+def _runtime(machine: Machine) -> Check:
+    """The CUDA runtime. NCCL and PyTorch may have one of their own inside."""
+    loader = Loader(machine)
+    found = [path for name in _RUNTIMES for path in loader.find_all(name)[:1]]
+    wheels = [folder / wheel / name for folder in machine.packages for wheel in _WHEELS for name in _RUNTIMES]
+    found += [str(path) for path in wheels if os.path.exists(path)]
+    seen = ", ".join(found) or "none on the loader's path; NCCL usually has one linked into it"
+    return Check(_AREA, "libcudart", "ok", seen)
 
 
 def _direct(machine: Machine, module: str) -> Iterator[Check]:

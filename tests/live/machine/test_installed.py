@@ -42,6 +42,17 @@ def test_library_of_the_loaders_cache_is_found(tmp_path: Path) -> None:
     assert library.seen == "programs linked to it: NCCL 2.27.5, CUDA 12.9: /opt/nccl/libnccl.so.2"
 
 
+@pytest.mark.parametrize(
+    ("cuda", "driver", "level"), [("13.0", "570.10", "warning"), ("13.0", "580.65.06", ""), ("12.9", "525.60.13", "")]
+)
+def test_library_for_a_cuda_that_the_driver_does_not_know_is_told(
+    tmp_path: Path, cuda: str, driver: str, level: str
+) -> None:
+    module = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Tue Mar  5 22:23:56 UTC 2024\n"
+    result = found(tmp_path, {SYSTEM: nccl(f"2.28.3+cuda{cuda}"), "/proc/driver/nvidia/version": module})
+    assert bad(result) == ({"driver": level} if level else {})
+
+
 def test_two_libraries_on_the_path_are_told_in_their_order(tmp_path: Path) -> None:
     files = {"/opt/new/libnccl.so.2": nccl("2.27.5+cuda12.9"), SYSTEM: nccl("2.21.5+cuda12.4")}
     result = found(tmp_path, files, LD_LIBRARY_PATH="/opt/old:/opt/new")
