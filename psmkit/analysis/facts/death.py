@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from dataclasses import dataclass, field
 
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 
 __all__ = ["FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
 
@@ -59,6 +59,9 @@ class Death:
     counted: bool = False
     where: str | None = None
     reason: Event | None = None
+    _known: set[tuple[Ref, str]] = field(
+        default_factory=set, init=False, repr=False, compare=False
+    )  # those of many events
 
     @property
     def sent(self) -> bool:
@@ -80,8 +83,12 @@ class Death:
         """Merge another line about the same process; known values stay."""
         own = self.events
         if len(own) > 4:  # most have two or three, and a set takes longer to make
-            known = {(e.ref, e.name) for e in own}
-            own.extend(e for e in other.events if (e.ref, e.name) not in known)
+            if len(self._known) != len(own):
+                self._known = {(e.ref, e.name) for e in own}
+            for event in other.events:
+                if (place := (event.ref, event.name)) not in self._known:
+                    self._known.add(place)
+                    own.append(event)
         else:
             own += [e for e in other.events if not any(e is k or (e.ref, e.name) == (k.ref, k.name) for k in own)]
         self.rank = other.rank if self.rank is None else self.rank

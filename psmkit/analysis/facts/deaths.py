@@ -7,7 +7,8 @@ import itertools
 import re
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from psmkit.analysis.facts import engines, launcher_ends, lines, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
@@ -34,6 +35,22 @@ __all__ = [
 _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
+#: Lines about an end that need more than their fields.
+_TELL = frozenset(
+    (
+        *_SIGNALS,
+        *_ABORTS,
+        "sys.shell.killed",
+        "sys.shell.signal",
+        "sys.kernel.oom",
+        "sys.kernel.segfault",
+        "launch.mpi.exitcode",
+        "launch.mpi.nonzero",
+        "launch.ray.worker_died",
+        "launch.deepspeed.exit",
+        "launch.k8s.exit_code",
+    )
+)
 _VALUES = ("sys.terminate", "sys.assert", "sys.check", "sys.python.fatal")
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
@@ -111,7 +128,7 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 
 
 def _collect(job: Job, run: int | None) -> list[Death]:
-    found = _Deaths()
+    found, place = _Deaths(), partial(_place, job, run)
     events = _told(job).get(run, [])
     reports = [*_actors(job, events), *_launchers(events)]
     told = launcher_ends.read(job, run, events)
@@ -120,8 +137,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         *_in_order(told, _singles(job, run, events)),
         *(d for d in reports if d.pid is not None),
     ):
-        _place(job, run, death)
-        found.add(death)
+        found.add(death, place)
     # without a process id, such a report may be about any of the deaths
     kept = _without_strays(found.all) or reports[:1]
     placed = next((d for d in reports if d.host is not None and d.pid is None), None)
@@ -140,9 +156,19 @@ class _Deaths:
     def __init__(self) -> None:
         self.all: list[Death] = []
         self._places: dict[tuple[object, ...], list[int]] = defaultdict(list)  # deaths by what names a process
+        self._before: tuple[object, ...] | None = None  # what names the process of the line before
+        self._at = 0  # its death
 
-    def add(self, death: Death) -> None:
-        """Merge a line with the death of the same process, or add a death."""
+    def add(self, death: Death, place: Callable[[Death], None]) -> None:
+        """Merge a line with the death of the same process, or add a death. ``place`` finds the process in the lines of NCCL."""
+        named = (death.proc, death.rank, death.pid, death.host) if death.pid is not None else None
+        if named is not None and named == self._before:
+            self.all[self._at].take(death)  # most lines of a process stand together
+            return
+        place(death)
+        self._before, self._at = named, self._add(death)
+
+    def _add(self, death: Death) -> int:
         at = self._same(death)
         if at is None:
             at = len(self.all)
@@ -152,8 +178,9 @@ class _Deaths:
             before = known.rank, known.pid, known.host
             known.take(death)
             if (known.rank, known.pid, known.host) == before:
-                return
+                return at
         self._note(at)
+        return at
 
     def _note(self, at: int) -> None:
         death = self.all[at]
@@ -165,8 +192,11 @@ class _Deaths:
             places.append(("local", death.local, death.host))
         for place in places:
             # a death is noted again when another line tells more about it
-            if not self._places[place] or self._places[place][-1] != at:
-                bisect.insort(self._places[place], at)
+            noted = self._places[place]
+            if not noted or noted[-1] < at:
+                noted.append(at)
+            elif noted[-1] != at:
+                bisect.insort(noted, at)
 
     def _same(self, death: Death) -> int | None:
         """The first death that may be the same: ranks decide, then process ids on hosts that do not differ."""
@@ -414,6 +444,8 @@ def _in_order(*found: list[Death]) -> list[Death]:
 def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     out: list[Death] = []
     for event in events:
+        if event.name not in _TELL and not event.name.startswith("launch.engine."):
+            continue
         death = _single(job, run, event)
         if death is not None:
             death.events.append(event)

@@ -171,7 +171,10 @@ class Job:
 
     def runs_of(self, *names: str) -> set[int | None]:
         """The runs of the events that :meth:`events` returns."""
-        return {self.run_of_event(event) for name in set(self._named(*names)) for event in self._events(name, None)}
+        events, rows = self.scan.events, self.rows(*names)
+        procs = events.proc[rows]
+        found = {self.run_of(proc) for proc in np.unique(procs[procs >= 0]).tolist()}
+        return found | {self.run_of_event(event) for event in events.pick(rows[procs < 0])}
 
     def _events(self, name: str, run: int | None) -> Sequence[Event]:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
