@@ -59,9 +59,8 @@ class Death:
     counted: bool = False
     where: str | None = None
     reason: Event | None = None
-    _known: set[tuple[Ref, str]] = field(
-        default_factory=set, init=False, repr=False, compare=False
-    )  # those of many events
+    #: Those of many events.
+    _known: set[tuple[Ref, str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def sent(self) -> bool:
@@ -83,7 +82,7 @@ class Death:
         """Merge another line about the same process; known values stay."""
         own = self.events
         if len(own) > 4:  # most have two or three, and a set takes longer to make
-            if len(self._known) != len(own):
+            if self._known is None or len(self._known) != len(own):
                 self._known = {(e.ref, e.name) for e in own}
             for event in other.events:
                 if (place := (event.ref, event.name)) not in self._known:
