@@ -8,7 +8,7 @@ import tomllib
 
 from psmkit.logparse.records import MAGIC as RECORD_MAGIC
 
-__all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right"]
+__all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right", "unread"]
 
 _COMPRESSIONS = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bz2"))
 
@@ -98,8 +98,11 @@ def encoding(head: bytes) -> str | None:
 
 def binary(head: bytes) -> str | None:
     """What a file is that psmkit does not read, in words, by its first bytes; None if it may be a log, or holds some."""
-    if is_record(head) or compression(head) or archive(head):
-        return None
+    return None if is_record(head) or compression(head) or archive(head) else unread(head)
+
+
+def unread(head: bytes) -> str | None:
+    """As :func:`binary`, of a file that is no record, is not compressed and is no archive."""
     if head.startswith(b"\x7fELF"):
         number = int.from_bytes(head[16:18], "big" if head[5:6] == b"\x02" else "little")
         return _CORE if number == _ELF_CORE else "a program or library (ELF)"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from psmkit.logparse.archives import HEAD, Budget, members
 from psmkit.logparse.copies import same
 from psmkit.logparse.foreign import sniff
-from psmkit.logparse.formats import archive, binary, compression, encoding, is_record
+from psmkit.logparse.formats import archive, compression, encoding, is_record, unread
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
@@ -217,7 +217,7 @@ class _Search:
             yield from self.unpack(source, packed, depth)
             return
         known = sniff(head)
-        if known is None and (name := binary(head)) is not None:
+        if known is None and (name := unread(head)) is not None:
             raise _RefusedError(name)
         coded = encoding(head)
         if coded is not None:
@@ -309,6 +309,8 @@ def _first(reader: Reader) -> bytes:
 
 def _past_hole(raw: BinaryIO, head: bytes) -> bytes:
     """The first bytes behind the zeros at the start of a file."""
+    if head[:1] != b"\0":
+        return head
     passed = len(head)
     while head and not head.strip(b"\0") and passed < _MAX_HOLE:
         head = raw.read(_PIECE)

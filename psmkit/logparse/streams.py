@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from psmkit.logparse.records import RecordLines
 from psmkit.model.errors import InputError
+from psmkit.model.rows import row
 
 __all__ = ["ForeignInput", "Input", "Place", "Reader", "Spool", "open_raw"]
 
@@ -50,7 +51,7 @@ class Place:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Input:
     """An input to read. ``path`` is its name in reports: ``logs.tar:rank0.log`` for a member of an archive.
 
