@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
 import signal as signals
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from psmkit.analysis.facts import engines, launcher_ends, lines, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
+from psmkit.analysis.facts.death_per_process import Deaths
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
@@ -128,7 +128,7 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 
 
 def _collect(job: Job, run: int | None) -> list[Death]:
-    found, place = _Deaths(), partial(_place, job, run)
+    found, place = Deaths(), partial(_place, job, run)
     events = _told(job).get(run, [])
     reports = [*_actors(job, events), *_launchers(events)]
     told = launcher_ends.read(job, run, events)
@@ -150,78 +150,6 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     )
 
 
-class _Deaths:
-    """Deaths in the order of their lines, one for each process. There may be as many as ranks."""
-
-    def __init__(self) -> None:
-        self.all: list[Death] = []
-        self._places: dict[tuple[object, ...], list[int]] = defaultdict(list)  # deaths by what names a process
-        self._before: tuple[object, ...] | None = None  # what names the process of the line before
-        self._at = 0  # its death
-
-    def add(self, death: Death, place: Callable[[Death], None]) -> None:
-        """Merge a line with the death of the same process, or add a death. ``place`` finds the process in the lines of NCCL."""
-        named = (death.proc, death.rank, death.pid, death.host) if death.pid is not None else None
-        if named is not None and named == self._before:
-            self.all[self._at].take(death)  # most lines of a process stand together
-            return
-        place(death)
-        self._before, self._at = named, self._add(death)
-
-    def _add(self, death: Death) -> int:
-        at = self._same(death)
-        if at is None:
-            at = len(self.all)
-            self.all.append(death)
-        else:
-            known = self.all[at]
-            before = known.rank, known.pid, known.host
-            known.take(death)
-            if (known.rank, known.pid, known.host) == before:
-                return at
-        self._note(at)
-        return at
-
-    def _note(self, at: int) -> None:
-        death = self.all[at]
-        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
-        if death.pid is not None:
-            ranks = ("pid",) if death.rank is not None else ("pid", "pid without rank")
-            places += [(kind, death.pid, host) for kind in ranks for host in (death.host, _ANY)]
-        elif death.local is not None and death.host is not None:
-            places.append(("local", death.local, death.host))
-        for place in places:
-            # a death is noted again when another line tells more about it
-            noted = self._places[place]
-            if not noted or noted[-1] < at:
-                noted.append(at)
-            elif noted[-1] != at:
-                bisect.insort(noted, at)
-
-    def _same(self, death: Death) -> int | None:
-        """The first death that may be the same: ranks decide, then process ids on hosts that do not differ."""
-        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
-        if death.pid is not None:
-            kind = "pid" if death.rank is None else "pid without rank"
-            places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
-        elif death.local is not None and death.host is not None:
-            places.append(("local", death.local, death.host))
-        found = [at for place in places if (at := self._first(place, death)) is not None]
-        return min(found) if found else None
-
-    def _first(self, place: tuple[object, ...], death: Death) -> int | None:
-        """The first death at a place. Those whose rank or host became known since are dropped from it."""
-        noted = self._places.get(place)
-        while noted:
-            if _same(self.all[noted[0]], death):
-                return noted[0]
-            del noted[0]
-        return None
-
-
-_ANY = object()  # any host
-
-
 def workers(job: Job, run: int | None) -> int | None:
     """The number of workers that torchrun names when it ends a job of one node, None if it names none.
 
@@ -234,17 +162,6 @@ def workers(job: Job, run: int | None) -> int | None:
         return None
     found = len({e.fields.get("pid") for e in events})
     return found if any(e.name == "launch.elastic.failed" for e in events) and found > 1 else None
-
-
-def _same(one: Death, other: Death) -> bool:
-    if one.rank is not None and other.rank is not None:
-        return one.rank == other.rank
-    if one.pid is not None and other.pid is not None:
-        return one.pid == other.pid and (one.host is None or other.host is None or one.host == other.host)
-    told = one.local, one.host, one.signal, one.code
-    return (
-        one.local is not None and one.host is not None and told == (other.local, other.host, other.signal, other.code)
-    )
 
 
 def _in_pairs(found: list[Death]) -> set[int]:
