@@ -224,7 +224,7 @@ typedef struct {
     int32_t pid;
     int32_t tid;
     int32_t tag;
-    uint32_t births;
+    uint32_t born; /* a line of the thread is the first of its process */
 } ls_sighting;
 
 /* Catalogue. Patterns are added to messages, then ls_catalogue_finish freezes it. */

@@ -113,7 +113,7 @@ int ls_file_complete(const ls_scan *scan, uint32_t file)
     return scan->files.at[file].complete;
 }
 
-/* The threads that the start of a file names, each once, with the births seen there. */
+/* The threads that the start of a file names, each once, and whether their process begins there. */
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max)
 {
     size_t count = 0;
@@ -126,8 +126,6 @@ size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size
         if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
             uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = ls_trim(p, body, len);
             struct ls_match m;
-            bool birth =
-                ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
             uint64_t text = scan->hosts.at[host];
             int32_t t = ls_tag_id(scan, p + pre.tag, pre.tag_len);
             size_t i = 0;
@@ -136,7 +134,9 @@ size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size
                 i++;
             if (i == count && count < max)
                 out[count++] = (ls_sighting){.host = text, .pid = pre.pid, .tid = pre.tid, .tag = t};
-            if (i < count) out[i].births += birth;
+            if (i < count && !out[i].born)
+                out[i].born = ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) &&
+                              m.message->role == LS_PROC_BIRTH;
         }
         p = nl + 1;
     }

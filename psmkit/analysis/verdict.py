@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from psmkit.analysis.facts import lines, program
+from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_of, spans_text, words
 from psmkit.analysis.facts.once import once
@@ -189,7 +190,7 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
         return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} of {nranks} {are} missing")
     ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
-    aborted = job.refs("comm.end.abort")
+    aborted = abort_ends(job)
     given_up = sorted({i.rank for i in members if i.end in aborted})
     if given_up:
         # Frameworks abort both at a normal exit and after a timeout, with the same lines.
@@ -294,7 +295,7 @@ def _tests_ended_well(job: Job, run: RunInfo) -> bool:
 def _torn_down(job: Job, run: RunInfo) -> bool:
     """Whether all ranks were torn down and none aborted. If so, none of them hung, whatever the log shows before."""
     instances = _instances(job, run)
-    aborts = job.refs("comm.end.abort")
+    aborts = abort_ends(job)
     seen = {i.rank for i in instances if i.group == run.world and i.rank >= 0}
     whole = run.nranks is not None and len(seen) >= run.nranks
     return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
@@ -16,6 +15,7 @@ __all__ = ["Arrangement", "arrange", "processes"]
 
 _HEAD = 1 << 18
 _SIGHTINGS = 4096
+_MOST_TAGS = 4096
 
 Name = tuple[str, str, int]  # launcher tag, host, pid
 
@@ -32,16 +32,16 @@ class Arrangement:
 
 @dataclass
 class _Head:
-    threads: set[tuple[Name, int]] = field(default_factory=set)
-    births: dict[Name, int] = field(default_factory=lambda: defaultdict(int))
+    threads: dict[tuple[Name, int], None] = field(default_factory=dict)
+    born: set[Name] = field(default_factory=set)  # those whose beginning the lines show
 
 
 def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
     """Sort files into streams by their first lines."""
     if len(inputs) < 2:
         return Arrangement([[i] for i in range(len(inputs))], list(range(len(inputs))))
-    room = ffi.new("ls_sighting[]", _SIGHTINGS)
-    heads = [_head(item, catalogue, room) for item in inputs]
+    peek = _Peek(catalogue)
+    heads = [peek.head(item) for item in inputs]
     streams = _chains(inputs, heads)
     stream_of = [0] * len(inputs)
     for number, files in enumerate(streams):
@@ -52,44 +52,63 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
 
 def processes(item: Input, catalogue: Catalogue) -> Set[tuple[str, str, int]]:
     """The processes that the first lines of an input name, each by the tag of a launcher, its host and its pid."""
-    return {name for name, _ in _head(item, catalogue, ffi.new("ls_sighting[]", _SIGHTINGS)).threads}
+    return {name for name, _ in _Peek(catalogue).head(item).threads}
 
 
-def _head(item: Input, catalogue: Catalogue, found: Any) -> _Head:
-    """The threads in the first lines of an input. ``found`` is room for :data:`_SIGHTINGS`, which all inputs share."""
-    reader = Reader(item)
-    data = b""
-    while len(data) < _HEAD and (more := reader.read(_HEAD - len(data))):
-        data += more
-    reader.close()
-    scan = ffi.gc(lib.ls_scan_new(catalogue.native, 0), lib.ls_scan_free)
-    count = lib.ls_peek(scan, data, len(data), found, _SIGHTINGS)
-    at, size = table(scan, "ls_text")
-    texts = bytes(ffi.buffer(at, size)) if size else b""
-    tags, _ = table(scan, "ls_tags")
-    head = _Head()
-    for i in range(count):
-        seen = found[i]
-        name = (_text(texts, tags[seen.tag]) if seen.tag >= 0 else "", _text(texts, seen.host), seen.pid)
-        head.threads.add((name, seen.tid))
-        head.births[name] += seen.births
-    return head
+class _Peek:
+    """Reads the first lines of inputs. They share the room for lines and for what these name."""
 
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._lines = memoryview(bytearray(_HEAD))
+        self._room = ffi.new("ls_sighting[]", _SIGHTINGS)
+        self._begin()
 
-def _text(texts: bytes, packed: int) -> str:
-    start = packed >> 20
-    return texts[start : start + (packed & (1 << 20) - 1)].decode("utf-8", "surrogateescape")
+    def _begin(self) -> None:
+        self._scan = ffi.gc(lib.ls_scan_new(self._catalogue.native, 0), lib.ls_scan_free)
+        self._texts: dict[int, str] = {}
+
+    def head(self, item: Input) -> _Head:
+        """The threads in the first lines of an input."""
+        reader, size = Reader(item), 0
+        while size < _HEAD and (more := reader.readinto(self._lines[size:])):
+            size += more
+            if size == item.size and reader.can_park:
+                break  # its end, which another read would only confirm
+        reader.close()
+        count = lib.ls_peek(self._scan, ffi.from_buffer(self._lines), size, self._room, _SIGHTINGS)
+        tags, known = table(self._scan, "ls_tags")
+        head = _Head()
+        for i in range(count):
+            seen = self._room[i]
+            name = (self._text(tags[seen.tag]) if seen.tag >= 0 else "", self._text(seen.host), seen.pid)
+            head.threads[name, seen.tid] = None
+            if seen.born:
+                head.born.add(name)
+        if known > _MOST_TAGS:
+            self._begin()  # no input may use up the tags of the others
+        return head
+
+    def _text(self, packed: int) -> str:
+        text = self._texts.get(packed)
+        if text is None:
+            at, _ = table(self._scan, "ls_text")
+            raw = bytes(ffi.buffer(at + (packed >> 20), packed & (1 << 20) - 1))
+            text = self._texts[packed] = raw.decode("utf-8", "surrogateescape")
+        return text
 
 
 def _chains(inputs: Sequence[Input], heads: Sequence[_Head]) -> list[list[int]]:
     """Files that show the same thread are parts of one run, unless each shows the thread's beginning."""
+    if all(head.born or not head.threads for head in heads):
+        return [[i] for i in range(len(inputs))]
     order = sorted(range(len(inputs)), key=lambda i: (natural(inputs[i].path), i))
     owner: dict[tuple[Name, int], int] = {}
     follows: dict[int, int] = {}
-    beginnings = {i: None for i in order if any(heads[i].births.values())}
+    beginnings = {i: None for i in order if heads[i].born}
     for i in beginnings:
         for thread in heads[i].threads:
-            if heads[i].births[thread[0]]:
+            if thread[0] in heads[i].born:
                 owner[thread] = i
     for i in order:
         if i in beginnings:
@@ -113,14 +132,14 @@ def _root(follows: dict[int, int], i: int) -> int:
 
 
 def _homes(streams: Sequence[Sequence[int]], heads: Sequence[_Head]) -> list[tuple[int, str, int, int]]:
-    seen: dict[Name, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    seen: dict[Name, dict[int, bool]] = defaultdict(dict)
     for stream, files in enumerate(streams):
         for file in files:
-            for name, births in heads[file].births.items():
-                seen[name][stream] += births
+            for name in dict.fromkeys(name for name, _ in heads[file].threads):
+                seen[name][stream] = seen[name].get(stream, False) or name in heads[file].born
     homes = []
     for (_, host, pid), where in seen.items():
-        born = [s for s, births in where.items() if births]
+        born = [s for s, beginning in where.items() if beginning]
         if len(where) > 1 and len(born) <= 1:
             home = born[0] if born else min(where)
             homes += [(s, host, pid, home) for s in where if s != home]

@@ -1,9 +1,8 @@
-"""Inputs that are one log twice: another path to the file, or a copy of it."""
+"""Inputs that are copies of one log."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
@@ -31,13 +30,12 @@ def without_copies(
     compressed file is compared by its text, with files whose first bytes are equal.
     """
     first: dict[int, int] = {}
-    _note(inputs, _by(range(len(inputs)), lambda at: _inode(inputs[at])), first)
     whole = (at for at, item in enumerate(inputs) if at not in first and item.size and item.foreign is None)
-    for same_size in _by(whole, lambda at: (inputs[at].kind, inputs[at].size)):
+    for same_size in _by(whole, lambda at: (inputs[at].kind, inputs[at].size, inputs[at].start)):
         for alike in _by(same_size, lambda at: _digest(inputs[at], ends=True)):
             equal = _by(alike, lambda at: _digest(inputs[at], ends=False))
-            _note(inputs, [part for part in equal if _one_origin(inputs[part[0]], names_process)], first)
-    _note(inputs, _texts(inputs, first, names_process), first)
+            _note([part for part in equal if _one_origin(inputs[part[0]], names_process)], first)
+    _note(_texts(inputs, first, names_process), first)
     if notes is not None:
         notes += same((inputs[at].path, inputs[to].path) for at, to in first.items())
     return [item for at, item in enumerate(inputs) if at not in first]
@@ -120,18 +118,8 @@ def _by(numbers: Iterable[int], key: Callable[[int], Hashable | None]) -> list[l
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _note(inputs: Sequence[Input], groups: Iterable[Sequence[int]], first: dict[int, int]) -> None:
+def _note(groups: Iterable[Sequence[int]], first: dict[int, int]) -> None:
     first.update((at, group[0]) for group in groups for at in group[1:])
-
-
-def _inode(item: Input) -> tuple[int, int] | None:
-    if item.place is not None:
-        return None
-    try:
-        found = os.stat(item.path)
-    except OSError:
-        return None  # its reader reports it
-    return found.st_dev, found.st_ino
 
 
 def _digest(item: Input, *, ends: bool) -> bytes | None:

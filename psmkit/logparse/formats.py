@@ -8,7 +8,7 @@ import tomllib
 
 from psmkit.logparse.records import MAGIC as RECORD_MAGIC
 
-__all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right"]
+__all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right", "unread"]
 
 _COMPRESSIONS = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bz2"))
 
@@ -45,6 +45,7 @@ _FORMATS = (
     (b"MZ\x90\0", "a Windows program"),
 )
 _MAGICS = tuple(magic for magic, _ in _FORMATS)
+_PACKED = tuple(magic for magic, _ in _COMPRESSIONS)
 #: In the head of every page that psmkit writes, since a page beside the logs holds their lines.
 _PAGE = b'<meta name="generator" content="psmkit">'
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
@@ -63,7 +64,9 @@ def is_record(head: bytes) -> bool:
 
 def compression(head: bytes) -> str | None:
     """The compression of a file by its first bytes: ``gz``, ``zst``, ``xz``, ``bz2`` or None."""
-    return next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
+    if not head.startswith(_PACKED):
+        return None
+    return next(kind for magic, kind in _COMPRESSIONS if head.startswith(magic))
 
 
 def archive(head: bytes) -> str | None:
@@ -76,7 +79,7 @@ def archive(head: bytes) -> str | None:
 def tar_checksum_is_right(block: bytes) -> bool:
     """Whether a block of 512 bytes is a header of a tar archive: old archives have a checksum and no magic number."""
     field = block[148:156].strip(b" \0")
-    if not re.fullmatch(rb"[0-7]{1,8}", field):
+    if not field or field.strip(b"01234567"):
         return False
     return int(field, 8) == sum(block[:148]) + 8 * ord(" ") + sum(block[156:_TAR_BLOCK])
 
@@ -95,8 +98,11 @@ def encoding(head: bytes) -> str | None:
 
 def binary(head: bytes) -> str | None:
     """What a file is that psmkit does not read, in words, by its first bytes; None if it may be a log, or holds some."""
-    if is_record(head) or compression(head) or archive(head):
-        return None
+    return None if is_record(head) or compression(head) or archive(head) else unread(head)
+
+
+def unread(head: bytes) -> str | None:
+    """As :func:`binary`, of a file that is no record, is not compressed and is no archive."""
     if head.startswith(b"\x7fELF"):
         number = int.from_bytes(head[16:18], "big" if head[5:6] == b"\x02" else "little")
         return _CORE if number == _ELF_CORE else "a program or library (ELF)"

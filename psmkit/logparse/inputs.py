@@ -7,14 +7,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from psmkit.logparse.archives import HEAD, Budget, members
 from psmkit.logparse.copies import same
 from psmkit.logparse.foreign import sniff
-from psmkit.logparse.formats import archive, binary, compression, encoding, is_record
+from psmkit.logparse.formats import archive, compression, encoding, is_record, unread
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
@@ -29,6 +29,8 @@ _MAX_SPOOL = 64 << 30
 # Zeros at the start of a file are a hole that the truncation of an open log leaves. This many are looked past.
 _MAX_HOLE = 64 << 20
 _PARTS = re.compile("[0-9]+|[^0-9]+")
+# So many of the first bytes tell most files apart.
+_START = 1 << 10
 # How many files a note names.
 _NAMED = 3
 
@@ -41,13 +43,12 @@ class _RefusedError(Exception):
 class _Search:
     """The inputs that were found so far, and why others are none."""
 
-    found: dict[str, Input] = field(default_factory=dict)
+    found: dict[Hashable, Input] = field(default_factory=dict)  # a file by its inode, others by their path
     refused: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
     catalogues: dict[str, None] = field(default_factory=dict)
     again: dict[str, str] = field(default_factory=dict)  # another path to a file, and the one that is read
     _looked: set[str] = field(default_factory=set)
-    _real: dict[str, str] = field(default_factory=dict)  # folders without links
     _spool: Spool | None = None
 
     def __post_init__(self) -> None:
@@ -62,18 +63,9 @@ class _Search:
         if item.place is not None:
             self.found[item.path] = item  # of members with the same name, the last one counts
         else:
-            known = self.found.setdefault(self.real(item.path), item)
+            known = self.found.setdefault(item.inode or item.path, item)
             if known is not item and os.path.normpath(known.path) != os.path.normpath(item.path):
                 self.again[item.path] = known.path
-
-    def real(self, path: str) -> str:
-        """A path without links; the folder of thousands of files is resolved once."""
-        if os.path.islink(path):
-            return os.path.realpath(path)
-        folder, name = os.path.split(path)
-        if folder not in self._real:
-            self._real[folder] = os.path.realpath(folder)
-        return os.path.join(self._real[folder], name)
 
     # ---- what a user names ----
 
@@ -202,11 +194,15 @@ class _Search:
         with open_raw(Input(path, "log", 0, place=place)) as raw:
             try:
                 head = raw.read(HEAD)
-                size = os.fstat(raw.fileno()).st_size if place is None else place.size
+                found = os.fstat(raw.fileno()) if place is None else None
+                start = hash(head[:_START])
                 head = _past_hole(raw, head)
             except OSError as error:
                 raise InputError(path, (error.strerror or str(error)).lower()) from None
-        source = Input(path, "log", size, place=place)
+        if found is not None:
+            source = Input(path, "log", found.st_size, start=start, inode=(found.st_dev, found.st_ino))
+        else:
+            source = Input(path, "log", place.size if place is not None else 0, place=place, start=start)
         if is_record(head):
             yield replace(source, kind="record")
             return
@@ -221,7 +217,7 @@ class _Search:
             yield from self.unpack(source, packed, depth)
             return
         known = sniff(head)
-        if known is None and (name := binary(head)) is not None:
+        if known is None and (name := unread(head)) is not None:
             raise _RefusedError(name)
         coded = encoding(head)
         if coded is not None:
@@ -284,11 +280,24 @@ def _nothing(search: _Search) -> None:
 
 
 def _walk(folder: str) -> Sequence[str]:
-    found = []
-    for root, folders, files in os.walk(folder, followlinks=False):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
-        found += [os.path.join(root, f) for f in sorted(files) if not f.startswith(".")]
-    return [f for f in found if os.path.isfile(f)]
+    found, folders = [], [folder]
+    while folders:
+        root = folders.pop()
+        try:
+            with os.scandir(root) as entries:
+                seen = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        except OSError:
+            continue
+        found += [e.path for e in seen if _is_file(e)]
+        folders += [e.path for e in reversed(seen) if e.is_dir(follow_symlinks=False)]
+    return found
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # such as a link to itself
+        return False
 
 
 def _first(reader: Reader) -> bytes:
@@ -300,6 +309,8 @@ def _first(reader: Reader) -> bytes:
 
 def _past_hole(raw: BinaryIO, head: bytes) -> bytes:
     """The first bytes behind the zeros at the start of a file."""
+    if head[:1] != b"\0":
+        return head
     passed = len(head)
     while head and not head.strip(b"\0") and passed < _MAX_HOLE:
         head = raw.read(_PIECE)

@@ -33,7 +33,7 @@ def without_merged(
     out, else these others are. They stay where they name the same process, as in containers: only their files tell those apart.
     """
     texts = [i for i in inputs if i.kind != "record" and i.foreign is None and i.size]
-    if len(texts) < 3:
+    if len(texts) < 3 or not _has_room(texts):
         return list(inputs)
     first = _first_lines(texts)
     plain = sorted((i for i in texts if i.kind == "log"), key=lambda i: -i.size)[:_LARGEST]
@@ -58,6 +58,14 @@ def without_merged(
             continue
         notes.append(_note(item, found))
     return [i for i in inputs if id(i) not in out]
+
+
+def _has_room(texts: Sequence[Input]) -> bool:
+    """Whether one of these may have all lines of two others: it is not shorter than they are, as far as the size on disk is that of the text."""
+    if any(i.kind != "log" or i.encoding is not None for i in texts):
+        return True
+    one, other, *_ = sizes = sorted(i.size for i in texts)
+    return sizes[-1] + 1 >= one + other  # the last line may end without a line feed
 
 
 @dataclass(frozen=True, slots=True)

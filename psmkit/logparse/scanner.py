@@ -115,9 +115,9 @@ class Feed:
                             continue  # until another stream ends
                         reader = readers[file] = Reader(self.inputs[file])
                         held += not reader.can_park
-                    before = reader.consumed
+                    before = reader.consumed if progress is not None else 0
                     n = self._feed(file, reader, buffer)
-                    done += reader.consumed - before
+                    done += reader.consumed - before if progress is not None else 0
                     if not n:
                         held -= not reader.can_park
                         self._end(file, readers.pop(file))

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from psmkit.logparse.records import RecordLines
 from psmkit.model.errors import InputError
+from psmkit.model.rows import row
 
 __all__ = ["ForeignInput", "Input", "Place", "Reader", "Spool", "open_raw"]
 
@@ -50,13 +51,14 @@ class Place:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Input:
     """An input to read. ``path`` is its name in reports: ``logs.tar:rank0.log`` for a member of an archive.
 
     ``kind`` is ``log``, a compression (``gz``, ``zst``, ``xz``, ``bz2``), or ``record``: a record file, read as the log lines that its
     records stand for. ``size`` is its size on disk. ``foreign`` names the format of an input that is not a log: a Flight Recorder dump,
-    a RAS answer, stacks. ``encoding`` is the encoding of a text that is not UTF-8. ``place`` is None for a file.
+    a RAS answer, stacks. ``encoding`` is the encoding of a text that is not UTF-8. ``place`` is None for a file. ``start`` is a hash of its first
+    bytes as they are stored, and ``inode`` the device and the number of a file, as far as they are known.
     """
 
     path: str
@@ -65,6 +67,8 @@ class Input:
     foreign: str | None = None
     encoding: str | None = None
     place: Place | None = None
+    start: int = 0
+    inode: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
 from tests.analysis.texts import analyzed
+from tests.loggen.crowd import write_merged
 
 JOB = nccl(0, 1, 2, 3, nranks=4)
 API = "torch.distributed.elastic.multiprocessing.api:"
@@ -443,3 +444,28 @@ def test_the_signal_of_a_data_loader_worker_decides_what_to_do(
     line = f"[rank3]: RuntimeError: DataLoader worker (pid 9912) {how}\n"
     found = only(run_rule(find, tmp_path, job=JOB + line))
     assert found.culprits == (3,) and words in found.next_step and not_words not in found.next_step
+
+
+@pytest.mark.parametrize(("ranks", "findings"), [(9, 9), (10, 2)])
+def test_crashes_of_many_ranks_in_the_same_way_are_one_finding(ranks: int, findings: int, tmp_path: Path) -> None:
+    write_merged(tmp_path / "job.log", "crashes", ranks)
+    report = psmkit.analyze([tmp_path / "job.log"])
+    first, *others = (f for f in report.findings if f.code == "PSM402")
+    assert len([first, *others]) == findings
+    assert first.culprits == (0,) and [c.rank for c in report.culprits] == [0]
+    assert sorted(r for f in others for r in f.culprits) == list(range(1, ranks))
+    if findings == 2:
+        assert others[0].title == f"ranks 1-{ranks - 1} died by SIGSEGV in libwork.so"
+        assert "Each of these ranks crashed by itself." in others[0].explanation
+        assert "node0:6041" in others[0].evidence[0].text  # the line of the first of them
+
+
+def test_a_crash_that_differs_from_many_others_keeps_its_finding(tmp_path: Path) -> None:
+    write_merged(tmp_path / "job.log", "crashes", 16)
+    text = (tmp_path / "job.log").read_text()
+    odd = "[node1:6441] Signal: Segmentation fault (11)"
+    assert odd in text
+    (tmp_path / "job.log").write_text(text.replace(odd, "[node1:6441] Signal: Bus error (7)"))
+    titles = [f.title for f in psmkit.analyze([tmp_path / "job.log"]).findings if f.code == "PSM402"]
+    assert "rank 11 (node1:6441) died by SIGBUS in libwork.so" in titles
+    assert "ranks 1-10, 12-15 died by SIGSEGV in libwork.so" in titles

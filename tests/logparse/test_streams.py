@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psmkit.catalogue import Catalogue
-from psmkit.logparse import ScanResult, discover, events, scan
+from psmkit.logparse import ScanResult, arrange, discover, events, scan
 from psmkit.logparse.streams import Input, Reader
 from psmkit.model.errors import InputError
 from tests.logparse.conftest import Scan
@@ -264,3 +264,22 @@ def test_a_gzip_that_is_cut_loses_no_line_that_zlib_decodes(cut: int, tmp_path: 
     assert got == want and want
     assert "ends early" in str(reader.note)
     reader.close()
+
+
+def test_inputs_with_many_tags_leave_room_for_those_of_the_others(
+    tmp_path: Path, messages: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrange, "_MOST_TAGS", 2)
+    for rank in range(4):
+        line = f"[1,{rank}]<stdout>:node:70:70 [0] NCCL INFO "
+        (tmp_path / f"{rank}.log").write_text(f"{line}cudaDriverVersion 12040\n{line}Using network Socket\n")
+    peek = arrange._Peek(messages)
+    heads = [peek.head(item) for item in discover([str(tmp_path)])]
+    assert [set(head.threads) for head in heads] == [{((f"[1,{rank}]", "node", 70), 70)} for rank in range(4)]
+
+
+def test_a_link_to_itself_in_a_folder_is_no_input(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("node:70:70 [0] NCCL INFO Using network Socket\n")
+    (tmp_path / "b.log").symlink_to(tmp_path / "b.log")
+    (tmp_path / "c").symlink_to(tmp_path, target_is_directory=True)
+    assert [Path(item.path).name for item in discover([str(tmp_path)])] == ["a.log"]

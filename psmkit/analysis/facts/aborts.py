@@ -10,7 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import CommInstance, Ref, Value
 
-__all__ = ["aborted_before"]
+__all__ = ["abort_ends", "aborted_before"]
 
 #: Lines of a process that is being aborted, as far as they do not name the communicator.
 _MARKS = ("bootstrap.abort", "socket.abort", "proxy.accept_aborted", "proxy.recv_type_aborted", "libpsm.proxy.aborted")
@@ -23,8 +23,11 @@ def aborted_before(job: Job, proc: int, ref: Ref) -> Ref | None:
 
     The abort of one of several communicators counts if none of the others is open at ``ref``.
     """
+    known = _marks(job).get(proc)
+    if known is None:
+        return None
     stream = _stream(job, ref)
-    marks = [mark for mark in _marks(job).get(proc, ()) if _before(job, mark[0], ref, stream)]
+    marks = [mark for mark in known if _before(job, mark[0], ref, stream)]
     if not marks:
         return None
     ours = [i for i in job.instances_of.get(proc, ()) if i.start is None or _before(job, i.start, ref, stream)]
@@ -49,6 +52,12 @@ def _before(job: Job, one: Ref, other: Ref, stream: int) -> bool:
 
 def _stream(job: Job, ref: Ref) -> int:
     return job.scan.files[ref.file].stream
+
+
+@once
+def abort_ends(job: Job) -> frozenset[Ref]:
+    """The lines that end a communicator by an abort."""
+    return frozenset(job.scan.events.refs(job.rows("comm.end.abort")))
 
 
 @once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from dataclasses import dataclass, field
 
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 
 __all__ = ["FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
 
@@ -60,6 +60,8 @@ class Death:
     untold: bool = False
     where: str | None = None
     reason: Event | None = None
+    #: Those of many events.
+    _known: set[tuple[Ref, str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def sent(self) -> bool:
@@ -81,8 +83,12 @@ class Death:
         """Merge another line about the same process; known values stay."""
         own = self.events
         if len(own) > 4:  # most have two or three, and a set takes longer to make
-            known = {(e.ref, e.name) for e in own}
-            own.extend(e for e in other.events if (e.ref, e.name) not in known)
+            if self._known is None or len(self._known) != len(own):
+                self._known = {(e.ref, e.name) for e in own}
+            for event in other.events:
+                if (place := (event.ref, event.name)) not in self._known:
+                    self._known.add(place)
+                    own.append(event)
         else:
             own += [e for e in other.events if not any(e is k or (e.ref, e.name) == (k.ref, k.name) for k in own)]
         self.rank = other.rank if self.rank is None else self.rank

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from psmkit.analysis.facts import engines, launcher_ends, lines, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
+from psmkit.analysis.facts.death_per_process import Deaths
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
@@ -34,6 +35,22 @@ __all__ = [
 _SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
+#: Lines about an end that need more than their fields.
+_TELL = frozenset(
+    (
+        *_SIGNALS,
+        *_ABORTS,
+        "sys.shell.killed",
+        "sys.shell.signal",
+        "sys.kernel.oom",
+        "sys.kernel.segfault",
+        "launch.mpi.exitcode",
+        "launch.mpi.nonzero",
+        "launch.ray.worker_died",
+        "launch.deepspeed.exit",
+        "launch.k8s.exit_code",
+    )
+)
 _VALUES = ("sys.terminate", "sys.assert", "sys.check", "sys.python.fatal")
 # Events whose block is identified by their order in the stream.
 _BLOCK = (
@@ -111,7 +128,7 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 
 
 def _collect(job: Job, run: int | None) -> list[Death]:
-    found = _Deaths()
+    found, place = Deaths(), partial(_place, job, run)
     events = _told(job).get(run, [])
     reports = [*_actors(job, events), *_launchers(events)]
     told = launcher_ends.read(job, run, events)
@@ -120,8 +137,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         *_in_order(told, _singles(job, run, events)),
         *(d for d in reports if d.pid is not None),
     ):
-        _place(job, run, death)
-        found.add(death)
+        found.add(death, place)
     # without a process id, such a report may be about any of the deaths
     kept = _without_strays(found.all) or reports[:1]
     placed = next((d for d in reports if d.host is not None and d.pid is None), None)
@@ -132,64 +148,6 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
-
-
-class _Deaths:
-    """Deaths in the order of their lines, one for each process. There may be as many as ranks."""
-
-    def __init__(self) -> None:
-        self.all: list[Death] = []
-        self._places: dict[tuple[object, ...], list[int]] = defaultdict(list)  # deaths by what names a process
-
-    def add(self, death: Death) -> None:
-        """Merge a line with the death of the same process, or add a death."""
-        at = self._same(death)
-        if at is None:
-            at = len(self.all)
-            self.all.append(death)
-        else:
-            known = self.all[at]
-            before = known.rank, known.pid, known.host
-            known.take(death)
-            if (known.rank, known.pid, known.host) == before:
-                return
-        self._note(at)
-
-    def _note(self, at: int) -> None:
-        death = self.all[at]
-        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
-        if death.pid is not None:
-            ranks = ("pid",) if death.rank is not None else ("pid", "pid without rank")
-            places += [(kind, death.pid, host) for kind in ranks for host in (death.host, _ANY)]
-        elif death.local is not None and death.host is not None:
-            places.append(("local", death.local, death.host))
-        for place in places:
-            # a death is noted again when another line tells more about it
-            if not self._places[place] or self._places[place][-1] != at:
-                bisect.insort(self._places[place], at)
-
-    def _same(self, death: Death) -> int | None:
-        """The first death that may be the same: ranks decide, then process ids on hosts that do not differ."""
-        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
-        if death.pid is not None:
-            kind = "pid" if death.rank is None else "pid without rank"
-            places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
-        elif death.local is not None and death.host is not None:
-            places.append(("local", death.local, death.host))
-        found = [at for place in places if (at := self._first(place, death)) is not None]
-        return min(found) if found else None
-
-    def _first(self, place: tuple[object, ...], death: Death) -> int | None:
-        """The first death at a place. Those whose rank or host became known since are dropped from it."""
-        noted = self._places.get(place)
-        while noted:
-            if _same(self.all[noted[0]], death):
-                return noted[0]
-            del noted[0]
-        return None
-
-
-_ANY = object()  # any host
 
 
 def workers(job: Job, run: int | None) -> int | None:
@@ -204,17 +162,6 @@ def workers(job: Job, run: int | None) -> int | None:
         return None
     found = len({e.fields.get("pid") for e in events})
     return found if any(e.name == "launch.elastic.failed" for e in events) and found > 1 else None
-
-
-def _same(one: Death, other: Death) -> bool:
-    if one.rank is not None and other.rank is not None:
-        return one.rank == other.rank
-    if one.pid is not None and other.pid is not None:
-        return one.pid == other.pid and (one.host is None or other.host is None or one.host == other.host)
-    told = one.local, one.host, one.signal, one.code
-    return (
-        one.local is not None and one.host is not None and told == (other.local, other.host, other.signal, other.code)
-    )
 
 
 def _in_pairs(found: list[Death]) -> set[int]:
@@ -414,6 +361,8 @@ def _in_order(*found: list[Death]) -> list[Death]:
 def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     out: list[Death] = []
     for event in events:
+        if event.name not in _TELL and not event.name.startswith("launch.engine."):
+            continue
         death = _single(job, run, event)
         if death is not None:
             death.events.append(event)

@@ -148,7 +148,9 @@ def resolve(scan: ScanData) -> Identity:
             sets.join(call.caller, call.service)
 
     phantoms = _phantoms(scan)
-    parts = split_jobs(scan, sets.parts(), runs_of_parts(scan, sets.parts(), gpus, phantoms))
+    parts = sets.parts()
+    if len(parts) > 1:  # what lines tie together is one run
+        parts = split_jobs(scan, parts, runs_of_parts(scan, parts, gpus, phantoms))
     parts.sort(key=lambda part: _begin(scan, part))
     by_group = {group.group: group for group in scan.groups}
     found = evidence(scan)

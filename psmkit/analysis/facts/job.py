@@ -171,7 +171,13 @@ class Job:
 
     def runs_of(self, *names: str) -> set[int | None]:
         """The runs of the events that :meth:`events` returns."""
-        return {self.run_of_event(event) for name in set(self._named(*names)) for event in self._events(name, None)}
+        events, rows = self.scan.events, self.rows(*names)
+        procs = events.proc[rows]
+        found = {self.run_of(proc) for proc in np.unique(procs[procs >= 0]).tolist()}
+        loose = rows[procs < 0]
+        if len(self.runs) > 1 or any(events.kinds[at].startswith("lab.") for at in np.unique(events.message[loose])):
+            return found | {self.run_of_event(event) for event in events.pick(loose)}
+        return found | ({0 if self.runs else None} if len(loose) else set())
 
     def _events(self, name: str, run: int | None) -> Sequence[Event]:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
@@ -193,10 +199,6 @@ class Job:
         """The processes that printed an event that :meth:`events` returns."""
         found: set[int] = set(self.scan.events.proc[self.rows(*names)].tolist())
         return found - {-1}
-
-    def refs(self, *names: str) -> set[Ref]:
-        """The lines of the events that :meth:`events` returns."""
-        return set(self.scan.events.refs(self.rows(*names)))
 
     def values(self, field: str, *names: str) -> list[tuple[int, int | None, Value | None]]:
         """The process, the run and a field of each line of these messages, as :meth:`events` orders them, without objects for the lines."""

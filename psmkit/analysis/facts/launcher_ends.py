@@ -50,8 +50,11 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     out: list[Death] = []
     heads: dict[tuple[int, str | None], Death] = {}
     unnamed: set[object] = set()
+    tell: dict[str, bool] = {}
     for event in events:
-        if not _tells(job, event.name):
+        if event.name not in tell:
+            tell[event.name] = _tells(job, event.name)
+        if not tell[event.name]:
             continue
         place = event.stream, event.tag
         found = _ends(job, run, event)

@@ -8,7 +8,7 @@ because a reader must see that they are no facts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,11 +170,9 @@ def _named(event: Event, pids: Mapping[int, list[Process]], host: Value | None =
     """The process that a line outside NCCL's is about: by its pid, or by the pid in its tag."""
     pid = event.fields.get("pid", pid_of_tag(event.tag))
     host = event.fields.get("host", host)
-    found = (
-        [p for p in pids.get(pid, ()) if host is None or _short(p.host) == _short(str(host))]
-        if isinstance(pid, int)
-        else []
-    )
+    found: Sequence[Process] = pids.get(pid, ()) if isinstance(pid, int) else ()
+    if host is not None:
+        found = [p for p in found if _short(p.host) == _short(str(host))]
     return found[0].index if len(found) == 1 else None
 
 
@@ -198,9 +196,11 @@ def _outside(scan: ScanData, out: Evidence, pids: Mapping[int, list[Process]]) -
                 _claim(out, _named(event, pids, host), told.fields.get("rank"), Claim(0, told.name, told.ref))
             case _:
                 rank = rank_of_tag(event.tag) if pid_of_tag(event.tag) is not None else None
-                _claim(out, _named(event, pids), rank, Claim(0, "launcher tag", event.ref))
-                local, proc = event.fields.get("local_rank"), _named(event, pids)
-                if proc is not None and isinstance(local, int) and event.name.startswith("launch."):
+                local = event.fields.get("local_rank") if event.name.startswith("launch.") else None
+                proc = _named(event, pids) if rank is not None or local is not None else None
+                if rank is not None:
+                    _claim(out, proc, rank, Claim(0, "launcher tag", event.ref))
+                if proc is not None and isinstance(local, int):
                     out.local.setdefault(proc, local)
 
 
@@ -282,6 +282,8 @@ def _tags(scan: ScanData, out: Evidence) -> None:
     for process in scan.processes:
         sharing[process.stream, process.tag, process.incarnation] += 1
     for process in scan.processes:
+        if process.tag is None:
+            continue
         if sharing[process.stream, process.tag, process.incarnation] > 1 or len(out.devices.get(process.index, ())) > 1:
             continue
         local = local_rank_of_tag(process.tag)

@@ -68,8 +68,11 @@ def printed(job: Job, death: Death) -> Stack | None:
     if start is None:
         library = death.where if death.where and death.where.endswith((".so", ".so.2")) else None
         return Stack(library, None, True, ()) if library is not None else None
-    stream = death.events[0].stream
-    for frames in _candidates(_stacks(job), stream, death.pid, start):
+    stream, stacks = death.events[0].stream, _stacks(job)
+    every = stacks.get((stream, "all", 0))
+    if every is None or start - every[-1].ref.seq > _ABOVE:
+        return None  # most of thousands: the frames of the last ones are not kept
+    for frames in _candidates(stacks, stream, death.pid, start):
         found = _read(frames)
         if found is not None:
             return found

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name
@@ -164,7 +165,7 @@ def _by_inits(job: Job) -> Iterator[Lost]:
 
 
 def _by_ends(job: Job) -> Iterator[Lost]:
-    aborted = job.refs("comm.end.abort")
+    aborted = abort_ends(job)
     for group, members in job.members.items():
         if all(instance.end is not None for instance in members):
             continue
@@ -205,7 +206,7 @@ def _needs_all(call: Mapping[str, Value], rank: int) -> bool:
 
 
 def _by_pairs(job: Job) -> Iterator[Lost]:
-    aborted = job.refs("comm.end.abort")
+    aborted = abort_ends(job)
     members = {(i.group, i.rank): i for i in job.scan.instances}
     for pair in job.scan.pairs:
         receiver, sender = members.get((pair.group, pair.dst)), members.get((pair.group, pair.src))

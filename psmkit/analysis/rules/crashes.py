@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import signal as signals
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
+from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.death import FAULTS, Death, manner
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, name_of, ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
@@ -29,6 +30,8 @@ __all__ = ["find"]
 
 _MOST_REASONS = 3
 _MOST_HOSTS = 4
+_MOST_SPANS = 4
+_MOST_ALONE = 8  # crashes of one kind with a finding each
 _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
 #: Lines with a condition of a program that does not hold.
@@ -155,13 +158,37 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     elif own:
         # they were not ended: each may have failed for the same reason
         after = f"{others[:1].upper()}{others[1:]} ended with {plural(len(followers), 'an exit code of its', 'exit codes of their')} own; the launcher saw this one first"
-    for death in origins:
+    text = f" {after}." if others else ""
+    for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
-        text = f" {after}." if others else ""
-        out.append(_crash(job, run, death, text, together if lead else (), equal if lead else set()))
+        out.append(_crash(job, run, death, text, together if lead else (), equal if lead else set(), like))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
+
+
+def _by_kind(job: Job, run: int | None, origins: Sequence[Death]) -> list[list[Death]]:
+    """The crashes: many of which the same is said are together, the first of all is alone."""
+    if len(origins) <= _MOST_ALONE:
+        return [[death] for death in origins]
+    kinds: dict[Hashable, list[Death]] = {}
+    for death in origins:
+        kinds.setdefault(id(death) if death is origins[0] else _kind(job, run, death), []).append(death)
+    few = [[death] for kind in kinds.values() if len(kind) <= _MOST_ALONE for death in kind]
+    return few + [kind for kind in kinds.values() if len(kind) > _MOST_ALONE]
+
+
+def _kind(job: Job, run: int | None, death: Death) -> Hashable:
+    """What is said of a crash besides its rank; the crash itself if more is said of it."""
+    crashed = death.signal in (*FAULTS, signals.SIGABRT) and not death.oom and death.reason is None
+    if not crashed or death.rank is None or death.proc is None:
+        return id(death)
+    if aborted_before(job, death.proc, death.events[0].ref) is not None:
+        return id(death)
+    stack = crash_stacks.printed(job, death)
+    shown = (stack.told, stack.whole, bool(stack.refs)) if stack is not None else None
+    checked = any(e.name in _CHECKS for e in death.events)
+    return death.signal, death.where, shown, checked, torn_down(job, death.proc)
 
 
 def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
@@ -266,24 +293,38 @@ def _name(job: Job, death: Death) -> str:
     return f"{who} ({place})" if place else who
 
 
-def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death], equal: set[int]) -> Finding:
+def _crash(
+    job: Job,
+    run: int | None,
+    death: Death,
+    after: str,
+    together: Sequence[Death],
+    equal: set[int],
+    like: Sequence[Death],
+) -> Finding:
+    """The finding of a crash: ``together`` are in the same message, ``equal`` raised the same exception, ``like`` crashed in the same way."""
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in (*FAULTS, signals.SIGABRT)
     stack = crash_stacks.printed(job, death)
-    ranks = [d.rank for d in (death, *together) if d.rank is not None]
+    all_ = (death, *together, *like)
+    ranks = [d.rank for d in all_ if d.rank is not None]
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
-    name = ranks_text(ranks) if (together or equal) and ranks else _name(job, death)
+    name = ranks_text(ranks) if (together or equal or like) and ranks else _name(job, death)
+    if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
+        name = spans_text(spans)
     explanation = stack.explained if stack is not None else ""
     explanation += " Each of these ranks raised this exception by itself." if equal else ""
+    explanation += " Each of these ranks crashed by itself." if like else ""
     explanation += after
     folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
     if folded > 1:
         explanation += f" Ray folds {folded} reports of deaths into this line, which shows one of them."
     if late:
-        explanation += " Its communicators were torn down before, so this happened when it exited."
+        their, it = ("Their", "they") if like else ("Its", "it")
+        explanation += f" {their} communicators were torn down before, so this happened when {it} exited."
     if again:
         explanation += (
             " The program worked after this line: it was started again, or the line is about another process."
@@ -308,7 +349,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         next_step=_next_step(job, death, stack, title),
         refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
-        procs=[d.proc for d in (death, *together) if d.proc is not None],
+        procs=[d.proc for d in all_ if d.proc is not None],
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",

@@ -167,6 +167,8 @@ def _odd_sizes(job: Job) -> list[Finding]:
 
     The role of an answer is that of the newest connection of its thread, which another rank may have opened in between.
     """
+    if len({size for tally in job.scan.services for _, size in tally.setups}) < 2:
+        return []
     sizes: dict[int, dict[int, Ref]] = defaultdict(dict)
     for tally in job.scan.services:
         for (_, size), ref in tally.setups.items():

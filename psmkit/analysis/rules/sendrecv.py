@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from psmkit.analysis.facts import calls, damage, lines
+from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
@@ -62,7 +63,7 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     queues = _Queues(job.scan.pairs)
     ended = {i.group for i in job.scan.instances if i.end is not None}
-    aborts = job.refs("comm.end.abort")
+    aborts = abort_ends(job)
     destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
     left = _leavers(job, ended)
     applied = _circles(job, ended) + _wrong_peers(job, ended)
