@@ -84,14 +84,23 @@ def _check(pid: int) -> None:
         raise StateError(f"there is no process {pid}: it has just ended") from None
     except OSError as error:
         raise StateError(
-            f"the memory of process {pid} (uid {_owner(pid)}) may not be read: {error.strerror};"
-            " run this as that user or as root, with CAP_SYS_PTRACE in a container"
+            f"the memory of process {pid} (uid {_owner(pid)}) may not be read: {error.strerror}; {_remedy(pid)}"
         ) from None
     if empty:
         raise StateError(f"process {pid} has no memory of its own: it is a thread of the kernel, or has ended")
     seen = elf.look(f"/proc/{pid}/exe")
     if seen is not None and seen.bits == 32:
         raise StateError(f"process {pid} is a 32-bit program: psmkit reads 64-bit ones")
+
+
+def _remedy(pid: int) -> str:
+    try:
+        scope = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        scope = 0
+    if scope and _owner(pid) == str(os.geteuid()):
+        return f"kernel.yama.ptrace_scope is {scope}: run this as root, or set it to 0"
+    return "run this as that user or as root, with CAP_SYS_PTRACE in a container"
 
 
 def _owner(pid: int) -> str:

@@ -191,9 +191,9 @@ def _connection(state: Peek, connection: Peek) -> StateObject:
     ]
     local = _local(connection)
     if local is None:
-        return StateObject(
-            "psm connection", f"{role}, {stage}", connection.address, rank, values=tuple(values), parts=()
-        )
+        # Nothing but its caller is known before Setup is done.
+        name = f"{role}, {stage}, of rank {caller}"
+        return StateObject("psm connection", name, connection.address, rank, caller, values=tuple(values))
     conn = local.inside("conn") or local
     peer, channel = conn.number("peer"), conn.number("channel")
     values += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -48,24 +49,20 @@ def test_a_connection_has_its_stage_and_the_words_of_its_fifo(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_run_that_is_read_ten_times_is_never_stopped_and_ends_well(tmp_path: Path) -> None:
-    words = ("--pattern", "alltoall", "--size", "4M", "--iters", "300", "--deadline", "100")
+    words = ("--pattern", "alltoall", "--size", "4M", "--iters", "500", "--deadline", "100")
     states, moved, over = set[str](), set[str](), threading.Event()
 
     def watch(pids: list[int]) -> None:
         while not over.is_set():
-            states.update(procfs.state_of(pid) for pid in pids)
-            states.update(
-                (task / "stat").read_text().rpartition(")")[2].split()[0]
-                for pid in pids
-                for task in Path(f"/proc/{pid}/task").glob("*")
-                if (task / "stat").exists()
-            )
+            for task in [task for pid in pids for task in Path(f"/proc/{pid}/task").glob("*")]:
+                with contextlib.suppress(OSError, IndexError):  # it has ended
+                    states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
 
     with lab(tmp_path / "out", *words) as (process, ranks):
         watcher = threading.Thread(target=watch, args=([rank.pid for rank in ranks],))
         watcher.start()
         try:
-            with ThreadPoolExecutor(4) as pool:
+            with ThreadPoolExecutor(5) as pool:
                 for seen in pool.map(look, [rank.pid for rank in ranks] * 5):
                     for one in seen.all("psm connection"):
                         moved |= moving(one)
