@@ -47,11 +47,14 @@ def read(pid: int, *, deadline: float, gap: float = 0.2) -> tuple[list[StateObje
     _check(pid)
     if importlib.util.find_spec("drgn") is None:
         return [], [], [_WITHOUT]
+    # Plugins of drgn are for its own command line, and take longer to load than all the rest.
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("DRGN_")}
     command = [sys.executable, "-P", "-m", "psmkit.live.state", str(pid), "--json"]
     command += ["--deadline", str(deadline), "--gap", str(gap)]
     try:
         done = subprocess.run(
             command,
+            env={**plain, "DRGN_DISABLE_PLUGINS": "*"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -60,7 +60,8 @@ def _lines(one: StateObject, indent: str) -> Iterator[str]:
 
 
 def _shown(value: Value) -> str:
-    return f"{value.name}={value.value}" + (f" (moving, was {value.before})" if value.moving else "")
+    was = f", was {value.before}" if value.before is not None else ""
+    return f"{value.name}={value.value}" + (f" (moving{was})" if value.moving else "")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,8 @@ def _pending(rank: int | None, proxy: Peek) -> Iterator[StateObject]:
             values=(
                 Value("opId", f"{identity:#x}"),
                 Value("answered", call.number("done") or 0),
-                *call.values("respSize", "res"),
+                *call.values("respSize"),
+                *(call.values("res") if call.number("done") else ()),  # a failure until the answer comes
             ),
         )
 
@@ -180,7 +181,7 @@ def _words(connection: Peek) -> tuple[Value, ...]:
 
 
 def _fifo(comm: Peek) -> Iterator[StateObject]:
-    """Bytes since 2.22, slots before it. Until 2.23 the number that was consumed is an array, and its least is kept."""
+    """Bytes since 2.22, slots before it. Where the number that was consumed is an array, one for each channel, the least that the host saw is kept."""
     values = []
     for shown, names in (
         ("produced", ("workFifoProduced", "workFifoSent")),
