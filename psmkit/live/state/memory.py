@@ -71,6 +71,7 @@ class Target:
     size: int = 0
     _begins: list[int] = field(default_factory=list)
     _memory: int = -1
+    _again: int = 0
 
     def open(self) -> None:
         self.program.set_pid(self.pid)
@@ -78,17 +79,30 @@ class Target:
         self.look()
 
     def look(self) -> None:
-        """Read the maps again: before each sample."""
+        """Before each sample."""
+        self._map()
+        self._again = 16
+        self.objects = self.size = 0
+
+    def _map(self) -> None:
         self.maps = maps_of(self.pid)
         self._begins = [one.begin for one in self.maps]
-        self.objects = self.size = 0
 
     def note(self, what: str, remedy: str = "") -> None:
         if (said := Note(what, remedy)) not in self.notes and len(self.notes) < 100:
             self.notes.append(said)
 
     def holds(self, address: int, size: int) -> bool:
-        """Whether these bytes are mapped and harmless to read."""
+        """Whether these bytes are mapped and harmless to read. A heap may have grown since the maps were read: then they are read again, a few times."""
+        if self._mapped(address, size):
+            return True
+        if address % 4 or address >> 47 or self._again <= 0:
+            return False
+        self._again -= 1
+        self._map()
+        return self._mapped(address, size)
+
+    def _mapped(self, address: int, size: int) -> bool:
         end = address + size
         while address < end:
             i = bisect.bisect_right(self._begins, address) - 1

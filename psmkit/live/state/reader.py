@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from psmkit.live.state import elf, libpsm, nccl
-from psmkit.live.state.memory import Enough, Target
+from psmkit.live.state.memory import Enough, Map, Target
 from psmkit.live.state.samples import merged
 from psmkit.model.inspection import Library, Note, StateObject
 
@@ -17,6 +17,7 @@ __all__ = ["inspect"]
 _PSM = re.compile(r"libpsm\.so")
 _NCCL = re.compile(r"lib(nccl|rccl)(-\w+)?\.so|libtorch_cuda\.so")
 _PLUGIN = re.compile(r"libnccl-(net|profiler|tuner|env|gin)")
+_GONE = " (deleted)"  # as /proc marks a file without a name
 _DEBUG = 4 << 30  # bytes of debug information
 _ADVICE = {
     "psm": "a build with debug information (a checkout's `make setup`, or CMAKE_BUILD_TYPE=RelWithDebInfo) would show pending calls with their opIds,"
@@ -59,24 +60,28 @@ def _load(target: Target) -> tuple[list[Library], list[Callable[[Target], list[S
     program.set_enabled_debug_info_finders([])
     libraries: list[Library] = []
     rooms: list[Callable[[Target], list[StateObject]]] = []
-    main = os.readlink(f"/proc/{target.pid}/exe").removesuffix(" (deleted)")
+    main = os.readlink(f"/proc/{target.pid}/exe").removesuffix(_GONE)
     modules = [module for module, _ in program.loaded_modules()]
-    files: dict[str, int] = {}  # of what is mapped: the first address
+    files: dict[str, Map] = {}  # of what is mapped: the first mapping
     for one in target.maps:
         if one.path.startswith("/") and one.inode:
-            files.setdefault(one.path, one.begin)
-    for path, address in files.items():
-        gone = path.endswith(" (deleted)")
-        name = os.path.basename(path.removesuffix(" (deleted)"))
+            files.setdefault(one.path, one)
+    for mapped, one in files.items():
+        path = mapped.removesuffix(_GONE)
+        name = os.path.basename(path)
         kind = "psm" if _PSM.match(name) else "nccl" if _NCCL.match(name) and not _PLUGIN.match(name) else ""
         if not kind and path != main:
             continue
-        file = f"/proc/{target.pid}/exe" if path == main else f"/proc/{target.pid}/root{path}"
-        seen = elf.look(file, version=kind == "nccl") if path == main or not gone else None
+        file = f"/proc/{target.pid}/root{path}"
+        if path == main:
+            file = f"/proc/{target.pid}/exe"
+        elif path != mapped:  # replaced by a new build: the old one is still there for who may see it
+            file = f"/proc/{target.pid}/map_files/{one.begin:x}-{one.end:x}"
+        seen = elf.look(file, version=kind == "nccl")
         if seen is None:
-            target.note(f"{path} is gone or cannot be read: its debug information cannot be used")
+            target.note(f"{mapped} cannot be read: its debug information cannot be used", "run this as root")
             continue
-        module = next((m for m in modules if any(a <= address < b for a, b in m.address_ranges or ())), None)
+        module = next((m for m in modules if any(a <= one.begin < b for a, b in m.address_ranges or ())), None)
         symbols = seen.symbols
         if module is not None and (kind or symbols == "debug"):
             if seen.debug > _DEBUG:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -58,6 +59,27 @@ def test_a_reader_that_takes_too_long_is_a_note(start, monkeypatch: pytest.Monke
     monkeypatch.setattr(state, "_SLACK", 0.0)
     seen = look(start("listed").pid, deadline=0.01)
     assert "was not read within" in seen.said
+
+
+def test_a_program_that_was_replaced_is_read_by_the_file_that_it_runs(start, program: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    copy = tmp_path / "standin"
+    shutil.copy(program, copy)
+    process = start("listed", file=copy)
+    copy.unlink()
+    assert len(look(process.pid).all("communicator")) == 1
+
+
+def test_only_this_room_imports_drgn_and_only_in_the_child() -> None:
+    room = Path(state.__file__).parent
+    users = [path for path in room.parents[1].rglob("*.py") if "import drgn" in path.read_text()]
+    assert users and all(path.parent == room for path in users)
+    done = subprocess.run(
+        [sys.executable, "-c", "import psmkit.live.state, sys; print('drgn' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_a_process_without_nccl_and_libpsm_has_no_state() -> None:
