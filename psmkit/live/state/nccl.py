@@ -43,7 +43,15 @@ def _communicator(comm: Peek, parts: list[StateObject]) -> StateObject:
         *_sequence(comm),
         *_flag(comm, "abortFlag"),
         *_flag(comm, "childAbortFlag"),
-        *comm.values("destroyFlag", "revokedFlag", "finalizeCalled", "initState", "asyncResult", "localPersistentRefs"),
+        *comm.values(
+            "destroyFlag",
+            "revokedFlag",
+            "finalizeCalled",
+            "initState",
+            "asyncResult",
+            "persistentRefs",
+            "localPersistentRefs",
+        ),
     ]
     name = f"communicator {known:#x}, rank {rank} of {nranks}"
     return StateObject("communicator", name, comm.address, rank, values=tuple(values), parts=tuple(parts))

@@ -79,6 +79,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled.link(made, [source], compiled.WARNINGS, ["-ldl"])
 
 
+@pytest.fixture(scope="session")
+def old_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in with the members of older releases."""
+    source = Path(__file__).with_name("standin.c")
+    made = tmp_path_factory.mktemp("standin") / "standin"
+    return compiled.link(made, [source], [*compiled.WARNINGS, "-DOLD"], ["-ldl"])
+
+
 Start = Callable[..., subprocess.Popen[str]]
 
 

@@ -140,19 +140,24 @@ struct ncclComm {
     struct ncclChannel channels[CHANNELS];
     uint64_t commHash;
     int rank, nRanks, cudaDev, nChannels;
-    uint64_t opCount, collOpCount;
+    uint64_t opCount;
     ncclResult_t asyncResult, initState;
     uint32_t *abortFlag;
-    uint32_t workFifoBytes, workFifoProduced, workFifoConsumed;
     struct ncclProxyState *proxyState;
-    struct ncclKernelPlanner planner;
     struct ncclCallbackQueue callbackQueue;
+#ifdef OLD
+    int workFifoDepth;
+    uint32_t workFifoSent, workFifoAckdMin;
+    struct ncclPlanQueue planQueue;
+    struct ncclKernelPlan *unlaunchedPlansHead;
+#else
+    uint64_t collOpCount;
+    uint32_t workFifoBytes, workFifoProduced, workFifoConsumed;
+    struct ncclKernelPlanner planner;
     uint64_t seqNumber[5];
+#endif
     uint64_t endMagic;
 };
-
-struct ncclComm **ncclComms;
-int nNcclComms;
 
 static int setup(void)
 {
@@ -226,8 +231,45 @@ static void make_plans(struct ncclComm *comm)
     reclaimed->collOpCount = 3;
     comm->callbackQueue.head = &reclaimed->reclaimer;
     planned->hasProxyOps = 1;
+#ifdef OLD
+    comm->planQueue.head = comm->planQueue.tail = comm->unlaunchedPlansHead = planned;
+#else
     comm->planner.planQueue.head = comm->planner.planQueue.tail = comm->planner.unlaunchedPlansHead = planned;
+#endif
 }
+
+/* What differs between releases. */
+#ifdef OLD
+static void count(struct ncclComm *comm)
+{
+    comm->sharedRes->collOpCount = 17;
+    comm->workFifoDepth = 1024;
+    comm->workFifoSent = 960;
+    comm->workFifoAckdMin = 64;
+}
+static void list(struct ncclComm *comm)
+{
+    (void)comm;
+}
+#else
+struct ncclComm **ncclComms;
+int nNcclComms;
+
+static void count(struct ncclComm *comm)
+{
+    comm->collOpCount = 17;
+    comm->seqNumber[ncclFuncAllReduce] = 17;
+    comm->workFifoBytes = 1024;
+    comm->workFifoProduced = 960;
+    comm->workFifoConsumed = 64;
+}
+static void list(struct ncclComm *comm)
+{
+    nNcclComms = 8;
+    ncclComms = made(8 * sizeof(void *));
+    ncclComms[3] = comm;
+}
+#endif
 
 int main(int argc, char **argv)
 {
@@ -240,14 +282,10 @@ int main(int argc, char **argv)
     comm->commHash = 0xabcdef;
     comm->rank = 1;
     comm->nRanks = PEERS;
-    comm->collOpCount = 17;
-    comm->seqNumber[ncclFuncAllReduce] = 17;
     comm->abortFlag = &abortFlag;
-    comm->workFifoBytes = 1024;
-    comm->workFifoProduced = 960;
-    comm->workFifoConsumed = 64;
     comm->initState = ncclInProgress;
     comm->sharedRes = made(sizeof *comm->sharedRes);
+    count(comm);
     comm->sharedRes->p2pOpCount[0] = 2;
     comm->sharedRes->p2pOpCount[3] = 3;
     comm->proxyState = make_proxy(&connection);
@@ -269,11 +307,7 @@ int main(int argc, char **argv)
         comm->abortFlag = (void *)16;
         connection.transportResources = (void *)0x10;
     }
-    if (strcmp(mode, "heap") != 0) {
-        nNcclComms = 8;
-        ncclComms = made(8 * sizeof(void *));
-        ncclComms[3] = comm;
-    }
+    if (strcmp(mode, "heap") != 0) list(comm);
     printf("ready %p\n", (void *)comm);
     fflush(stdout);
     if (strcmp(mode, "moving") == 0) {

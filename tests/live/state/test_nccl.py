@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.live.state.conftest import look, moving, values
@@ -49,6 +51,14 @@ def test_calls_connections_plans_and_the_work_fifo_are_shown(start) -> None:  # 
         "connConnected",
     )
     assert (held["step"], held["head"], held["tail"]) == (42, 40, 44)
+
+
+def test_members_of_older_releases_are_found_by_their_names(start, old_program: Path) -> None:  # type: ignore[no-untyped-def]
+    seen = look(start("", file=old_program).pid)
+    assert values(seen.only("communicator"))["collOpCount"] == 17
+    assert values(seen.only("work fifo")) == {"produced": 960, "consumed": 64, "size": 1024}
+    assert [str(values(plan)["stands"]).split()[0] for plan in seen.all("plan")] == ["waits", "not"]
+    assert len(seen.all("sub")) == 1
 
 
 def test_words_that_change_between_the_samples_are_marked(start) -> None:  # type: ignore[no-untyped-def]
