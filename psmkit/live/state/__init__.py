@@ -85,6 +85,8 @@ def _check(pid: int) -> None:
             empty = not maps.read(1)
     except FileNotFoundError:
         raise StateError(f"there is no process {pid}: it has just ended") from None
+    except ProcessLookupError:
+        empty = True
     except OSError as error:
         raise StateError(
             f"the memory of process {pid} (uid {_owner(pid)}) may not be read: {error.strerror}; {_remedy(pid)}"

@@ -85,3 +85,12 @@ def test_a_library_without_debug_information_is_named_with_what_a_debug_build_wo
     assert f"{library} has no debug information" in seen.said
     assert "pending calls with their opIds" in seen.said
     assert seen.all("communicator"), "the rest is read"
+
+
+def test_a_request_that_waits_for_a_peer_is_shown_as_unanswered(tmp_path: Path) -> None:
+    words = ("--nodes", "2", "--timeout", "100", "--fault", "net.proxy.connect:hang,rank=1", "--deadline", "100")
+    with lab(tmp_path / "out", *words) as (_, ranks):
+        seen = until(ranks[0].pid, lambda seen: bool(seen.all("unanswered request")))
+        request = seen.only("unanswered request")
+        assert (request.rank, request.peer, values(request)["type"]) == (0, 0, "Connect")
+        assert values(request)["opId"] in {values(call)["opId"] for call in seen.all("pending call")}

@@ -48,6 +48,23 @@ except state.StateError as error:
     assert done.stdout.count("\n") == 1
 
 
+def test_a_thread_of_the_kernel_is_an_error_of_one_line() -> None:
+    found = [int(one.name) for one in Path("/proc").glob("[0-9]*") if not (one / "maps").exists() or not _maps(one)]
+    if not found:
+        pytest.skip("no thread of the kernel is seen here")
+    with pytest.raises(PsmkitError, match=r"has no memory of its own|may not be read|has ended"):
+        state.read(found[0], deadline=10)
+
+
+def _maps(process: Path) -> str:
+    try:
+        return (process / "maps").read_text()
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        return "?"
+
+
 def test_without_drgn_a_note_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     objects, libraries, (note,) = state.read(os.getpid(), deadline=10)
