@@ -22,22 +22,19 @@ _OWNERS = {"PSM_ALIVE_PROXY": "struct psmProxyState", "PSM_ALIVE_PLANS": "struct
 _MOST = 4096  # calls, connections, ops of one proxy
 
 
-def read(target: Target) -> list[StateObject]:
-    """All proxies and all communicators of plans; empty: the debug information names no list of them, or it is empty."""
+def read(target: Target) -> Iterator[StateObject]:
+    """All proxies and all communicators of plans; none: the debug information names no list of them, or it is empty."""
     first = target.variable("psm_alive_first")
     if first is None:
-        return []
-    found = []
-    root = Peek(target, first.read_(), 0)
-    for node in root.list():
+        return
+    for node in Peek(target, first.read_(), 0).list():
         owner = _owner(target, node)
         if owner is None:
             target.note(f"libpsm's list of objects holds one of an unknown kind at {node.address:#x}")
         elif node.word("kind") == "PSM_ALIVE_PROXY":
-            found.append(_proxy(owner))
+            yield _proxy(owner)
         else:
-            found.append(_plans(owner))
-    return found
+            yield _plans(owner)
 
 
 def _owner(target: Target, node: Peek) -> Peek | None:
@@ -76,7 +73,7 @@ def _proxy(state: Peek) -> StateObject:
         values += counts.values("calls", "served", "retried", "late", "refused", "resent", "fds_sent", "fds_received")
     if error := state.chars("async_error", "text"):
         values.append(Value("error", error))
-    parts = [*_calls(state), *_fetches(state), *_requests(state), *_connections(state), *_ops(state)]
+    parts = state.target.gather(_calls(state), _fetches(state), _requests(state), _ops(state), _connections(state))
     return StateObject(
         "psm proxy", f"proxy of rank {rank} of {nranks}", state.address, rank, values=tuple(values), parts=tuple(parts)
     )
@@ -305,12 +302,12 @@ def _plans(comm: Peek) -> StateObject:
         rank,
         values=comm.values(("produced", "fifo", "sent"), ("consumed", "fifo", "acked"), ("depth", "fifo", "depth")),
     )
-    parts = [
-        fifo,
-        *_waiting(comm, "reclaimer enqueued, not taken", "callbacks", "head"),
-        *_waiting(comm, "waits for its end before it is reclaimed", "waiting"),
-        *(_plan(plan, "of the group") for plan in comm.list("planHead", most=_MOST)),
-    ]
+    parts = comm.target.gather(
+        [fifo],
+        _waiting(comm, "reclaimer enqueued, not taken", "callbacks", "head"),
+        _waiting(comm, "waits for its end before it is reclaimed", "waiting"),
+        (_plan(plan, "of the group") for plan in comm.list("planHead", most=_MOST)),
+    )
     values = comm.values("openPlans", "openWork", "hostTasks", "aborted", "finished", "collOpCount", "persistentRefs")
     return StateObject("communicator", f"plans of rank {rank}", comm.address, rank, values=values, parts=tuple(parts))
 

@@ -11,9 +11,10 @@ import bisect
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import drgn
 
@@ -21,6 +22,7 @@ from psmkit.model.inspection import Note, Value
 
 __all__ = ["Enough", "Map", "Peek", "Target", "maps_of"]
 
+_T = TypeVar("_T")
 _OBJECTS = 50_000
 _BYTES = 256 << 20
 _TEXT = 256
@@ -123,6 +125,18 @@ class Target:
             raise Enough(f"only the first {_OBJECTS} objects or {_BYTES >> 20} MiB were read")
         if time.monotonic() > self.until:
             raise Enough("the time for reading memory is over")
+
+    def gather(self, *parts: Iterable[_T]) -> list[_T]:
+        """All of these. One that ends early, at a limit or at memory that makes no sense, leaves what it found and a note."""
+        found: list[_T] = []
+        for part in parts:
+            try:
+                found.extend(part)
+            except Enough as limit:
+                self.note(f"the state is not complete: {limit}")
+            except Exception as error:  # a torn or strange object
+                self.note(f"a part of the state could not be read: {type(error).__name__}: {error}")
+        return found
 
     def raw(self, address: int, size: int) -> bytes:
         """Bytes of memory, fewer at an unmapped page."""

@@ -24,37 +24,30 @@ _RESOURCES = {
 }
 
 
-def read(target: Target) -> list[StateObject]:
+def read(target: Target) -> Iterator[StateObject]:
     """All communicators, with what belongs to them. A proxy that several share is with the first of them."""
-    comms = communicators(target)
     proxies, left = set[int](), [_PEERS]
     # What decides comes first, for the case that the limits are reached: all proxies before any connection.
-    made = [(comm, _urgent(comm, proxies)) for comm in comms]
-    return [_communicator(comm, parts + list(_connections(comm, left))) for comm, parts in made]
-
-
-def _communicator(comm: Peek, parts: list[StateObject]) -> StateObject:
-    rank, nranks, known = comm.number("rank"), comm.number("nRanks"), comm.number("commHash") or 0
-    values = [
-        Value("commHash", f"{known:#x}"),
-        *comm.values("rank", "nRanks", "cudaDev", "nNodes", "nChannels", "p2pnChannels"),
-        *comm.values("opCount", "collOpCount"),
-        *_shared(comm),
-        *_sequence(comm),
-        *_flag(comm, "abortFlag"),
-        *_flag(comm, "childAbortFlag"),
-        *comm.values(
-            "destroyFlag",
-            "revokedFlag",
-            "finalizeCalled",
-            "initState",
-            "asyncResult",
-            "persistentRefs",
-            "localPersistentRefs",
-        ),
+    made = [
+        (comm, target.gather(_values(comm)), target.gather(_urgent(comm, proxies)))
+        for comm in target.gather(communicators(target))
     ]
-    name = f"communicator {known:#x}, rank {rank} of {nranks}"
-    return StateObject("communicator", name, comm.address, rank, values=tuple(values), parts=tuple(parts))
+    for comm, values, parts in made:
+        parts += target.gather(_connections(comm, left))
+        rank, known = comm.number("rank"), comm.number("commHash") or 0
+        name = f"communicator {known:#x}, rank {rank} of {comm.number('nRanks')}"
+        yield StateObject("communicator", name, comm.address, rank, values=tuple(values), parts=tuple(parts))
+
+
+def _values(comm: Peek) -> Iterator[Value]:
+    yield Value("commHash", f"{comm.number('commHash') or 0:#x}")
+    yield from comm.values("rank", "nRanks", "cudaDev", "nNodes", "nChannels", "p2pnChannels", "opCount", "collOpCount")
+    yield from _shared(comm)
+    yield from _sequence(comm)
+    yield from _flag(comm, "abortFlag")
+    yield from _flag(comm, "childAbortFlag")
+    yield from comm.values("destroyFlag", "revokedFlag", "finalizeCalled", "initState", "asyncResult")
+    yield from comm.values("persistentRefs", "localPersistentRefs")
 
 
 def _flag(comm: Peek, name: str) -> tuple[Value, ...]:
@@ -83,13 +76,13 @@ def _sequence(comm: Peek) -> Iterator[Value]:
             yield Value(f"seqNumber.{names.get(i, i)}", count)
 
 
-def _urgent(comm: Peek, proxies: set[int]) -> list[StateObject]:
+def _urgent(comm: Peek, proxies: set[int]) -> Iterator[StateObject]:
     proxy = comm.follow("proxyState") or (shared.follow("proxyState") if (shared := comm.follow("sharedRes")) else None)
-    parts = []
     if proxy is not None and proxy.address not in proxies:
         proxies.add(proxy.address)
-        parts.append(_proxy(comm, proxy))
-    return [*parts, *_fifo(comm), *_plans(comm)]
+        yield _proxy(comm, proxy)
+    yield from _fifo(comm)
+    yield from _plans(comm)
 
 
 # ---- the proxy ----
@@ -97,7 +90,7 @@ def _urgent(comm: Peek, proxies: set[int]) -> list[StateObject]:
 
 def _proxy(comm: Peek, proxy: Peek) -> StateObject:
     rank = comm.number("rank")
-    parts = [*_pending(rank, proxy), *_ops(rank, proxy)]
+    parts = comm.target.gather(_pending(rank, proxy), _ops(rank, proxy))
     values = proxy.values(
         "tpRank", "tpnRanks", "cudaDev", "stop", "asyncResult", ("progress_stop", "progressState", "stop")
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from psmkit.live.state import elf, libpsm, nccl
-from psmkit.live.state.memory import Enough, Map, Target
+from psmkit.live.state.memory import Map, Target
 from psmkit.live.state.samples import merged
 from psmkit.model.inspection import Library, Note, StateObject
 
@@ -37,29 +37,17 @@ def inspect(pid: int, seconds: float, gap: float) -> tuple[list[StateObject], li
         if again:
             time.sleep(max(min(gap, target.until - time.monotonic() - 0.1), 0))
         target.look()
-        samples.append(_sample(target, rooms))
+        samples.append(target.gather(*(room(target) for room in rooms)))
     state = merged(samples[0], samples[1]) if samples else []
     return state, libraries, target.notes
 
 
-def _sample(target: Target, rooms: list[Callable[[Target], list[StateObject]]]) -> list[StateObject]:
-    found = []
-    for room in rooms:
-        try:
-            found += room(target)
-        except Enough as limit:
-            target.note(f"the state is not complete: {limit}")
-        except Exception as error:  # a torn or strange object: what was found elsewhere counts
-            target.note(f"a part of the state could not be read: {type(error).__name__}: {error}")
-    return found
-
-
-def _load(target: Target) -> tuple[list[Library], list[Callable[[Target], list[StateObject]]]]:
+def _load(target: Target) -> tuple[list[Library], list[Callable[[Target], Iterator[StateObject]]]]:
     """The debug information of the libraries of interest, and of no other."""
     program = target.program
     program.set_enabled_debug_info_finders([])
     libraries: list[Library] = []
-    rooms: list[Callable[[Target], list[StateObject]]] = []
+    rooms: list[Callable[[Target], Iterator[StateObject]]] = []
     main = os.readlink(f"/proc/{target.pid}/exe").removesuffix(_GONE)
     modules = [module for module, _ in program.loaded_modules()]
     files: dict[str, Map] = {}  # of what is mapped: the first mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -19,15 +20,17 @@ _SEARCH = 8 << 30  # bytes
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def communicators(target: Target) -> list[Peek]:
+def communicators(target: Target) -> Iterator[Peek]:
     """All communicators by address. RAS's list lacks those that have not got through bootstrap, and RAS may be off: so memory is searched as well."""
     kind = target.type("struct ncclComm")
     if kind is None:
-        return []
-    found = dict.fromkeys(_listed(target))
-    found.update(dict.fromkeys(_searched(target, drgn.sizeof(kind))))
-    peeks = [target.at(kind, address) for address in list(found)[:_MOST]]
-    return [comm for comm in peeks if comm is not None and _sound(comm)]
+        return
+    seen = set[int]()
+    for address in itertools.chain(_listed(target), _searched(target, drgn.sizeof(kind))):
+        if address not in seen and len(seen) < _MOST:
+            seen.add(address)
+            if (comm := target.at(kind, address)) and _sound(comm):
+                yield comm
 
 
 def _sound(comm: Peek) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.state.conftest import look, moving, values
+from tests.live.state.conftest import Seen, look, moving, values, walked
 
 
 @pytest.mark.parametrize("mode", ["listed", "heap"])
@@ -77,3 +77,17 @@ def test_memory_that_makes_no_sense_is_a_note(start, mode: str) -> None:  # type
     assert 1 <= len(seen.all("proxy op")) <= 2
     assert ("in a circle" if mode == "circle" else "leads to no memory") in seen.said
     assert process.poll() is None
+
+
+def test_what_was_read_before_a_limit_is_kept(start, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    memory = pytest.importorskip("psmkit.live.state.memory")
+    reader = pytest.importorskip("psmkit.live.state.reader")
+    process = start("listed")
+    counts = []
+    for most in (1, 8, 12, 20, 100):
+        monkeypatch.setattr(memory, "_OBJECTS", most)
+        seen = Seen(*reader.inspect(process.pid, 60.0, 0.0))
+        counts.append(len(list(walked(seen.objects))))
+        assert ("not complete" in seen.said) == (most < 100)
+    assert counts[0] == 0 and counts[1] > 0
+    assert counts == sorted(counts)
