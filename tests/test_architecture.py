@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 HEAVY = (
     "clang",
     "dask",
+    "drgn",
     "duckdb",
     "jinja2",
     "opentelemetry",

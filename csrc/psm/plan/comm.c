@@ -67,6 +67,7 @@ psm_status psm_plan_comm_create(const struct psmPlanConfig *config, const struct
         psm_plan_comm_free(comm);
         return status;
     }
+    psm_alive_add(&comm->alive, PSM_ALIVE_PLANS);
     *out = comm;
     return PSM_OK;
 }
@@ -96,6 +97,7 @@ void psm_plan_comm_close(psmPlanComm *comm)
 
 void psm_plan_comm_free(psmPlanComm *comm)
 {
+    psm_alive_remove(&comm->alive);
     psm_plan_graveyard_free(comm);
     psm_plan_scheduler_close(comm);
     psm_plan_trace_close(comm);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/alive.h"
 #include "core/internal.h"
 #include "psm/psm_plan.h"
 
@@ -204,6 +205,7 @@ struct plan_fifo {
 };
 
 struct psmPlanComm {
+    struct psm_alive alive;
     struct psmPlanConfig config;
     struct psmPlanEngine engine;
     const struct plan_scheduler *scheduler;

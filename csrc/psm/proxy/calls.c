@@ -59,6 +59,7 @@ psm_status psm_calls_take(psmProxyState *state, int peer, int type, uint32_t res
     }
     if (room) {
         call->taken = true;
+        call->begun = psm_tick_ns();
         call->done = call->queued = false;
         call->type = type;
         call->peer = peer;

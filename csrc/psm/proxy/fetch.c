@@ -110,6 +110,7 @@ static psm_status begin(psmProxyState *state, int type, const struct psmProxyAdd
     }
     job->op_id = (uint64_t)(atomic_fetch_add(&uds->generation, 1) | 1u << 31) << 32 | (uint32_t)psm_random64();
     uint64_t now = psm_clock_ns();
+    job->begun = now;
     job->deadline = now + state->settings.timeout_ms * UINT64_C(1000000);
     psm_msg_proxy_fd_asked((uintptr_t)state, state->rank, job->rank, strtoull(job->name + 4, NULL, 16),
                            type == psmProxyMsgGetFd ? 8 : 0, type == psmProxyMsgGetFd ? 0 : 4,

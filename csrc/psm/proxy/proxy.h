@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "core/alive.h"
 #include "core/internal.h"
 #include "limit.h"
 #include "proxy/wire.h"
@@ -158,6 +159,7 @@ void psm_connection_release(psmProxyState *state, struct psm_connection *connect
 
 struct psm_call {
     uint32_t slot, generation;
+    uint64_t begun;    /* psm_tick_ns, for psmkit inspect */
     uint32_t answered; /* generation of the last received answer; 0: none */
     bool taken, done, queued;
     int type, peer;
@@ -280,11 +282,13 @@ void psm_pool_end(const struct psm_progress *p, uint32_t row);
 enum psm_phase { PSM_PHASE_MADE, PSM_PHASE_RUNNING, PSM_PHASE_STOPPING, PSM_PHASE_STOPPED };
 
 struct psm_peer;
+struct psm_service;
 struct psm_job_refs {
     _Atomic uint64_t calls, served, retried, late, refused, resent, fds_sent, fds_received, peers;
 };
 
 struct psmProxyState {
+    struct psm_alive alive;
     int rank, nranks, device;
     struct psm_settings settings;
     const struct psmTransportComm *transports[PSM_TRANSPORTS][2];
@@ -298,6 +302,7 @@ struct psmProxyState {
     enum psm_phase phase;
     bool have_service, have_uds, have_progress;
     pthread_t service, uds_thread, progress_thread;
+    struct psm_service *serving; /* for psmkit inspect: the service thread's own data while it runs */
     _Atomic uint32_t stop, stop_progress, aborted;
     int listen_fd;
     int abort_event; /* set once, for waits in poll(2) */

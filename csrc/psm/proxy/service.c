@@ -448,6 +448,7 @@ void *psm_service_main(void *argument)
     struct watch watch = {0};
     uint64_t now = 0, spin_until = 0, spin = state->settings.spin_us * UINT64_C(1000);
     service.pending_end = &service.pending;
+    state->serving = &service;
     psm_thread_device(state, "Proxy Service");
     for (unsigned turn = 0; !atomic_load(&state->stop); turn++) {
         bool busy = take_direct(&service), ticks = turn % SPIN_CLOCK == 0 || now >= spin_until;
@@ -478,6 +479,7 @@ void *psm_service_main(void *argument)
         if (busy) spin_until = (now = psm_clock_ns()) + spin;
     }
     finish(&service);
+    state->serving = NULL;
     free(watch.fds);
     free(watch.of);
     return NULL;

@@ -40,6 +40,7 @@ static psm_status make_sockets(psmProxyState *state)
 
 static void destroy(psmProxyState *state)
 {
+    psm_alive_remove(&state->alive);
     if (state->direct) psm_direct_forget(state->direct);
     psm_clients_free(state);
     psm_calls_free(state);
@@ -101,6 +102,7 @@ psm_status psmProxyInit(psmProxyState **out, const struct psmProxyOptions *optio
         destroy(state);
         return status;
     }
+    psm_alive_add(&state->alive, PSM_ALIVE_PROXY);
     *out = state;
     return PSM_OK;
 }
