@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psmkit
-from psmkit.live import debugger, descriptors, kernel, mapped, procfs, python, standing, tracing
+from psmkit.live import debugger, descriptors, kernel, mapped, procfs, python, record, standing, tracing
 from psmkit.live.kernel import Task
 from psmkit.logparse.foreign.places import place_of
 from psmkit.logparse.foreign.stacks import parse_gdb
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
-from psmkit.model.inspection import InspectedFrame, InspectedThread, Inspection, Library, Note, StateObject
+from psmkit.model.inspection import InspectedFrame, InspectedThread, Inspection, Library, Note, Standing, StateObject
 
 __all__ = ["Options", "environment_of", "inspect", "rank_of", "ranks_of"]
 
@@ -75,6 +75,7 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
     rank = rank_of(pid)
     libraries = mapped.libraries(files)
     state, of_state = _state(pid, options, notes)
+    recorded = record.operations(pid)
     tasks = {task.tid: task for task in kernel.tasks(pid, descriptors.Descriptors(pid))}
     python_frames = _python(pid, files, options, notes)
     dump, seen, stopped = _native(pid, options, notes)
@@ -94,12 +95,21 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
         nranks=ranks_of(pid),
         stopped=stopped,
         psmkit=psmkit.__version__,
-        standing=tuple(standing.of_stacks(threads, tasks, seen, rank, rank_of, pid)),
+        standing=tuple(_standings(standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), recorded)),
         threads=threads,
-        state=tuple(state),
+        state=(*state, *record.objects(recorded)),
         libraries=tuple(_merged(libraries, of_state)),
         notes=tuple(notes),
     )
+
+
+def _standings(by_stacks: list[Standing], recorded: list[record.Operation]) -> list[Standing]:
+    """A stack that shows the data path does not show for whom; libpsm's record does."""
+    by_record = record.standings(recorded)
+    if not by_record:
+        return by_stacks
+    first = [s for s in by_stacks if s.stage not in ("data", "enqueue")]
+    return [*first, *by_record, *(s for s in by_stacks if s.stage == "data" and s.peer is not None)]
 
 
 def _command(pid: int) -> tuple[str, ...]:

@@ -116,7 +116,8 @@ def _of_thread(
         proof = proof or f"frame #{level} {frame.function} of thread {thread.tid} ({thread.name})"
         stage, does = step.stage, step.does
         if step.outer and call.type is not None and call.type in types:
-            stage, does = types[call.type], f"waits in {types[call.type]}{{peer}}"
+            stage = types[call.type]
+            does = f"{'answers' if step.serves else 'waits in'} {stage}{{peer}}"
         if stage is None:
             continue
         # Frames further out may know the peer.
@@ -126,7 +127,8 @@ def _of_thread(
         peer, because = call.peer, ""
         if peer is None and task is not None and not step.serves:
             peer, because = _by_socket(task, rank_of, pid)
-        towards = "" if peer is None else " for its own proxy" if peer == mine else f" for rank {peer}"
+        own = " of its own rank" if step.serves else " for its own proxy"
+        towards = "" if peer is None else own if peer == mine else f" {'of' if step.serves else 'for'} rank {peer}"
         who = f"rank {mine}" if mine is not None else f"process {pid}"
         return Standing(stage, peer, f"{who} {does.format(peer=towards)}", proof + because, mine)
     return None
