@@ -36,6 +36,7 @@ class _Step:
     does: str
     serves: bool
     outer: bool
+    weak: bool
     ask: Questions
 
 
@@ -49,6 +50,7 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
             entry.get("does", ""),
             entry.get("serves", False),
             entry.get("outer", False),
+            entry.get("weak", False),
             {key: entry[key] for key in ("rank", "peer", "type") if key in entry},
         )
         for entry in data["step"]
@@ -104,34 +106,34 @@ def _of_thread(
 ) -> Standing | None:
     if thread.kind == "idle":
         return None
-    types = _knowledge()[1]
+    frames = [(level, step) for level, frame in enumerate(thread.frames) if (step := _step_of(frame.function))]
+    if any(not step.weak for _, step in frames):
+        frames = [(level, step) for level, step in frames if not step.weak]
     call = Seen()
-    proof = ""
-    for level, frame in enumerate(thread.frames):
-        step = _step_of(frame.function)
-        if step is None:
-            continue
-        variables = seen.get((thread.tid, level), Seen())
-        call = _both(call, variables)
-        proof = proof or f"frame #{level} {frame.function} of thread {thread.tid} ({thread.name})"
-        stage, does = step.stage, step.does
-        if step.outer and call.type is not None and call.type in types:
-            stage = types[call.type]
-            does = f"{'answers' if step.serves else 'waits in'} {stage}{{peer}}"
-        if stage is None:
-            continue
-        # Frames further out may know the peer.
-        for outside in range(level + 1, len(thread.frames)):
-            call = _both(call, seen.get((thread.tid, outside), Seen()))
-        mine = call.rank if call.rank is not None else rank
-        peer, because = call.peer, ""
-        if peer is None and task is not None and not step.serves:
-            peer, because = _by_socket(task, rank_of, pid)
-        own = " of its own rank" if step.serves else " for its own proxy"
-        towards = "" if peer is None else own if peer == mine else f" {'of' if step.serves else 'for'} rank {peer}"
-        who = f"rank {mine}" if mine is not None else f"process {pid}"
-        return Standing(stage, peer, f"{who} {does.format(peer=towards)}", proof + because, mine)
-    return None
+    chosen: tuple[_Step, str] | None = None
+    for level, step in frames:
+        call = _both(call, seen.get((thread.tid, level), Seen()))
+        if chosen is None and (stage := _stage(step, call.type)) is not None:
+            chosen = step, stage  # frames further out may know the peer
+    if chosen is None:
+        return None
+    step, stage = chosen
+    mine = call.rank if call.rank is not None else rank
+    peer, because = call.peer, ""
+    if peer is None and task is not None and not step.serves:
+        peer, because = _by_socket(task, rank_of, pid)
+    own = " of its own rank" if step.serves else " for its own proxy"
+    towards = "" if peer is None else own if peer == mine else f" {'of' if step.serves else 'for'} rank {peer}"
+    does = step.does or f"{'answers' if step.serves else 'waits in'} {stage}{{peer}}"
+    level = frames[0][0]
+    proof = f"frame #{level} {thread.frames[level].function} of thread {thread.tid} ({thread.name}){because}"
+    who = f"rank {mine}" if mine is not None else f"process {pid}"
+    return Standing(stage, peer, f"{who} {does.format(peer=towards)}", proof, mine)
+
+
+def _stage(step: _Step, call: int | None) -> str | None:
+    """The stage of a frame: of an outer one by the type of its call, if that is known."""
+    return _knowledge()[1].get(call) if step.outer and call is not None else step.stage
 
 
 def _both(inner: Seen, outer: Seen) -> Seen:
