@@ -26,7 +26,11 @@ def test_reader_of_a_pipe_names_who_writes() -> None:
 
 def test_poll_names_its_descriptors() -> None:
     code = "import select, sys; p = select.poll(); p.register(0); p.register(p2 := __import__('os').eventfd(0)); print('up', flush=True); p.poll()"
-    with process(code.replace("p.register(0)", "p.register(0, select.POLLIN)").replace("eventfd(0))", "eventfd(0), select.POLLIN)")) as child:
+    with process(
+        code.replace("p.register(0)", "p.register(0, select.POLLIN)").replace(
+            "eventfd(0))", "eventfd(0), select.POLLIN)"
+        )
+    ) as child:
         task = only(child.pid)
         assert task.does.startswith("polls fd 0 (pipe") and "(eventfd)" in task.does
         assert len(task.fds) == 2
@@ -49,7 +53,9 @@ def test_unix_socket_names_the_process_at_its_other_end() -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
         server.listen()
-        code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({name!r}); print('up', flush=True); s.recv(1)"
+        code = (
+            f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({name!r}); print('up', flush=True); s.recv(1)"
+        )
         with process(code) as child:
             connection, _ = server.accept()
             with connection:
