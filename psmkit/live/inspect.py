@@ -95,12 +95,23 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
         nranks=ranks_of(pid),
         stopped=stopped,
         psmkit=psmkit.__version__,
-        standing=tuple(_standings(standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), recorded)),
+        standing=(
+            *_stopped(pid, tasks, rank),
+            *_standings(standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), recorded),
+        ),
         threads=threads,
         state=(*state, *record.objects(recorded)),
         libraries=tuple(_merged(libraries, of_state)),
         notes=tuple(notes),
     )
+
+
+def _stopped(pid: int, tasks: Mapping[int, Task], rank: int | None) -> list[Standing]:
+    """A process that a signal has stopped waits for nobody, whatever its stacks show."""
+    if not tasks or any(task.state != "T" for task in tasks.values()):
+        return []
+    who = f"rank {rank}" if rank is not None else f"process {pid}"
+    return [Standing("stopped", None, f"{who} is stopped by a signal: kill -CONT {pid}", "state T in /proc", rank)]
 
 
 def _standings(by_stacks: list[Standing], recorded: list[record.Operation]) -> list[Standing]:
