@@ -51,7 +51,7 @@ LIBPSM = (
     Case("Init", fault("proxy.init:hang,rank=1"), {1: ("Init", 1)}),
     Case("Setup, in the proxy", fault("proxy.setup:hang,rank=1"), {0: ("bootstrap", None), 1: ("Setup", 1)}),
     Case("Setup, in the caller", fault("p2p.setup:hang,rank=1"), {1: ("Setup", 0)}),
-    Case("Connect, in the proxy", fault("proxy.connect:hang,rank=1"), {0: ("Connect", 1), 1: ("Connect", 1)}),
+    Case("Connect, in the proxy", fault("proxy.connect:hang,rank=1"), {0: ("Init", 1), 1: ("Connect", 1)}),
     Case("Connect, in the caller", fault("p2p.connect:hang,rank=1"), {1: ("Connect", 0)}),
     Case("GetFd", fault("proxy.getfd:hang,rank=1", "--share", "cumem"), {0: ("GetFd", 1)}),
     Case("GetFd, answer lost", fault("uds.reply:drop,rank=1,nth=1+", "--share", "cumem"), {0: ("GetFd", 1)}),
@@ -61,21 +61,23 @@ LIBPSM = (
     Case("data: receiver", fault("p2p.recv.step:hang,rank=1,nth=3"), {0: ("data", 1), 1: ("data", 0)}),
     Case("data: lost word", fault("p2p.send.publish:drop,rank=1,nth=3+"), {0: ("data", 1), 1: ("data", 0)}),
     Case("data: no receive", ("--differ", "rank=1,skip=recv"), {0: ("data", 1)}),
-    Case("Close", fault("proxy.close:hang,rank=1"), {1: ("Close", 1)}),
+    Case("Close", fault("proxy.close:hang,rank=1"), {0: ("Close", 1), 1: ("Connect", 1)}),
     Case(
         "stopped by a signal",
         fault("lab.stage:kill=SIGSTOP,rank=1,op=connect"),
-        {0: ("bootstrap", None), 1: ("stopped", None)},
+        {0: ("Init", 1), 1: ("stopped", None)},
     ),
 )
-# By functions of the driver, which every build of NCCL calls.
-NCCL = (
-    Case("init", fault("cuStreamCreate*:hang,rank=1,nth=1"), {1: ("init", None)}),
-    Case("bootstrap", fault("cuStreamCreate*:hang,rank=1,nth=1"), {0: ("bootstrap", None)}),
-    Case("Setup", fault("cuIpcGetMemHandle:hang,rank=1"), {1: ("Setup", 1)}),
-    Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {1: ("Connect", 0)}),
-    Case("data", ("--differ", "rank=1,skip=recv"), {0: ("data", 1)}),
-    Case("destroy", fault("cuStreamDestroy*:hang,rank=1"), {1: ("destroy", None)}),
+# Functions of the driver: which a build of NCCL calls depends on whether it shares memory by IPC handles or by cuMem.
+NCCL_IPC = (
+    Case("init", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("Setup, in the proxy", fault("cuStreamDestroy*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
+    Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+)
+NCCL_CUMEM = (
+    Case("init", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("Connect", fault("cuMemImportFromShareableHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
 )
 
 
@@ -134,7 +136,13 @@ def steps(libraries: list[Path]) -> str:
     right = total = 0
     suites = [("libpsm", ("run", "--size", "4M", "--pattern", "alltoall"), LIBPSM)]
     for library in libraries:
-        suites.append((f"NCCL {version(library)}", ("nccl", "--lib", str(library), "--size", "4M"), NCCL))
+        suites.append(
+            (
+                f"NCCL {version(library)}",
+                ("nccl", "--lib", str(library), "--size", "4M"),
+                NCCL_CUMEM if cumem(library) else NCCL_IPC,
+            )
+        )
     for name, kind, cases in suites:
         for case in cases:
             with tempfile.TemporaryDirectory() as place:
@@ -156,6 +164,11 @@ def steps(libraries: list[Path]) -> str:
                 lines.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
                 print(lines[-1], flush=True)
     return f"{right} of {total} steps and peers are named ({100 * right / max(total, 1):.0f} %).\n\n" + "\n".join(lines)
+
+
+def cumem(library: Path) -> bool:
+    """Whether a release shares memory by cuMem unless it is told not to."""
+    return tuple(map(int, version(library).split(".")[:2])) >= (2, 24)
 
 
 def version(library: Path) -> str:

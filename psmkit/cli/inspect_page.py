@@ -28,10 +28,16 @@ def page(found: Sequence[Inspection], columns: int, *, full: bool) -> Page:
     out = Page(columns)
     if len(found) > 1:
         _summary(out, found)
-    for one in found:
+    shown = list(found) if full or len(found) == 1 else _odd(found)
+    for one in shown:
         if one.threads:
             out.blank()
             _process(out, one, full=full, single=len(found) == 1)
+    if len(found) > len(shown):
+        for note in dict.fromkeys(note for one in found if one.threads and one not in shown for note in one.notes):
+            _note(out, note)
+        out.blank()
+        out.add(Span("--full shows the threads of all; -o DIR keeps them", "dim"))
     return out
 
 

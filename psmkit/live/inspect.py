@@ -23,6 +23,8 @@ __all__ = ["Options", "environment_of", "inspect", "rank_of", "ranks_of"]
 #: Variables that name the rank of a process, and those that name their number; the first that is set counts.
 _RANK = ("PSM_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
 _RANKS = ("PSM_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
+#: Libraries whose functions and types tell where a process stands.
+_TOLD = re.compile(r"lib(?:nccl|rccl|psm)\.so")
 _VARIABLES = re.compile(r"^psmkit: (\d+) #(\d+) \S.*?((?: (?:rank|peer|type)=-?\d+)+)$", re.MULTILINE)
 
 
@@ -81,8 +83,11 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
     dump, seen, stopped = _native(pid, options, notes)
     stacks = {thread.tid: thread.frames for thread in dump.threads} if dump is not None else {}
     threads = tuple(_thread(task, stacks.get(task.tid, ()), python_frames.get(task.tid, ())) for task in tasks.values())
-    if any(library.symbols != "debug" for library in libraries):
-        notes.append(_symbols_note(libraries))
+    bare = [
+        library for library in libraries if library.symbols != "debug" and _TOLD.match(os.path.basename(library.path))
+    ]
+    if bare:
+        notes.append(_symbols_note(bare))
     if not tracing.status_of(pid):
         notes.append(Note("the process ended while it was inspected"))
     return Inspection(
@@ -176,10 +181,18 @@ def _native(
     taken = debugger.take(pid, tool, timeout=options.timeout, frames=options.frames, questions=standing.questions())
     dump = debugger_dump(taken, pid)
     if taken.trouble is not None or dump is None:
-        said = [line for line in taken.text.splitlines() if line.strip()]
-        reason = taken.trouble or (said[-1] if said else f"{tool} printed nothing")
-        notes.append(Note(f"no native stacks, or not all: {reason}", f"run {tool} -p {pid} to see why"))
+        notes.append(_trouble(pid, taken))
     return dump, _variables(taken.text), taken.stopped
+
+
+def _trouble(pid: int, taken: debugger.Taken) -> Note:
+    """Why a tool gave no stacks, or not all."""
+    said = [line.strip() for line in taken.text.splitlines() if line.strip()]
+    denied = next((line for line in said if "not permitted" in line or "Permission denied" in line), None)
+    if denied is not None:
+        return Note(f"no native stacks: {taken.tool}: {denied}", tracing.remedy_of_denial())
+    reason = taken.trouble or (said[-1] if said else f"{taken.tool} printed nothing")
+    return Note(f"no native stacks, or not all: {reason}", f"run {taken.tool} -p {pid} to see why")
 
 
 _PACKAGE = {"gdb": "gdb", "eu-stack": "elfutils"}
@@ -235,7 +248,7 @@ def _thread(task: Task, frames: Sequence[Frame], python_frames: tuple[InspectedF
 
 
 def _symbols_note(libraries: Sequence[Library]) -> Note:
-    names = ", ".join(os.path.basename(library.path) for library in libraries if library.symbols != "debug")
+    names = ", ".join(os.path.basename(library.path) for library in libraries)
     bare = any(library.symbols == "none" for library in libraries)
     lost = "names of functions, arguments and the state in memory" if bare else "arguments and the state in memory"
     return Note(

@@ -76,9 +76,9 @@ def _paths(pid: int) -> list[str]:
 
 
 def standings(found: list[Operation]) -> list[Standing]:
-    """Where the oldest operations stand, one for each peer and direction."""
+    """Where operations stand, one for each peer and direction: those first in which this process has to act, then the oldest."""
     out: dict[tuple[int, bool], Standing] = {}
-    for operation in found:
+    for operation in sorted(found, key=lambda operation: not _does(operation).startswith("has ")):
         key = operation.peer, operation.sends
         if key in out or len(out) == _SHOWN:
             continue

@@ -18,6 +18,8 @@ __all__ = ["Seen", "of_stacks", "questions"]
 
 #: The order in which standings are of interest: who waits for others, who serves, who waits for the GPU.
 _LATE = {"data": 1, "enqueue": 2, "init": 1}
+#: Steps of a transport, which consist of calls to proxies and of exchanges.
+_TRANSPORT = ("Setup", "Connect", "Register")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,12 @@ def _of_thread(
     own = " of its own rank" if step.serves else " for its own proxy"
     towards = "" if peer is None else own if peer == mine else f" {'of' if step.serves else 'for'} rank {peer}"
     does = step.does or f"{'answers' if step.serves else 'waits in'} {stage}{{peer}}"
+    around = next((s.stage for _, s in frames if s.stage not in (None, stage) and not s.weak), None)
+    within = f", within {around}" if around in _TRANSPORT and not step.serves else ""
     level = frames[0][0]
     proof = f"frame #{level} {thread.frames[level].function} of thread {thread.tid} ({thread.name}){because}"
     who = f"rank {mine}" if mine is not None else f"process {pid}"
-    return Standing(stage, peer, f"{who} {does.format(peer=towards)}", proof, mine)
+    return Standing(stage, peer, f"{who} {does.format(peer=towards)}{within}", proof, mine)
 
 
 def _stage(step: _Step, call: int | None) -> str | None:

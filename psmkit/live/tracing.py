@@ -10,7 +10,7 @@ from pathlib import Path
 from psmkit.live.mapped import read_elf
 from psmkit.model.errors import PsmkitError
 
-__all__ = ["Refused", "check", "status_of", "tracer_of"]
+__all__ = ["Refused", "check", "remedy_of_denial", "status_of", "tracer_of"]
 
 _CAP_SYS_PTRACE = 19
 _KTHREAD = 0x00200000  # PF_KTHREAD
@@ -116,17 +116,28 @@ def _capable(proc: Path) -> bool:
 
 
 def _check_yama(pid: int, proc: Path) -> None:
-    """Yama's scope 1 allows descendants, and processes that allowed it by prctl(PR_SET_PTRACER), which /proc does not show."""
-    try:
-        scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text())
-    except (OSError, ValueError):
-        return
+    scope = _scope(proc)
     if scope == 2:
         raise Refused(pid, "kernel.yama.ptrace_scope is 2: only root may trace", "run psmkit by sudo")
     if scope == 3:
         raise Refused(
             pid, "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot", "reboot with a lower one"
         )
+
+
+def _scope(proc: Path) -> int:
+    try:
+        return int((proc / "sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def remedy_of_denial(proc: Path = Path("/proc")) -> str:
+    """What to do when the kernel did not let a tool attach. Yama's scope 1 allows descendants, and processes that allowed it by
+    prctl(PR_SET_PTRACER), which /proc does not show: so it is known only afterwards."""
+    if _scope(proc) == 1 and not _capable(proc):
+        return "kernel.yama.ptrace_scope is 1: run psmkit by sudo, or allow it: sysctl kernel.yama.ptrace_scope=0"
+    return _forbidden()[1]
 
 
 def _forbidden() -> tuple[str, str]:

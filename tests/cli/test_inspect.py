@@ -7,11 +7,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from psmkit.cli import inspect_page
 from psmkit.lab.running import RunningJob
-from psmkit.model.inspection import from_json
+from psmkit.model.inspection import InspectedFrame, InspectedThread, Inspection, Note, Standing, from_json
 from tests.cli.conftest import Result
 from tests.lab.hanging import hanging_run
 from tests.live.processes import process
@@ -128,3 +130,37 @@ def test_missing_debugger_is_status_1_with_a_note(
     assert result.status == 1 and "note: no native stacks: there is no gdb on the path: install gdb" in " ".join(
         result.out.split()
     )
+
+
+def one(rank: int, stage: str, **more: Any) -> Inspection:
+    thread = InspectedThread(rank, "a", "thread", "elsewhere", "sleeps", "S")
+    standing = Standing(stage, 0, f"rank {rank} waits in {stage} for rank 0", "frame #0 f", rank)
+    return Inspection(100 + rank, "h", ("a",), 1.0, rank=rank, threads=(thread,), standing=(standing,), **more)
+
+
+def test_odd_one_out_is_named_and_shown() -> None:
+    text = inspect_page.page([one(0, "data"), one(1, "data"), one(2, "Setup"), one(3, "data")], 100, full=False).text()
+    lines = text.splitlines()
+    assert lines[0] == "4 processes: the odd one out is rank 2 (pid 102)"
+    assert "rank 2 (pid 102) waits in Setup for rank 0" in text and "rank 0 (pid 100) waits" not in text
+    assert lines[-1] == "--full shows the threads of all; -o DIR keeps them"
+
+
+def test_two_halves_have_no_odd_one_out() -> None:
+    found = [one(0, "data"), one(1, "data"), one(2, "Setup"), one(3, "Setup")]
+    text = inspect_page.page(found, 100, full=False).text()
+    assert text.splitlines()[0] == "4 processes" and "odd one" not in text
+
+
+def test_note_of_many_is_shown_once() -> None:
+    note = Note("libnccl.so.2: no debug information", "install it")
+    text = inspect_page.page([one(0, "data", notes=(note,)), one(1, "data", notes=(note,))], 100, full=False).text()
+    assert text.count("no debug information") == 1
+
+
+def test_hostile_names_stay_inert() -> None:
+    bad = InspectedThread(
+        1, "a\x1b[31m", "thread", "elsewhere", "in \x1b]0;x\x07", "S", frames=(InspectedFrame("f\x1b[2J"),)
+    )
+    text = inspect_page.page([Inspection(1, "h", ("\x1b[1m",), 1.0, threads=(bad,))], 100, full=True).text()
+    assert "\x1b" not in text and "\x07" not in text

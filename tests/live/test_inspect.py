@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.lab.running import RunningJob
-from psmkit.live import procfs, python
+from psmkit.live import procfs, python, tracing
 from psmkit.live.inspect import Options, inspect
 from psmkit.live.tracing import Refused
 from psmkit.model.inspection import from_json, to_json
@@ -144,3 +145,25 @@ def test_missing_debugger_is_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPa
     (note,) = found.notes
     assert "no native stacks: there is no gdb" in note.what and "install gdb" in note.remedy
     assert found.threads and not found.threads[0].frames
+
+
+@pytest.mark.parametrize(
+    ("prints", "says", "remedy"),
+    [
+        ("ptrace: Operation not permitted.", "gdb: ptrace: Operation not permitted.", "ptrace_scope"),
+        ("warning: bad symbols", "warning: bad symbols", "to see why"),
+    ],
+)
+def test_failing_debugger_is_a_note_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: str, says: str, remedy: str
+) -> None:
+    fake = tmp_path / "gdb"
+    fake.write_text(f"#!/bin/sh\necho '{prints}'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(tracing, "_scope", lambda _proc: 1)
+    monkeypatch.setattr(tracing, "_capable", lambda _proc: False)
+    with process(SLEEPER) as child:
+        found = inspect(child.pid, Options(python=False))
+    (note,) = found.notes
+    assert says in note.what and remedy in note.remedy and found.threads

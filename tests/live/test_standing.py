@@ -133,3 +133,11 @@ def operation(**values: Any) -> record.Operation:
 def test_record_says_which_end_has_to_act(values: dict[str, Any], says: str) -> None:
     (found,) = record.standings([operation(**values)])
     assert found.text == f"rank 1 {says}, for 3.0 s" and (found.stage, found.peer, found.rank) == ("data", 0, 1)
+
+
+def test_operation_in_which_this_process_has_to_act_comes_first() -> None:
+    waits, acts = operation(sends=True, recv_tail=4), operation(send_head=5)
+    assert [s.text.partition(",")[0] for s in record.standings([waits, acts])] == [
+        "rank 1 has step 4 and does not take it",
+        "rank 1 waits in data for rank 0",
+    ]
