@@ -75,7 +75,7 @@ def command(
     which it stands, and the rank for which it waits.
 
     gdb (or elfutils' eu-stack) reads native stacks and stops the process for that, typically for less than a second; the time is printed. py-spy
-    reads Python frames (pip install 'psmkit[live]'). Both are optional. The process goes on unharmed. `psmkit analyze` reads the JSON.
+    reads Python frames (pip install 'psmkit[live]'). Both are optional. The process goes on unharmed. The JSON is for `psmkit analyze`.
 
     Exit status: 0 each process was inspected; 1 something could not be read, and a note says what and why; 2 nothing could be inspected.
     """
