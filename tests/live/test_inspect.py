@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from psmkit.lab.running import RunningJob
-from psmkit.live import procfs, python, tracing
+from psmkit.live import mapped, procfs, python, tracing
 from psmkit.live.inspect import Options, inspect
 from psmkit.live.tracing import Refused
-from psmkit.model.inspection import from_json, to_json
+from psmkit.model.inspection import Library, from_json, to_json
 from tests.lab.hanging import hanging_run
 from tests.live.processes import needs_gdb, process, until
 
@@ -167,3 +167,20 @@ def test_failing_debugger_is_a_note_with_what_it_said(
         found = inspect(child.pid, Options(python=False))
     (note,) = found.notes
     assert says in note.what and remedy in note.remedy and found.threads
+
+
+@pytest.mark.parametrize(
+    ("symbols", "lost"),
+    [("none", "names of functions, arguments and the state"), ("table", "arguments and the state")],
+)
+def test_stripped_library_says_what_a_debug_package_would_add(
+    monkeypatch: pytest.MonkeyPatch, symbols: str, lost: str
+) -> None:
+    library = Library("/opt/lib/libnccl.so.2", "2.26.2", symbols=symbols)
+    monkeypatch.setattr(mapped, "libraries", lambda _files: [library])
+    with process(SLEEPER) as child:
+        found = inspect(child.pid, Options(tool="none", python=False, state=False))
+    (note,) = found.notes
+    assert note.what.startswith("libnccl.so.2: no debug information") and "debug package" in note.remedy
+    assert ("names of functions" in note.what) == (symbols == "none") and lost in note.what
+    assert found.libraries == (library,)
