@@ -58,6 +58,7 @@ HEAVY = (
     "pandas",
     "perfetto",
     "prometheus_client",
+    "py_spy",
     "pyarrow",
     "pytest",
     "scipy",

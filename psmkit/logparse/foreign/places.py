@@ -28,6 +28,8 @@ class _Knowledge:
     roles: tuple[tuple[re.Pattern[str], str], ...]
     waits: tuple[tuple[re.Pattern[str], str, str], ...]
     plain: re.Pattern[str]
+    idle: re.Pattern[str]
+    around: re.Pattern[str]
 
 
 @cache
@@ -37,6 +39,8 @@ def _knowledge() -> _Knowledge:
         tuple((re.compile(entry["pattern"]), entry["name"]) for entry in data["role"]),
         tuple((re.compile(entry["pattern"]), entry["kind"], entry["what"]) for entry in data["wait"]),
         re.compile(data["plain"]),
+        re.compile(data["idle"]),
+        re.compile(data["around"]),
     )
 
 
@@ -53,6 +57,11 @@ def place_of(thread: StackThread) -> Place:
     """The place of a thread, by its innermost meaningful frame."""
     role = role_of(thread) or ("main thread" if thread.name in ("MainThread", "current thread") else "thread")
     known = _knowledge()
+    serving = next(
+        (f for f in thread.frames if not (known.plain.match(f.function) or known.around.match(f.function))), None
+    )
+    if serving is not None and known.idle.match(serving.function):
+        return Place(role, "idle", "requests (idle)", serving)
     for frame in thread.frames:
         for pattern, kind, what in known.waits:
             if pattern.search(frame.function):

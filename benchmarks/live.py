@@ -1,0 +1,267 @@
+"""What `psmkit inspect` names of jobs that stand still, and what looking costs. It writes benchmarks/live.md.
+
+    python benchmarks/live.py steps [--nccl DIR]...   each case stops a job of the lab at a step; does inspect name step and peer?
+    python benchmarks/live.py cost [--ranks 2,4,8]    time, memory and stop for a number of ranks
+
+A part that is not run keeps its table. --nccl names libraries of real NCCL, over emulated CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine import clean, load, processor
+
+from psmkit.live import procfs
+
+HERE = Path(__file__).parent
+PAGE = HERE / "live.md"
+PSMKIT = Path(sys.executable).parent / "psmkit"
+STRUCK = re.compile(rb"PSM_FAULTS: (?:hang|kill|drop)")
+SETTLE = 4.0  # seconds after the fault, for the others to come to where they wait
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job that stops. ``expected``: the step and the peer of ranks; peer None: no rank can be named, because all are waited for."""
+
+    name: str
+    arguments: tuple[str, ...]
+    expected: dict[int, tuple[str, int | None]]
+
+
+def fault(text: str, *more: str) -> tuple[str, ...]:
+    return ("--fault", text, *more)
+
+
+LIBPSM = (
+    Case("Init", fault("proxy.init:hang,rank=1"), {1: ("Init", 1)}),
+    Case("Setup, in the proxy", fault("proxy.setup:hang,rank=1"), {0: ("bootstrap", None), 1: ("Setup", 1)}),
+    Case("Setup, in the caller", fault("p2p.setup:hang,rank=1"), {1: ("Setup", 0)}),
+    Case("Connect, in the proxy", fault("proxy.connect:hang,rank=1"), {0: ("Init", 1), 1: ("Connect", 1)}),
+    Case("Connect, in the caller", fault("p2p.connect:hang,rank=1"), {1: ("Connect", 0)}),
+    Case("GetFd", fault("proxy.getfd:hang,rank=1", "--share", "cumem"), {0: ("GetFd", 1)}),
+    Case("GetFd, answer lost", fault("uds.reply:drop,rank=1,nth=1+", "--share", "cumem"), {0: ("GetFd", 1)}),
+    Case("map", fault("p2p.memory.map:hang,rank=1"), {1: ("Connect", 1)}),
+    Case("Register", fault("proxy.register:hang,rank=1", "--zero-copy", "registered"), {0: ("Register", 1)}),
+    Case("data: sender", fault("p2p.send.step:hang,rank=1,nth=3"), {0: ("data", 1), 1: ("data", 0)}),
+    Case("data: receiver", fault("p2p.recv.step:hang,rank=1,nth=3"), {0: ("data", 1), 1: ("data", 0)}),
+    Case("data: lost word", fault("p2p.send.publish:drop,rank=1,nth=3+"), {0: ("data", 1), 1: ("data", 0)}),
+    Case("data: no receive", ("--differ", "rank=1,skip=recv"), {0: ("data", 1)}),
+    Case("Close", fault("proxy.close:hang,rank=1"), {0: ("Close", 1), 1: ("Connect", 1)}),
+    Case(
+        "stopped by a signal",
+        fault("lab.stage:kill=SIGSTOP,rank=1,op=connect"),
+        {0: ("Init", 1), 1: ("stopped", None)},
+    ),
+)
+# Functions of the driver: which a build of NCCL calls depends on whether it shares memory by IPC handles or by cuMem.
+NCCL_IPC = (
+    Case("init", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("Setup, in the proxy", fault("cuStreamDestroy*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
+    Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+)
+NCCL_CUMEM = (
+    Case("init", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("Connect", fault("cuMemImportFromShareableHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+)
+
+
+@contextlib.contextmanager
+def job(
+    kind: tuple[str, ...], arguments: tuple[str, ...], folder: Path, ranks: int = 2
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [str(PSMKIT), "lab", *kind, "--ranks", str(ranks), "--deadline", "300", "--out", str(folder), *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean())
+    try:
+        yield child
+    finally:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def ranks_of(runner: int) -> list[int]:
+    return sorted(
+        p for p, parent in procfs.parents().items() if parent == runner and procfs.program_of(p).startswith("psm_")
+    )
+
+
+def struck(folder: Path) -> bool:
+    return any(STRUCK.search(path.read_bytes()) for part in ("logs", "output") for path in (folder / part).glob("*"))
+
+
+def stopped(child: subprocess.Popen[bytes], folder: Path, case: Case) -> bool:
+    """Wait until the job stands still; False: it ended, or the fault never struck."""
+    if "--fault" in case.arguments:
+        end = time.monotonic() + 60
+        while not struck(folder):
+            if child.poll() is not None or time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        time.sleep(SETTLE)
+    else:
+        time.sleep(3 * SETTLE)
+    return child.poll() is None
+
+
+def look(pids: list[int], *more: str) -> list[dict[str, Any]]:
+    command = [str(PSMKIT), "inspect", *map(str, pids), "--format", "json", *more]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if not done.stdout:
+        raise SystemExit(done.stderr.decode())
+    found = json.loads(done.stdout)
+    return found if isinstance(found, list) else [found]
+
+
+def steps(libraries: list[Path]) -> str:
+    lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|"]
+    right = total = 0
+    suites = [("libpsm", ("run", "--size", "4M", "--pattern", "alltoall"), LIBPSM)]
+    for library in libraries:
+        suites.append(
+            (
+                f"NCCL {version(library)}",
+                ("nccl", "--lib", str(library), "--size", "4M"),
+                NCCL_CUMEM if cumem(library) else NCCL_IPC,
+            )
+        )
+    for name, kind, cases in suites:
+        for case in cases:
+            with tempfile.TemporaryDirectory() as place:
+                folder = Path(place) / "run"
+                with job(kind, case.arguments, folder) as child:
+                    if not stopped(child, folder, case):
+                        lines.append(f"| {name} | {case.name} | | | the job did not stop there | |")
+                        print(lines[-1], flush=True)
+                        continue
+                    found = {one["rank"]: one for one in look(ranks_of(child.pid))}
+            for rank, (stage, peer) in case.expected.items():
+                standing = found[rank]["standing"] if rank in found else []
+                named = [(s["stage"], s["peer"]) for s in standing]
+                good = any(s == stage and (peer is None or p == peer) for s, p in named)
+                total += 1
+                right += good
+                want = stage if peer is None else f"{stage}, rank {peer}"
+                text = standing[0]["text"] if standing else "nothing"
+                lines.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
+                print(lines[-1], flush=True)
+    return f"{right} of {total} steps and peers are named ({100 * right / max(total, 1):.0f} %).\n\n" + "\n".join(lines)
+
+
+def cumem(library: Path) -> bool:
+    """Whether a release shares memory by cuMem unless it is told not to."""
+    return tuple(map(int, version(library).split(".")[:2])) >= (2, 24)
+
+
+def version(library: Path) -> str:
+    from psmkit.lab import nccl_library
+
+    return nccl_library.find(library).version
+
+
+def cost(counts: list[int]) -> str:
+    lines = [
+        "| ranks | threads | time of all | memory at most | stop of a rank: median | longest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for count in counts:
+        case = Case("", ("--differ", "rank=1,skip=recv"), {})
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "run"
+            with job(("run", "--size", "64K", "--pattern", "ring"), case.arguments, folder, count) as child:
+                while len(ranks_of(child.pid)) < count and child.poll() is None:
+                    time.sleep(0.1)
+                time.sleep(SETTLE + count / 4)
+                begun = time.monotonic()
+                pids = ranks_of(child.pid)
+                done = subprocess.Popen(
+                    [str(PSMKIT), "inspect", *map(str, pids), "--format", "json", "--deadline", "600"],
+                    stdout=subprocess.PIPE,
+                )
+                peak = Peak(done.pid)
+                assert done.stdout is not None
+                found = json.loads(peak.watch(done))
+                seconds = time.monotonic() - begun
+                found = found if isinstance(found, list) else [found]
+        stops = sorted(one["stopped"] for one in found if one["stopped"] is not None)
+        threads = sum(len(one["threads"]) for one in found)
+        lines.append(
+            f"| {count} | {threads} | {seconds:.1f} s | {peak.most / 1024:.0f} MiB | {1000 * stops[len(stops) // 2]:.0f} ms | {1000 * stops[-1]:.0f} ms |"
+        )
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+class Peak:
+    """The most memory (KiB, proportional set size) of a process and its descendants while it runs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.most = pid, 0
+
+    def watch(self, child: subprocess.Popen[bytes]) -> bytes:
+        import threading
+
+        out: list[bytes] = []
+        reader = threading.Thread(target=lambda: out.append(child.stdout.read() if child.stdout else b""))
+        reader.start()
+        while child.poll() is None:
+            self.most = max(self.most, self.now())
+            time.sleep(0.05)
+        reader.join()
+        return out[0]
+
+    def now(self) -> int:
+        parents = procfs.parents()
+        family, grown = {self.pid}, True
+        while grown:
+            more = {pid for pid, parent in parents.items() if parent in family} - family
+            family |= more
+            grown = bool(more)
+        return sum(map(memory, family))
+
+
+def memory(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    match = re.search(r"^Pss: +(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("steps", "cost"))
+    parser.add_argument("--nccl", type=Path, action="append", default=[])
+    parser.add_argument("--ranks", default="2,4,8,16,32,64")
+    given = parser.parse_args()
+    text = PAGE.read_text() if PAGE.exists() else "# What `psmkit inspect` names, and what it costs\n"
+    made = steps(given.nccl) if given.part == "steps" else cost([int(n) for n in given.ranks.split(",")])
+    title = {"steps": "## Steps and peers", "cost": "## Time, memory, stop"}[given.part]
+    about = f"`python benchmarks/live.py {given.part}` on {os.cpu_count()} cores, {processor()}, load {load()}."
+    section = f"{title}\n\n{about}\n\n{made}\n"
+    pattern = re.compile(rf"^{re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else f"{text.rstrip()}\n\n{section}"
+    PAGE.write_text(text.rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
