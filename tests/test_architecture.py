@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
-    "plugins": {"lab", "model"},  # its driver runs ranks, by the one runner
+    "plugins": {"lab", "live", "model"},  # its driver runs ranks, by the one runner; of live the machine
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
     "telemetry": {"report", "logparse", "_native", "model"},  # of report the drawing room
     "cli": {

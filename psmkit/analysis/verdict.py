@@ -179,9 +179,7 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     nranks = max(i.nranks for i in members)
     seen = {i.rank for i in members if i.rank >= 0}
     if len(seen) < nranks and (nameless := unnamed(job, run.index)):
-        be = "be among the others" if len(nameless) > 1 else "be one of the others"
-        may = "drive more of them" if may_drive_others(job, run.index) else be
-        return _Evidence(False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {may}")
+        return _Evidence(False, _some_named(job, run, nameless, len(seen), nranks))
     if len(seen) < nranks:
         lacking = absent(job, run.index)
         if not lacking:
@@ -220,6 +218,26 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         missing = sorted(seen - ended)
         return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
     return _without_teardown(job, run, members)
+
+
+def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nranks: int) -> str:
+    """What a log says of the ranks of a communicator that shows the rank of some processes only."""
+    told = f"the log names {seen} of {nranks} ranks" if seen else f"the log names none of {nranks} ranks"
+    if may_drive_others(job, run.index):
+        return f"{told}; {names_of(job, nameless)} may drive more of them"
+    # where no rank is known, the calls of these processes are all that shows the communicator, so they are its members
+    member = (
+        [] if seen else [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
+    )
+    rest = [p for p in nameless if p not in member]
+    parts = [told]
+    if member:
+        parts.append(f"{names_of(job, member)} {plural(len(member), 'is one of them', 'are among them')}")
+    if rest:
+        others = "the others" if seen else "them"
+        one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
+        parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
+    return "; ".join(parts)
 
 
 def _without_teardown(job: Job, run: RunInfo, members: Sequence[CommInstance]) -> _Evidence:
@@ -323,28 +341,34 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     rank_basis=claim.basis if claim is not None else None,
                 ),
             )
+    if out and len(sources) == 1:
+        # processes of unknown rank with the same error
+        nameless = [n for n in chosen.named if n.rank is None and n.pid is not None]
+        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless[:_MOST_UNNAMED]))
     if not out and chosen.named:
-        return tuple(
-            Culprit(
-                run=run.index,
-                why=chosen.title,
-                comm=n.comm,
-                rank=n.rank,
-                host=n.host,
-                pid=n.pid,
-                stage=chosen.stage,
-                device=n.device,
-                rank_basis=n.basis,
-                either=n.either,
-                peer_unnamed=n.peer_unnamed,
-                gpu=n.gpu,
-            )
-            for n in chosen.named[:_MOST_UNNAMED]
-        )
+        return tuple(_of_named(run, chosen, n) for n in chosen.named[:_MOST_UNNAMED])
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
     return tuple(out.values())
+
+
+def _of_named(run: RunInfo, chosen: Finding, n: Named) -> Culprit:
+    """The culprit that a text names."""
+    return Culprit(
+        run=run.index,
+        why=chosen.title,
+        comm=n.comm,
+        rank=n.rank,
+        host=n.host,
+        pid=n.pid,
+        stage=chosen.stage,
+        device=n.device,
+        rank_basis=n.basis,
+        either=n.either,
+        peer_unnamed=n.peer_unnamed,
+        gpu=n.gpu,
+    )
 
 
 def _named(finding: Finding, rank: int) -> Named | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from psmkit.live.procfs import in_sessions, in_use, start_time
+from psmkit.live.procfs import in_sessions, in_use, pid_namespace, start_time
 
 __all__ = [
     "Memory",
@@ -20,7 +20,8 @@ __all__ = [
 ]
 
 _SHM = Path("/dev/shm")
-_RUN_FOLDER = re.compile(r"psm-lab-(\d{1,10})-(\d{1,20})-\w+")
+# The process of the runner, its start time, its pid namespace, and what makes the name unique.
+_RUN_FOLDER = re.compile(r"psm-lab-(\d{1,10})-(\d{1,20})-(?:(\d{1,10})-)?\w+")
 _PATIENCE = 0.5  # seconds for other processes to clean up
 
 
@@ -59,12 +60,12 @@ class Memory:
 
 def run_folder() -> str:
     """The prefix of the folder for a run's shared memory: it names the process of the runner."""
-    return f"psm-lab-{os.getpid()}-{start_time(os.getpid())}-"
+    return f"psm-lab-{os.getpid()}-{start_time(os.getpid())}-{pid_namespace()}-"
 
 
-def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool]]:
-    """The folders of this user's runs: path, process of the runner, whether it is alive."""
-    found = []
+def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool | None]]:
+    """The folders of this user's runs: path, process of the runner, whether it is alive; None: it is of another pid namespace, or names none."""
+    found: list[tuple[Path, int, bool | None]] = []
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(folder), key=lambda e: e.name):
             named = _RUN_FOLDER.match(entry.name)
@@ -72,7 +73,8 @@ def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool]]:
                 continue
             if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                 pid = int(named[1])
-                found.append((Path(entry.path), pid, start_time(pid) == int(named[2])))
+                foreign = named[3] is None or int(named[3]) != pid_namespace()
+                found.append((Path(entry.path), pid, None if foreign else start_time(pid) == int(named[2])))
     return found
 
 

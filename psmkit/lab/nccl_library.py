@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from psmkit.lab import coverage, elf
 from psmkit.lab.cuda import LabError
 
-__all__ = ["Library", "find"]
+__all__ = ["Library", "find", "version_of"]
 
-_VERSION = re.compile(rb"\w*CCL version (\d+(?:\.\d+){1,3}\w*)\+cuda(\d+)\.(\d+)")
+_MARK = b"CCL version "
+_VERSION = re.compile(rb"\w*CCL version (\d+(?:\.\d+){1,3}\w*)\+(?:cuda|hip)(\d+)\.(\d+)")
 _CUDART = re.compile(r"libcudart\.so\.(\d+)")
 _EMULATED = (12, 13)
 # From 11.7 on the static CUDA runtime runs a keyed self-test of the driver, which emulated CUDA does not imitate.
@@ -51,11 +53,7 @@ def find(place: Path) -> Library:
     binary = elf.read(path)
     if "ncclCommInitRank" not in binary.defined:
         raise LabError(f"{path} is not a NCCL library: it does not define ncclCommInitRank")
-    version, cuda = "", (0, 0)
-    for text in binary.texts:
-        if match := _VERSION.search(text):
-            version, cuda = match[1].decode(), (int(match[2]), int(match[3]))
-            break
+    version, cuda = version_of(path)
     about = f"{path} (NCCL {version or 'of unknown version'}, CUDA {_dotted(cuda) if version else 'unknown'})"
     shared = [int(m[1]) for name in binary.needed if (m := _CUDART.match(name))]
     if shared and shared[0] not in _EMULATED:
@@ -77,6 +75,26 @@ def find(place: Path) -> Library:
     return Library(
         path, version, _dotted(cuda) if version else "", f"shared {shared[0] if shared else ''}".strip(), missing
     )
+
+
+def version_of(path: Path) -> tuple[str, tuple[int, int]]:
+    """The versions of NCCL and of its CUDA in a library, by its string; an empty text and zeros: it has none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # an empty file
+            return "", (0, 0)
+        with data:
+            at = data.find(_MARK)
+            while at >= 0:
+                if match := _VERSION.match(data[max(at - 1, 0) : at + 80]):
+                    return match[1].decode(), (int(match[2]), int(match[3]))
+                at = data.find(_MARK, at + 1)
+    return "", (0, 0)
 
 
 def _dotted(version: tuple[int, int]) -> str:

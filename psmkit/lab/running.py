@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def running(folder: Path = Path("/dev/shm")) -> list[RunningJob]:
 def _job(runner: int, children: list[int]) -> RunningJob:
     kind, folder, started, ranks = "lab", None, None, []
     for pid in children:
-        env = _environment(pid)
+        env = procfs.environment_of(pid)
         if "PSM_LAB_SOCKET" not in env or not env.get("PSM_RANK", "").isdecimal():
             continue  # another child of psmkit: a debugger that takes stacks
         log = Path(env["NCCL_DEBUG_FILE"]) if env.get("NCCL_DEBUG_FILE", "").startswith("/") else None
@@ -79,16 +78,6 @@ def _job(runner: int, children: list[int]) -> RunningJob:
         ranks.append(RunningRank(int(env["PSM_RANK"]), pid, word, quiet, said))
     ranks.sort(key=lambda rank: rank.rank)
     return RunningJob(kind, runner, procfs.age_of(runner), folder, started, tuple(ranks))
-
-
-def _environment(pid: int) -> Mapping[str, str]:
-    """The environment that a process was started with; empty: it is gone or not ours."""
-    try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0") if b"=" in item)
-    return {name: value for name, _, value in pairs}
 
 
 def _last(log: Path | None) -> tuple[float | None, str]:

@@ -1,4 +1,7 @@
-"""What /proc says of processes. Each function answers "nothing" where a process is gone or not ours."""
+"""What /proc says of processes. Each function answers "nothing" where a process is gone or not ours.
+
+``proc`` is the folder where /proc is mounted; tests have one that they made up.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,17 @@ from pathlib import Path
 __all__ = [
     "STOPPED",
     "age_of",
+    "command_of",
+    "environment_of",
     "in_sessions",
     "in_use",
     "parents",
+    "pid_namespace",
+    "processes",
     "program_of",
     "start_time",
     "state_of",
+    "status_of",
     "used_by",
 ]
 
@@ -25,7 +33,7 @@ STOPPED = frozenset("Tt")  # states of a process: by a signal, by a debugger
 
 def in_use(folder: str) -> set[str]:
     """Names of files in ``folder`` that a living process has open or mapped."""
-    return {name for pid in _processes() for name in used_by(pid, folder)}
+    return {name for pid in processes() for name in used_by(pid, folder)}
 
 
 def used_by(pid: int, folder: str) -> set[str]:
@@ -43,8 +51,17 @@ def used_by(pid: int, folder: str) -> set[str]:
     return used
 
 
-def _processes() -> Iterable[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+def processes(proc: str = "/proc") -> list[int]:
+    """The processes that this one can see."""
+    return [int(name) for name in os.listdir(proc) if name.isdecimal()]
+
+
+def pid_namespace(proc: str = "/proc") -> int:
+    """The number of this process's pid namespace: a pid of another one names another process. 0: unknown."""
+    try:
+        return os.stat(f"{proc}/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def start_time(pid: int) -> int:
@@ -71,9 +88,37 @@ def program_of(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def status_of(pid: int | str, proc: str = "/proc") -> dict[str, str]:
+    """The lines of the file ``status`` of a process by name; ``pid`` may be ``self``."""
+    lines = _text(f"{proc}/{pid}/status").splitlines()
+    return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def command_of(pid: int, proc: str = "/proc") -> str:
+    """The command line of a process, its arguments joined by spaces; its name in brackets where there is none, as for a kernel thread."""
+    words = _text(f"{proc}/{pid}/cmdline").rstrip("\0").replace("\0", " ")
+    if words.strip():
+        return words
+    name = _text(f"{proc}/{pid}/comm").rstrip("\n")
+    return f"[{name}]" if name else ""
+
+
+def environment_of(pid: int, proc: str = "/proc") -> dict[str, str]:
+    """The environment that a process started with."""
+    words = (word.partition("=") for word in _text(f"{proc}/{pid}/environ").split("\0"))
+    return {name: value for name, equals, value in words if equals}
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
 def parents() -> dict[int, int]:
     """The parent of each process."""
-    return {pid: int(fields[2]) for pid in _processes() if len(fields := _stat(pid)) > 2}
+    return {pid: int(fields[2]) for pid in processes() if len(fields := _stat(pid)) > 2}
 
 
 def _stat(pid: int) -> list[str]:
@@ -90,7 +135,7 @@ def _stat(pid: int) -> list[str]:
 def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
     """Living processes of sessions: pid, session and name. Zombies are not counted."""
     wanted, found = set(sessions), []
-    for pid in _processes():
+    for pid in processes():
         fields = _stat(pid)
         if len(fields) > 4 and int(fields[4]) in wanted and fields[1] not in "ZX":
             found.append((pid, int(fields[4]), fields[0]))

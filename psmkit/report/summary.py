@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from psmkit.model import Ask, Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
+from psmkit.model import CODES, Ask, Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import LACKS, plural, protocol_stage
 from psmkit.report.layout import ranges
 
@@ -177,8 +177,10 @@ def behind(report: Report) -> Finding | None:
     if (found := next((f for f in told if f.title.strip() in reasons), None)) is not None:
         return found
     if report.verdict is Verdict.INCONCLUSIVE:
-        # beside what the input lacks, the reason names the finding to look at first
-        return next((f for f in told if any(f.title.strip() in reason for reason in reasons)), None)
+        # beside what the input lacks, the reason names the finding to look at first; a note can be the reason, too
+        named = (f for f in told if any(f.title.strip() in reason for reason in reasons))
+        notes = (f for f in report.findings if f.title.strip() in reasons and CODES[f.code].breaks)
+        return next(named, next(notes, None))
     broken = report.verdict in (Verdict.FAILED, Verdict.HUNG)
     return next((f for f in told if f.severity is Severity.ERROR), None) if broken else None
 

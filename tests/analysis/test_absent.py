@@ -27,7 +27,7 @@ def test_rank_that_only_its_teardown_names_is_not_missing(tmp_path: Path) -> Non
 def test_processes_without_a_rank_may_be_the_ranks_that_seem_to_be_missing(tmp_path: Path) -> None:
     report = report_of(tmp_path, [_called(0).destroy(), _called(1)])
     assert report.verdict is Verdict.INCONCLUSIVE and "are missing" not in report.reason
-    assert "the log names 1 of 2 ranks; node0:7101 may be one of the others" in report.reason
+    assert "the log names 1 of 2 ranks; node0:7101 may be the other" in report.reason
     assert not of(report.findings, "PSM702") and not report.coverage.missing_ranks
     assert all(row.state != "missing" for row in report.ranks)
 

@@ -9,6 +9,7 @@ import pytest
 from tests.analysis.texts import analyzed
 
 TABLE = "#  Rank  0 Group  0 Pid  7001 on node7 device  0 [0x01] NVIDIA L40\n"
+SECOND = TABLE.replace("Rank  0", "Rank  1").replace("7001", "7002").replace("device  0", "device  1")
 
 
 @pytest.mark.parametrize("host", ["node7 ", "node7"])
@@ -17,6 +18,7 @@ def test_a_peer_at_a_loopback_address_is_on_the_host_of_the_line(tmp_path: Path,
     report = analyzed(
         tmp_path,
         TABLE
+        + SECOND
         + head.format("01")
         + "NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
         + head.format("08")

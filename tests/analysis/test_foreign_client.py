@@ -120,3 +120,14 @@ def test_stop_by_a_descriptor_in_version_0_1_is_a_hang(tmp_path: Path) -> None:
     report = analyze([tmp_path])
     assert report.verdict is Verdict.HUNG
     assert "uid 65534" in report.reason and "rank 2" in report.reason
+
+
+def test_a_process_that_prints_on_after_a_scraper_is_not_said_to_hang(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[2].warn("misc/socket.cc:484", WRONG.format("74656d2f20544547"), "service")
+    logs[2].line("Channel 00/0 : 2[2] -> 3[3] via P2P/CUMEM", "async")
+    text = "".join(line + "\n" for log in logs for line in log.lines)
+    (tmp_path / "job.log").write_text(text)
+    report = analyze([tmp_path / "job.log"])
+    assert report.verdict is Verdict.INCONCLUSIVE and "GET /met" in report.reason
+    assert not report.runs[0].culprits

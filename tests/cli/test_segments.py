@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab import leftovers
+from psmkit.live import procfs, remains
 from tests.cli.conftest import Result
 from tests.processes import boot_id, start_time
 
@@ -61,6 +63,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     records.mkdir(mode=0o700)
     monkeypatch.setenv("PSM_SHM_DIR", str(folder))
     monkeypatch.setenv("PSM_RECORD_DIR", str(records))
+    monkeypatch.setattr(remains, "MEMORY", folder)  # other tests have files in the real ones
+    monkeypatch.setattr(remains, "TEMPORARY", folder)
     return folder
 
 
@@ -105,7 +109,7 @@ def test_record_of_a_dead_owner_is_told_and_removed(psmkit_cli: Callable[..., Re
 
 
 def test_folder_of_a_run_tells_whether_its_runner_lives(tmp_path: Path, dead: tuple[int, int]) -> None:
-    gone = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-abc"
+    gone = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-{procfs.pid_namespace()}-abc"
     mine = tmp_path / f"{leftovers.run_folder()}abc"
     for folder in (gone, mine, tmp_path / "psm-lab-other"):
         folder.mkdir()
@@ -113,3 +117,53 @@ def test_folder_of_a_run_tells_whether_its_runner_lives(tmp_path: Path, dead: tu
         (gone, dead[0], False),
         (mine, os.getpid(), True),
     ] or leftovers.run_folders(tmp_path) == [(mine, os.getpid(), True), (gone, dead[0], False)]
+
+
+def test_runner_of_another_pid_namespace_is_not_dead(tmp_path: Path, dead: tuple[int, int]) -> None:
+    for namespace in (f"{procfs.pid_namespace() + 1}-", ""):
+        folder = tmp_path / f"psm-lab-{dead[0]}-{dead[1]}-{namespace}abc"
+        folder.mkdir()
+        assert leftovers.run_folders(tmp_path) == [(folder, dead[0], None)]
+        folder.rmdir()
+
+
+def nccl_file(folder: Path, name: str) -> Path:
+    """A file that NCCL left an hour ago."""
+    path = folder / name
+    path.write_bytes(bytes(4096) + (1).to_bytes(4, "little"))
+    path.chmod(0o600)
+    os.utime(path, (0, time.time() - 3600))
+    return path
+
+
+def test_orphan_of_nccl_is_told_with_the_way_to_remove_it(psmkit_cli: Callable[..., Result], shared: Path) -> None:
+    path = nccl_file(shared, "nccl-a1B2c3")
+    told = psmkit_cli("segments", "--dead")
+    assert told.status == 1 and str(path) in told.out and "1 h" in told.out
+    assert "psmkit segments --reap removes 1 of them, 4 KiB in all" in told.out
+    removed = psmkit_cli("segments", "--reap", "--format", "json")
+    assert removed.status == 0 and rows(removed, shared)[path.name]["removed"]
+    assert not path.exists()
+
+
+def test_owner_of_a_file_of_nccl_is_told_with_its_job(psmkit_cli: Callable[..., Result], shared: Path) -> None:
+    path = nccl_file(shared, "nccl-a1B2c3")
+    command = [sys.executable, "-c", "import sys; f = open(sys.argv[1]); print(flush=True); input()", str(path)]
+    env = {**os.environ, "SLURM_JOB_ID": "4711", "RANK": "3"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = rows(psmkit_cli("segments", "--format", "json"), shared)[path.name]
+        assert not rows(psmkit_cli("segments", "--reap", "--format", "json"), shared)
+        child.kill()
+    assert (found["owner"], found["pid"], found["job"]) == ("alive", child.pid, "slurm 4711 rank 3")
+    assert found["command"] == " ".join(command) and not found["safe"]
+    assert path.exists()
+
+
+def test_hostile_name_is_shown_escaped(psmkit_cli: Callable[..., Result], shared: Path) -> None:
+    for name in ("torch_1_\x1b[31mred\n", "torch_1_\udcff"):
+        nccl_file(shared, name)
+    text = psmkit_cli("segments")
+    assert "torch_1_\\x1b[31mred\\x0a" in text.out and "\x1b" not in text.out and "torch_1_\\xff" in text.out
+    json.loads(psmkit_cli("segments", "--format", "json").out)

@@ -131,6 +131,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "records show": ("records", CLEAN),
     "records prune": ("", CLEAN),
     "segments": ("", FOUND),
+    "doctor": ("", (0, 1, 2)),
     "run": ("--sanitize handles -- /bin/true", CLEAN),
     "variants": ("", CLEAN),
     "plan simulate": ("--seed 1 --ranks 2", CLEAN),

@@ -37,7 +37,7 @@ class Death:
     another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
     failed after the first one. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``where`` names a library or holds
-    the last printed text. ``events`` are the lines about this death,
+    the last printed text. ``untold``: no line shows the exit code. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
     """
 
@@ -57,6 +57,7 @@ class Death:
     time: str = ""
     local: int | None = None
     counted: bool = False
+    untold: bool = False
     where: str | None = None
     reason: Event | None = None
 
@@ -88,7 +89,8 @@ class Death:
         self.proc = other.proc if self.proc is None else self.proc
         self.pid = other.pid if self.pid is None else self.pid
         self.host = other.host if self.host is None else self.host
-        self.code = other.code if self.code is None else self.code
+        if self.code is None or (self.untold and other.code is not None):
+            self.code, self.untold = other.code, other.untold
         if self.local is None:
             self.local, self.counted = other.local, other.counted
         self.where = other.where if self.where is None else self.where
@@ -126,6 +128,8 @@ def manner(death: Death) -> str:
         return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
     if death.raised:
         return "was ended by an exception" + (f": {death.where}" if death.where else "")
+    if death.untold:
+        return "ended" + (f": {death.where}" if death.where else "")
     if death.code is not None:
         return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
     return "died" + (f" ({death.where})" if death.where else "")

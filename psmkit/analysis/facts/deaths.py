@@ -479,7 +479,8 @@ def _of_engine(job: Job, run: int | None, event: Event, death: Death) -> Death |
     if end is None:
         return None
     code, itself = end
-    death.exited(code)
+    death.exited(1 if code is None else code)
+    death.untold = code is None
     if itself:
         rank = event.fields.get("rank")
         death.rank = rank if isinstance(rank, int) else None

@@ -14,10 +14,12 @@ __all__ = ["ended", "told_to_abort"]
 
 _FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGABRT})
 _LINES = 16
+#: So many lines below the line about a scheduler can hold its exit code: its parent may report other children between them.
+_BELOW = 6
 
 
-def ended(job: Job, event: Event) -> tuple[Value, bool] | None:
-    """The exit code of a process, and whether it ended by itself or was the first to end. None: its engine killed it after another one.
+def ended(job: Job, event: Event) -> tuple[Value | None, bool] | None:
+    """The exit code of a process, None if no line shows it, and whether it ended by itself or was the first to end. None: its engine killed it after another one.
 
     SGLang's parent asks its schedulers in the order of their ranks. There only a signal shows that a scheduler is more than the first one
     that was asked.
@@ -26,16 +28,31 @@ def ended(job: Job, event: Event) -> tuple[Value, bool] | None:
     if isinstance(number := event.fields.get("signal"), int):
         return -number, True
     if event.name == "launch.engine.died":
-        return code if code is not None else 1, True
+        return code, True
     if event.name == "launch.engine.dead":
-        below = (_codes(job).get((event.stream, event.ref.seq + n)) for n in (1, 2))
-        code = next((c for c in below if c is not None), 1)
+        code = _code_below(job, event)
     signal = -code if isinstance(code, int) and code < 0 else None
     if signal is not None and (pid is None or signal in _FAULTS):
         return code or 1, True
     if _faulty(job):
         return None
-    return code if code is not None else 1, False
+    return code, False
+
+
+def _code_below(job: Job, event: Event) -> Value | None:
+    """The exit code that SGLang's parent prints below its line about a scheduler, before the line about the next one."""
+    for n in range(1, _BELOW + 1):
+        place = event.stream, event.ref.seq + n
+        if place in _dead(job):
+            return None
+        if (code := _codes(job).get(place)) is not None:
+            return code
+    return None
+
+
+@once
+def _dead(job: Job) -> frozenset[tuple[int, int]]:
+    return frozenset((e.stream, e.ref.seq) for e in job.events("launch.engine.dead"))
 
 
 def told_to_abort(job: Job, event: Event) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from psmkit.analysis.facts.connections import owes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.progress import furthest_stage
+from psmkit.analysis.facts.progress import STAGES, furthest_stage, stage_of_message
 
 __all__ = ["stage_of"]
 
@@ -22,6 +22,8 @@ _STAGE_OF_FILE = (
     ("transport/shm.", "connect"),
 )
 
+_INIT = STAGES.index("init")
+
 
 def stage_of(job: Job, proc: int) -> str:
     """How far a process came: one of :data:`STAGES`, or ``proxy Setup`` and the like while such a call is open or owed.
@@ -34,8 +36,27 @@ def stage_of(job: Job, proc: int) -> str:
     pending = _pending(job).get(proc)
     if pending is not None:
         return f"proxy {pending}"
-    stage = _connecting(job).get(proc, stage)
+    stage = _connecting(job).get(proc, _anew(job).get(proc, stage))
     return _by_file(job).get(proc, stage) if stage == "-" else stage
+
+
+@once
+def _anew(job: Job) -> dict[int, str]:
+    """The stage of each process whose only communicator in view began after a thread of another one had come further."""
+    starts: dict[int, int] = {}
+    for proc, ours in job.instances_of.items():
+        start = ours[0].start if len(ours) == 1 and ours[0].complete is None else None
+        if start is not None and furthest_stage(job, proc) in ("topology", "connect"):
+            starts[proc] = start.seq
+    earlier, now = set(), dict.fromkeys(starts, _INIT)
+    for thread in job.scan.threads if starts else ():
+        if thread.proc in starts and thread.last_name is not None:
+            stage = stage_of_message(thread.last_name)
+            if thread.last.seq >= starts[thread.proc]:
+                now[thread.proc] = max(stage, now[thread.proc])
+            elif stage > _INIT:
+                earlier.add(thread.proc)
+    return {proc: STAGES[now[proc]] for proc in earlier}
 
 
 @once

@@ -30,6 +30,17 @@ _API = frozenset(
 #: Transports between two ranks, and the files that connect their two ends.
 _TRANSPORTS = frozenset({"transport/p2p.cc", "transport/shm.cc", "transport/net.cc"})
 _CONNECTING = frozenset({"transport.cc", "transport/generic.cc"})
+#: Where NCCL tries CollNet. If that fails, it takes the plain network: the last step of such a try is one in init.cc.
+_COLLNET = "transport/coll_net.cc"
+_INIT = "init.cc"
+_TRIES = frozenset({"transport.cc", _COLLNET, _INIT})
+#: The transport whose callers all pass on its errors while connections are made. The others have probes of what the hosts can do.
+_NETWORK = "transport/net.cc"
+_PROXY = "proxy.cc"
+#: The search for devices: its callers pass on its errors, but for the merge of network devices, which is one step.
+_TOPOLOGY = "graph/topo.cc"
+_DEVICES = "graph/xml.cc"
+_NO_DEVICE = "nvml.no_device"
 #: libpsm's response to its caller: it says what failed, whoever is blamed above it.
 _RESPONSES = frozenset({"libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"})
 #: Bits of the number of a line, in a key of a process (or thread) and a line.
@@ -83,19 +94,24 @@ class Kind:
         return self.name in THREAD_ENDS or api_file(self.file)
 
     @property
+    def source(self) -> str:
+        """The file of a step of a chain, below the folder of the sources; empty for other lines."""
+        return self.file.rsplit("src/", 1)[-1] if self.chain else ""
+
+    @property
     def connects(self) -> bool:
         """Whether this step of a chain is in the setup of connections."""
-        return self.chain and self.file.rsplit("src/", 1)[-1] in _CONNECTING
+        return self.source in _CONNECTING
 
     @property
     def connection(self) -> bool:
         """Whether this step of a chain is in a transport between two ranks. The others have a replacement."""
-        return self.chain and self.file.rsplit("src/", 1)[-1] in _TRANSPORTS
+        return self.source in _TRANSPORTS
 
     @property
     def transport(self) -> bool:
         """Whether this step of a chain is in a transport or in the proxy."""
-        return self.file.rsplit("src/", 1)[-1].startswith(("transport/", "transport.cc", "proxy.cc"))
+        return self.source.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
 @dataclass(slots=True)
@@ -111,6 +127,9 @@ class Shape:
     reached_api: bool = (
         False  # the error was returned to the application or stored as the communicator's asynchronous error
     )
+    collnet: bool = False  # some step is in CollNet
+    connects: bool = False  # some step is in a transport between two ranks
+    inits: int = 0  # how many steps are in init.cc
     connecting: bool = (
         False  # the last step returns from a transport to the setup of connections, which passes on each error
     )
@@ -119,13 +138,35 @@ class Shape:
         """Append the next line of the process."""
         if not self.kinds:
             self.severity = kind.severity
+        source = kind.source
+        self.collnet = self.collnet or source == _COLLNET
+        self.inits += source == _INIT
+        self.connects = self.connects or kind.connection
+        tries = source == _INIT and self.collnet and self.inits == 1
         self.rows.append(row)
         self.kinds.append(kind)
         self.threads.setdefault(thread, row)
         self.chain = self.chain or kind.chain
         self.code = self.code if kind.code is None else kind.code
-        self.reached_api = self.reached_api or (kind.chain and kind.api)
+        self.reached_api = self.reached_api or (kind.chain and kind.api and not tries)
         self.connecting = kind.connects and len(self.kinds) > 1 and (self.connecting or self.kinds[-2].connection)
+
+    @property
+    def passed_on(self) -> bool:
+        """Whether each caller of the function of the last step passes on its errors, while a rank starts: none has a replacement."""
+        last, before = self.kinds[-1].source, self.kinds[-2] if len(self.kinds) > 1 else None
+        if self.connecting or last == _NETWORK:
+            return True
+        if last == _PROXY:
+            return self.connects
+        if last == _TOPOLOGY:
+            return before is not None and before.source == _TOPOLOGY
+        return last == _DEVICES and before is not None and before.name == _NO_DEVICE
+
+    @property
+    def tries_collnet(self) -> bool:
+        """Whether these steps can be those of a try of CollNet, which ends with one step in init.cc."""
+        return not self.connects and self.inits <= 1 and self.kinds[-1].source in _TRIES
 
 
 def api_file(file: str) -> bool:
@@ -158,6 +199,10 @@ class Others:
     def after(self, thread: int, seq: int) -> bool:
         """Whether a thread printed such a line after a place."""
         return self._latest.get(thread, -1) > seq
+
+    def latest(self, thread: int) -> int:
+        """The newest place at which a thread printed such a line; -1 if there is none."""
+        return self._latest.get(thread, -1)
 
     def before(self, threads: Column, seqs: Column) -> Column:
         """The newest place at which each of these threads printed such a line before a place; -1 if there is none."""

@@ -23,13 +23,12 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import chose_network, torn_down
 from psmkit.analysis.inference import reports
-from psmkit.analysis.inference.chains import THREAD_ENDS, UNKNOWN, Kind, Others, Shape, is_step, keys, shapes
+from psmkit.analysis.inference.cascade import CALLS, Cascade, Fault, Lines
+from psmkit.analysis.inference.chains import UNKNOWN, Kind, Others, is_step, shapes
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.entries import LEVELS
-from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
-from psmkit.model.rows import row
 
 __all__ = [
     "Cascade",
@@ -51,223 +50,21 @@ __all__ = [
 
 Column = npt.NDArray[Any]
 
-#: Failed system calls of any kind; the reason decides whose fault they are.
-_CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: A network plugin fails to create its end of a connection. While it starts, NCCL takes another network.
 _ENDPOINTS = frozenset({"plugin.ofi.endpoint"})
+#: The line of the first rank of a host that goes on without CollNet; the others only print their steps.
+_NO_COLLNET = "transport.collnet_failed"
 #: The parts of the catalogue about networks, whose devices NCCL tries one by one while it starts.
 _NETWORKS = frozenset({"ib", "plugins"})
 #: The levels of lines that NCCL prints when it cannot go on.
 _ALARMS = ("WARN", "ABORT")
-#: Codes that say whether the process itself failed. 6 is ncclRemoteError; libpsm's are PSM_ERR_PEER_DEAD, _PEER_CLOSED and _ABORTED.
-_CODES = {1: True, 4: True, 5: True, 6: False, -21: False, -22: False, -40: False}
 #: Fields whose numbers say what failed.
 _NUMBERS = ("code", "err", "errno", "error", "res", "status")
-_CUDA_ERROR = 1  # ncclUnhandledCudaError
 _SYSTEM_ERROR = 2  # ncclSystemError: of a call of this process. What follows from the abort of others is an internal or a remote error.
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
-
-
-@row(frozen=True, slots=True)
-class Fault:
-    """One line that reports an error. ``report`` is libpsm's, with cause and rank."""
-
-    event: Event
-    kind: Kind
-    report: reports.Report | None = None
-
-    @property
-    def ref(self) -> Ref:
-        return self.event.ref
-
-    @property
-    def known(self) -> Message | None:
-        """Its catalogue entry, or None."""
-        return self.kind.known
-
-    @property
-    def chain(self) -> bool:
-        """Whether it is a step of a chain of returns."""
-        return self.kind.chain
-
-    @property
-    def tolerated(self) -> bool:
-        """Whether NCCL printed this failure below the level of a warning: its caller goes on without the operation."""
-        return self.kind.tolerated
-
-    @property
-    def passed_on(self) -> bool:
-        """Whether it passes on the result of a call, and another line says why that failed."""
-        return self.kind.chain or self.kind.relays
-
-    @property
-    def code(self) -> int | None:
-        """The ``ncclResult_t`` of a step of a chain."""
-        return self.kind.code
-
-
-class _Lines:
-    """The rows of all lines that report errors, by process and place, with their keys and threads."""
-
-    def __init__(self, job: Job, rows: Column) -> None:
-        self.job, self.events, self.rows = job, job.scan.events, rows
-        self.keys = keys(self.events.proc[rows], self.events.first[rows])
-        self.threads = self.events.thread[rows]
-
-    def fault(self, event: Event, kind: Kind) -> Fault:
-        return Fault(event, kind, reports.of(self.job, event))
-
-
-@dataclass(slots=True, eq=False)
-class Cascade:
-    """The errors of one process that belong together: the first line is the origin in this process.
-
-    Processes that print the same share a ``shape``; ``begin`` and ``end`` are the places of the first and the last line.
-    """
-
-    proc: int
-    shape: Shape
-    first: Fault
-    end: int
-    threads: frozenset[int]
-    _lines: _Lines
-    _at: int  # the place of the process among the lines
-    survived: bool = False  # its init completed, its communicator or the program went on, or NCCL repaired it
-    repaired: bool = False  # NCCL retried or replaced the failed operation, and that completed
-    stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
-    destroyed: bool = False  # the process had an orderly teardown later
-    last_words: bool = False  # its thread printed nothing after it
-    aftermath: bool = False  # its process had been aborted before
-    chosen: bool = False  # a network failed that NCCL had chosen: its connections have no replacement
-    began: bool = False  # libpsm then ended the operation of all ranks, for a reason of this process
-    torn: bool = (
-        False  # the log of its process begins within its chain: the warning above it is lost rather than absent
-    )
-    led: bool = False  # it is torn, and stands above each line by which another process lost a peer
-    bare: bool = False  # the log holds warnings only, so it cannot show chains
-    fatal: bool = False  # this ended the job, as far as one process can show
-
-    @property
-    def rows(self) -> Column:
-        """The places of its lines among those of all cascades."""
-        return np.array(self.shape.rows) + self._at
-
-    @property
-    def faults(self) -> list[Fault]:
-        """All lines, made on request: there are many, and most have the shape of those of another process."""
-        events = self._lines.events.pick(self._lines.rows[self.rows[1:]])
-        return [self.first, *(self._lines.fault(e, k) for e, k in zip(events, self.kinds[1:], strict=True))]
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """The kind of each line."""
-        return self.shape.kinds
-
-    @property
-    def begin(self) -> int:
-        return self.first.ref.seq
-
-    @property
-    def severity(self) -> str:
-        """The severity of the first line."""
-        return self.shape.severity
-
-    @property
-    def stored(self) -> bool:
-        """Whether the error ends in a progress thread, which stores it as the communicator's asynchronous error."""
-        return self.shape.kinds[-1].name in THREAD_ENDS
-
-    @property
-    def reached_api(self) -> bool:
-        """Whether the error was returned to the application or stored as the communicator's asynchronous error."""
-        return self.shape.reached_api
-
-    @property
-    def returned(self) -> bool:
-        """Whether it has a chain of returns."""
-        return self.shape.chain
-
-    @property
-    def chain(self) -> list[Fault]:
-        return [f for f in self.faults if f.chain] if self.returned else []
-
-    @property
-    def code(self) -> int | None:
-        """The code that was returned last."""
-        return self.shape.code
-
-    def ends_job(self) -> bool:
-        """Whether this ended the job, as far as one process can show: :attr:`fatal`, once all else is known."""
-        if (
-            self.survived
-            or self.aftermath
-            or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
-        ):
-            return False
-        if self.own is False and not (self.returned or self.bare or self.first.report is not None or self.ended_all):
-            # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
-            return False
-        if self.severity == "error" or self.stalled:
-            return not (self.destroyed and not self.reached_api)
-        if self.reached_api:
-            return not (self.destroyed and self.severity == "warning")
-        if self.last_words and (self.chosen or (self.shape.connecting and self.first.chain)):
-            return not self.destroyed  # whoever connects a rank passes on each error of its transport
-        # an unknown line with nothing after it: its thread may have died
-        unknown_warn = self.severity == "unknown" and not self.first.chain
-        return unknown_warn and self.last_words and self.returned and not self.destroyed
-
-    @property
-    def ended_all(self) -> bool:
-        """Whether the rank ended the operation of all ranks because of it, and libpsm gives no other reason."""
-        return not self.began and any(kind.name == reports.ENDS_ALL for kind in self.kinds)
-
-    @property
-    def unexplained(self) -> bool:
-        """Whether a warning is missing that may name a cause in this process: its log begins too late, or it returned a CUDA error."""
-        return self.first.chain and self.own is not False and (self.torn or self.first.code == _CUDA_ERROR)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the work went on after it: NCCL repaired it, a communicator progressed, or the process was torn down in order."""
-        return self.survived or self.destroyed
-
-    @property
-    def noted(self) -> bool:
-        """Whether the first line means a failure, at whatever level NCCL printed it."""
-        known = self.first.known
-        return known is not None and known.severity in ("error", "warning")
-
-    @property
-    def own(self) -> bool | None:
-        """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
-        first = self.first
-        if self.aftermath:
-            return False
-        if first.chain:
-            if first.kind.file.endswith("group.cc") and first.code not in (4, 5):
-                # only the end of a chain: a CUDA error is one of this process, the others may come from a peer
-                return None if first.code == _CUDA_ERROR or self.led else False
-            return _CODES.get(first.code or 0)
-        known, report = first.known, first.report
-        if known is None or first.kind.name in UNKNOWN:
-            return None
-        if report is not None and (report.cause != OTHER or report.elsewhere):
-            return not report.elsewhere
-        if known.severity in ("harmless", "info"):
-            return True  # what elsewhere means nothing was returned to the application here
-        if known.origin is False and not (report is not None and report.begins):
-            return False
-        # a failed system call may be caused by this process or by the other end
-        if known.name in _CALLS and first.kind.other_end:
-            return False
-        # a refused connection may be the origin (a firewall) or follow from a death
-        if known.blames in ("peer", "unknown"):
-            return True if self.began and report is None else None
-        return True if known.origin is True or known.blames == "self" else None
 
 
 def message(job: Job, name: str) -> Message | None:
@@ -372,7 +169,7 @@ def _kinds(job: Job, name: str, known: Message | None, rows: Column) -> tuple[li
     levels: list[int] = events.level[rows].tolist()
     none: list[Value | None] = [None] * len(rows)
     keys: list[tuple[int, bool | None, Value | None, Value | None]]
-    if name in _CALLS:
+    if name in CALLS:
         keys = []
         for level, event in zip(levels, events.pick(rows), strict=True):
             reason = " ".join(str(v) for v in event.fields.values())
@@ -426,6 +223,9 @@ class _Later:
     ]  # (process, message) -> lines that say that such a failure is repaired
     repairable: frozenset[str]  # messages about failures that NCCL repairs by itself
     watched: frozenset[int]  # runs in which a watchdog fired
+    latest: Mapping[int, int]  # process -> its last line that reports no error
+    past_init: frozenset[int | None]  # runs of which a rank finished its init
+    collnet: frozenset[int | None]  # runs that go on without CollNet
 
 
 def _later(job: Job, other: Others) -> _Later:
@@ -446,7 +246,23 @@ def _later(job: Job, other: Others) -> _Later:
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
     connecting = frozenset(e.thread for e in job.events("net.channel."))
-    return _Later(other, other.procs, connecting, aborts, repairs, frozenset(repairable), frozenset(watched))
+    latest: dict[int, int] = {}
+    for at, thread in enumerate(job.scan.threads):
+        latest[thread.proc] = max(other.latest(at), latest.get(thread.proc, -1))
+    past_init = frozenset(job.run_of(i.proc) for i in job.scan.instances if i.complete is not None)
+    collnet = frozenset(job.run_of_event(e) for e in job.events(_NO_COLLNET))
+    return _Later(
+        other,
+        other.procs,
+        connecting,
+        aborts,
+        repairs,
+        frozenset(repairable),
+        frozenset(watched),
+        latest,
+        past_init,
+        collnet,
+    )
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
@@ -454,8 +270,10 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.last_words = not any(later.other.after(t, last) for t in cascade.threads)
     cascade.bare = cascade.proc not in later.speaking
     cascade.torn = cascade.first.chain and job.process(cascade.proc).first.seq == cascade.begin
-    watched = job.run_of(cascade.proc) in later.watched
-    cascade.repaired = _repaired(cascade, later)
+    run = job.run_of(cascade.proc)
+    watched = run in later.watched
+    cascade.ends_log = later.latest.get(cascade.proc, -1) < last and run not in later.past_init
+    cascade.repaired = _repaired(cascade, later) or (run in later.collnet and cascade.shape.tries_collnet)
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
@@ -506,7 +324,7 @@ def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
 def cascades(job: Job) -> list[Cascade]:
     """All cascades of a job, process by process in reading order."""
     rows, kind_of, kinds, other = _faults(job)
-    lines_ = _Lines(job, rows)
+    lines_ = Lines(job, rows)
     found = list(shapes(job.scan.events, rows, kind_of, kinds, other))
     events = job.scan.events.pick(rows[[at + shape.rows[0] for at, shape in found]])
     seqs = job.scan.events.first[rows[[at + shape.rows[-1] for at, shape in found]]].tolist()

@@ -10,24 +10,24 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import damage, settings
+from psmkit.analysis.facts import damage
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
 from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.causes import failed_before
-from psmkit.analysis.inference.connection_ends import ends_of, links_down, peer_in_text
+from psmkit.analysis.inference.connection_ends import ends_of, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.guilt import disagreement, guilty, is_elsewhere, of_kernel, one_link, set_apart, to_blame
 from psmkit.analysis.inference.known import closer, issue_of
 from psmkit.analysis.inference.reported_peers import named_by_libpsm, silent_in_turn
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message, Phrase
-from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.results import WORDS
 from psmkit.model.wording import plural
 
@@ -40,13 +40,23 @@ _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: The first lines about clients that are no rank.
 _CLIENTS = frozenset({"socket.magic.wrong", "libpsm.stranger"})
 _RESULTS = {**WORDS, 6: "remote error"}
+#: How sure it is that a chain of returns ended its process, where the log ends before the application has it.
+_CUT = 0.6
+#: What to do about an error of a destroy or an abort: peers and shared buffers worked before it.
+_AT_THE_END = "Look for an earlier error of this process. Without one, only the end of the communicator failed: try a newer release of NCCL, or NCCL_CUMEM_ENABLE=0."
+_BEFORE_THE_END = "; the log ends before the application reports it"
 
 
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     """The origins of the errors of a run, most probable first, and the fatal errors that follow from them."""
     fatal = [c for c in faults.of_run(job, run) if c.fatal and not _foreign(c)]
     given_up = _given_up(fatal)
+    begins: dict[int, int] = {}
+    for c in fatal:
+        begins[c.proc] = min(c.begin, begins.get(c.proc, c.begin))
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
+    # a line about an earlier failure is no origin where its process printed that failure
+    own = [c for c in own if not c.first.kind.relays or begins[c.proc] == c.begin]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
     if not own and suspect(job, run) is not None:
         # a lost process is known, so lines about a peer follow from it
@@ -147,11 +157,6 @@ def _reason(job: Job, cascade: Cascade) -> Phrase | None:
     return _unanswered(job, cascade) or faults.phrase(job, "a handle is invalid", report.reason)
 
 
-def _one_link(job: Job, cascade: Cascade) -> Phrase | None:
-    """What the catalogue knows about a connect to a link-local address, which failed for that address."""
-    return faults.phrase(job, "a link-local address", faults.body(job, cascade.first.event, _WHOLE))
-
-
 def _self_test(job: Job, cascade: Cascade) -> Phrase | None:
     """What the catalogue knows about a device that failed while NCCL connected it to itself. No chain of a connection to a peer has this way."""
     known = cascade.first.known
@@ -194,6 +199,8 @@ def _route(job: Job, cascade: Cascade) -> str:
         end = "became the asynchronous error of the communicator"
     elif end.startswith("goes") and damage.steps_lost(job):
         end = "may have gone further: the log has steps that psmkit cannot read"
+    elif cascade.cut:
+        end = "goes no further in this log, which has no more lines of this process; NCCL passes on the errors of the last of these functions"
     error = f"The error came back through {way} as {name}" if changes else f"The error {name} came back through {way}"
     return f" {error} and {end}."
 
@@ -225,19 +232,19 @@ def _finding(
     victims = sorted({c.proc for c in after} - {*procs})
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
     whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
-    disagree = _disagreement(job, run, group)
+    disagree = disagreement(job, run, group)
     # messages of the wrong size come from ranks with another configuration than their peers
-    odd = _set_apart(job, run, cascade, code)
-    guilty = odd or _guilty(job, group, named)
-    if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
+    odd = set_apart(job, run, cascade, code)
+    blamed = odd or guilty(job, group, named)
+    if not blamed and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
-        guilty = list(named)
+        blamed = list(named)
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     says = (
         _reason(job, cascade)
         or closer(cascade)
-        or _one_link(job, cascade)
+        or one_link(job, cascade)
         or _self_test(job, cascade)
         or (known if sure else None)
     )
@@ -248,21 +255,32 @@ def _finding(
         confidence = max(0.5, confidence - 0.25)
     elif rivals:
         confidence -= 0.1
+    cut = all(c.cut for c in group)
+    if cut:
+        confidence = min(confidence, _CUT)
+    # the proof is a line of a rank that is named, where one is
+    shown = sorted(group, key=lambda c: job.rank_of(c.proc) is None)
+    others = [c.proc for c in group if not job.ranks_of(c.proc)] if blamed == sorted({*named}) else []
     return new_finding(
         job,
         code,
         run=run,
-        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}",
+        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else ''}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=_explanation(job, group, after, whose, says),
-        next_step=_on_this_host(job, cascade) or _advice(says, cascade),
-        refs=_evidence(group, after),
-        ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
+        next_step=_AT_THE_END if cascade.ending else _on_this_host(job, cascade) or _advice(job, says, cascade),
+        refs=_evidence(shown, after),
+        ranks=sorted({*named, *blamed, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
-        procs=[*procs, *victims] if named else _to_blame(job, group, procs),
-        culprits=guilty,
-        named=[] if guilty else ends_of(job, group, code, _one_link(job, group[0]) is not None),
+        procs=[*procs, *victims] if named else to_blame(job, group, procs),
+        culprits=blamed,
+        named=[
+            Named(host=job.process(p).host or None, pid=job.process(p).pid, device=job.device_of(p))
+            for p in others[:_COMPARED]
+        ]
+        if blamed
+        else ends_of(job, group, code, one_link(job, group[0]) is not None),
         stage="error",
         known_issue=issue_of(job, event, faults.brief(job, event)),
     )
@@ -277,7 +295,8 @@ def _failure(job: Job, group: Sequence[Cascade]) -> str:
         return f"returned {_RESULTS.get(first.code or 0, 'an error')}{lacks}, first at {where or said}"
     if first.report is not None and _unanswered(job, group[0]) is not None:
         return f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(first.report.reason)}"
-    what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    then = " while ending a communicator" if group[0].ending else ""
+    what = f"failed{then} at {where}: {said}" if where and where not in said else f"failed{then}: {said}"
     return what + differing(faults.body(job, c.first.event) for c in group[:_COMPARED])
 
 
@@ -311,109 +330,6 @@ def _explanation(
 def _above(one: Ref, other: Ref, job: Job) -> bool:
     """Whether a line stands above another in the same stream."""
     return one.seq < other.seq and job.scan.files[one.file].stream == job.scan.files[other.file].stream
-
-
-def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
-    """The title of ranks that report mismatches with each other: which rank differs from the others, if the majority decides it."""
-    ours = [r for c in group if (r := c.first.report) is not None and r.cause == reports.MISMATCH]
-    if not ours:
-        return None
-    said = str(ours[0].event.fields.get("reason", ""))
-    parties = {rank for r in ours for rank in (r.by, r.named) if rank is not None}
-    odd = set(reports.odd_in(job, run)) & parties
-    if odd:
-        return (
-            f"{ranks_text(odd)} {'disagrees' if len(odd) == 1 else 'disagree'} with {ranks_text(parties - odd)}: {said}"
-        )
-    return f"{ranks_text(parties)} disagree: {said}" if len(parties) > 1 else None
-
-
-#: Failures of earlier work on the device, which a later call of any kind returns.
-_EARLIER = (
-    "illegal memory access",
-    "unspecified launch",
-    "misaligned",
-    "device-side assert",
-    "an illegal",
-    "uncorrectable",
-)
-
-
-def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
-    """Ranks with another configuration than the majority, if that breaks what this line complains about."""
-    known = cascade.first.known
-    if known is not None and known.finding == "PSM105":
-        return settings.odd_ranks(job, run, settings.SIZES)
-    where = faults.place(cascade.first.event) or ""
-    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")) and not _of_kernel(cascade):
-        # a handle cannot be opened if the peer allocates memory in another way
-        return settings.odd_ranks(job, run, settings.MEMORY)
-    return []
-
-
-def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
-    """The reporting ranks, or the peer that their line names; nobody if that peer is unknown."""
-    known, report = group[0].first.known, group[0].first.report
-    if known is None or faults.unknown(group[0].first.event):
-        return sorted(set(named))
-    if _noticed(group):
-        return []
-    if _one_link(job, group[0]) is not None:
-        return sorted(set(named))
-    run = job.run_of(group[0].proc)
-    if report is not None and report.cause == reports.MISMATCH and run is not None:
-        return reports.odd_in(job, run)
-    if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
-        return _other_release(job, run, group)
-    if known.finding == "PSM406" and known.blames != "self":
-        down = sorted({r for p in links_down(job, run) for r in _ranks(job, p)})
-        if down:
-            return down
-    if not _elsewhere(known):
-        return sorted(set(named))
-    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
-    if not found and _returned(group):
-        return sorted(set(named))
-    return sorted({at.rank for at in found if at.rank is not None})
-
-
-def _other_release(job: Job, run: int, group: Sequence[Cascade]) -> list[int]:
-    """The ranks whose release differs from that of most ranks, by the lines that name two of them; nobody without a majority."""
-    pairs = [(c.first.event.fields.get("rank"), c.first.event.fields.get("peer")) for c in group]
-    differ = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
-    return reports.odd(differ, (), job.runs[run].nranks or len(job.runs[run].procs))
-
-
-def _returned(group: Sequence[Cascade]) -> bool:
-    """Whether a line that names no peer is the origin of an error that its own process returned: that process is where to look."""
-    known = group[0].first.known
-    return known is not None and known.blames == "unknown" and all(c.returned for c in group)
-
-
-def _noticed(group: Sequence[Cascade]) -> bool:
-    """Whether the first line reports a damaged word of shared memory, which does not say who damaged it."""
-    return about(group[0].first.event.fields)[0] in DAMAGED
-
-
-def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
-    """The processes to look at if no rank is known: those that failed, unless their lines are about a peer."""
-    known = group[0].first.known
-    if _noticed(group):
-        return []
-    if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
-        return procs
-    if _one_link(job, group[0]) is not None:
-        return procs
-    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
-    if not found and _returned(group):
-        return procs
-    aimed = {at.proc for at in found if at.proc is not None}
-    return links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
-
-
-def _elsewhere(known: Message) -> bool:
-    """Whether a line is about some peer rather than the printing rank."""
-    return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
 
 
 def _ranks(job: Job, proc: int) -> list[int]:
@@ -493,17 +409,13 @@ _SECOND = "The log does not show whether this error follows from the first one."
 
 def _apart(causes: Sequence[Cascade], after: Iterable[Cascade]) -> list[Cascade]:
     """The first error of a kernel of each process, where no origin is one: it follows from no error of a network or a peer."""
-    if any(_of_kernel(c) for c in causes):
+    if any(of_kernel(c) for c in causes):
         return []
     found: dict[int, Cascade] = {}
     for cascade in after:
-        if _of_kernel(cascade):
+        if of_kernel(cascade):
             found.setdefault(cascade.proc, cascade)
     return list(found.values())
-
-
-def _of_kernel(cascade: Cascade) -> bool:
-    return str(cascade.first.event.fields.get("err", "")).lower().startswith(_EARLIER)
 
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
@@ -528,8 +440,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     unclear = before is None and not named and known is not None and known.blames == "unknown" and lead.own is not False
     # a call of the process itself that failed has no peer; the return code above it is of a part that was lost
     local = known is not None and known.blames == "self" and not faults.unknown(lead.first.event)
-    within = at is None and not local and _within(job, run, after)
-    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
+    alone = not local and _alone(job, run)
+    within = alone or (at is None and not local and _within(job, run, after))
+    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or is_elsewhere(known))
     peer = peer and not within
     says = _unanswered(job, lead) or (known if not faults.unknown(lead.first.event) else None)
     if isinstance(says, Phrase) and says.finding is not None:
@@ -542,11 +455,11 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         code,
         run=run,
         title=told
-        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{_devices(lead, after)}{whom}",
+        or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {faults.brief(job, lead.first.event)}{_devices(lead, after)}{whom}{_BEFORE_THE_END if lead.cut else ''}",
         severity=Severity.ERROR,
         # what the process itself passed on has a cause in another line, if that is in the log
-        confidence=0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
-        explanation=(_WITHIN if within else "")
+        confidence=_CUT if lead.cut else 0.8 if told else 0.65 if peer or lead.first.chain else 0.6,
+        explanation=(_ALONE if alone else _WITHIN if within else "")
         + (
             f"{names_of(job, procs)} {plural(len(procs), 'prints', 'print')} this error below an error code of a call that failed before; the log does not show why that one failed."
             if local
@@ -555,13 +468,15 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
             else f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(job, lead)}" + (f" {says.meaning}" if says is not None and says.meaning else "")
         ),
-        next_step=_on_this_host(job, lead) or _advice(says, lead),
+        next_step=_BOTH_HERE
+        if alone and known is not None and is_elsewhere(known)
+        else _on_this_host(job, lead) or _advice(job, says, lead),
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
         # without ranks, only processes identify the culprit, and here it is none of them
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         # a connection that broke between two living processes does not say which end closed it
-        culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear else []),
+        culprits=[] if cut_off else named or (_ranks(job, lead.proc) if unclear or alone else []),
         named=peer_in_text(job, lead) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, faults.body(job, lead.first.event)),
@@ -582,11 +497,13 @@ _HERE = "The peer has an address of the same host: find the process there that f
 
 def _on_this_host(job: Job, cascade: Cascade) -> str | None:
     known = cascade.first.known
-    return _HERE if known is not None and _elsewhere(known) and blame.same_host(job, cascade.first.event) else None
+    return _HERE if known is not None and is_elsewhere(known) and blame.same_host(job, cascade.first.event) else None
 
 
-def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
-    """What to do about the first line of an error, with the fields that the line has."""
+def _advice(job: Job, says: Message | Phrase | None, cascade: Cascade) -> str | None:
+    """What to do about the first line of an error: by the reason that it gives, or with the fields that it has."""
+    if (reason := faults.phrase(job, "reason of a call", faults.body(job, cascade.first.event, _WHOLE))) is not None:
+        return reason.next_step
     if isinstance(says, Message):
         return says.advice(cascade.first.event.fields)
     return says.next_step if says is not None else None
@@ -594,6 +511,22 @@ def _advice(says: Message | Phrase | None, cascade: Cascade) -> str | None:
 
 #: Where the peer is that the threads of one process blame.
 _WITHIN = "The process drives several devices, and the log shows no other process: the peer is probably one of its own threads. "
+
+
+#: What to do about a connection of a process to itself.
+_BOTH_HERE = "NCCL has both ends of this connection in this process. Check the network interface that NCCL chose (NCCL_SOCKET_IFNAME), and what can close connections on it: a firewall, a proxy."
+_ALONE = "The job has one process, so both ends of its connections are in it. "
+
+
+def _alone(job: Job, run: int) -> bool:
+    """Whether all ranks of a run are in one process: as many as its devices, or all that nccl-tests lists."""
+    procs = job.runs[run].procs - job.phantoms
+    if len(procs) != 1:
+        return False
+    (proc,) = procs
+    listed = [job.named_by(e) for e in job.events("nccltests.rank", run=run)]
+    nranks, devices = job.runs[run].nranks, job.numbering.devices.get(proc, frozenset())
+    return all(at == proc for at in listed) if listed else nranks is not None and nranks <= max(len(devices), 1)
 
 
 def _within(job: Job, run: int, after: Sequence[Cascade]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from psmkit.analysis.facts import endings
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, words
 from psmkit.analysis.facts.printed import number
@@ -125,6 +126,10 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
     # the thread that accepted it may no longer serve its ranks
     after, silence = _afterwards(job, first)
     survived = torn_down(job, proc) or (run is not None and _went_on(job, proc, events[-1]))
+    # a process that prints on in other threads is not shown to wait, whatever the accepting thread does
+    survived = survived or (
+        _printed_on(job, events[-1]) and not _unanswered(job, proc) and not endings.gave_up(job, run)
+    )
     rank = job.rank_of_thread(first)
     times = len(events)
     sender = first.fields.get("addr")
@@ -138,8 +143,8 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
         confidence=0.7 if survived else 0.85,
         explanation=(
             f"The first eight bytes of a new connection were {int(first.fields['magic']) & _MASK:#x}, little-endian "
-            f'"{shown}"{f", {times} times" if times > 1 else ""}. Releases up to 2.29 leave the listening thread in an error after that, '
-            f"so that calls to it stay unanswered. {after}"
+            f'"{shown}"{f", {times} times" if times > 1 else ""}. NCCL closes such a connection and '
+            f"accepts again. A thread that waits for the next connection may serve nobody until it comes. {after}"
         ),
         refs=[first.ref, silence, *(e.ref for e in events[1:3])],
         procs=[proc],
@@ -158,6 +163,19 @@ def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
     if thread.last.seq > max(own, default=event.ref.seq):
         return "The thread that accepted it printed more lines later.", thread.last
     return "The thread that accepted it printed nothing more.", None
+
+
+def _printed_on(job: Job, event: Event) -> bool:
+    """Whether another thread of the process than the one that accepted the client printed more lines, but for the threads of RAS."""
+    served = {e.thread for e in job.events("ras.")}
+    return any(
+        thread.proc == event.proc
+        and at != event.thread
+        and at not in served
+        and job.device_on(at) in (None, event.device)
+        and thread.last.seq > event.ref.seq
+        for at, thread in enumerate(job.scan.threads)
+    )
 
 
 def _went_on(job: Job, proc: int, event: Event) -> bool:

@@ -97,7 +97,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework} on {_who(events, ranks, tagged)}: {_plain(told)}",
+            title=f"NCCL returned an error to {framework} on {_who(events, ranks, tagged)}"
+            + (f": {said}" if (said := _plain(told)) else ""),
             severity=Severity.ERROR,
             confidence=0.7,
             explanation=why,

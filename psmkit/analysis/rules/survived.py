@@ -67,7 +67,7 @@ def _of_run(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} {did}{f' {times} times' if times > 1 else ''}{then}: {faults.brief(job, first.first.event)}"
+                title=f"{names_of(job, procs)} {did}{_often(times, len(procs))}{then}: {faults.brief(job, first.first.event)}"
                 + differing(faults.body(job, c.first.event) for c in group[:_COMPARED]),
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
@@ -84,6 +84,13 @@ def _of_run(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _often(times: int, procs: int) -> str:
+    """How often some processes warned, where that is not once each."""
+    if times == procs:
+        return ""
+    return f" {times} times" + (" in all" if procs > 1 else "")
 
 
 def _after_it(cascade: Cascade) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import differing, named_text, ranks_text
+from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.exceptions import (
@@ -32,7 +32,7 @@ from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding, Named, Severity
-from psmkit.model.wording import plural
+from psmkit.model.wording import ENDED_BY_LAUNCHER, plural
 
 __all__ = ["find"]
 
@@ -399,8 +399,10 @@ def _agents(job: Job, run: int | None) -> list[Finding]:
         if any(s.stream == e.stream and s.ref.seq > e.ref.seq for s in stopped) and not _continued(job, run, e)
     ]
     entry = faults.message(job, "launch.elastic.peer_lost")
-    if not lost or entry is None or ends(job, run):
+    if ends(job, run):
         return []
+    if not lost or entry is None:
+        return _stopping(job, run, stopped)
     after = next(s for s in stopped if s.stream == lost[0].stream and s.ref.seq > lost[0].ref.seq)
     return [
         new_finding(
@@ -413,6 +415,29 @@ def _agents(job: Job, run: int | None) -> list[Finding]:
             next_step="Read the output of the agent that hosts the rendezvous (the host of --rdzv-endpoint): it ended first, or the network to it failed.",
             refs=[lost[0].ref, after.ref],
             stage="error",
+        )
+    ]
+
+
+def _stopping(job: Job, run: int | None, stopped: Sequence[Event]) -> list[Finding]:
+    """torchrun ends its workers, and no line shows why."""
+    others = job.events("launch.elastic.", "launch.spawn.", run=run)
+    if not stopped or any(e.name != stopped[0].name for e in others) or endings.gave_up(job, run):
+        return []
+    pids = sorted({pid for e in stopped if isinstance(pid := e.fields.get("pid"), int)})
+    whom = f"process{'es' if len(pids) > 1 else ''} {words(map(str, pids), 4)}"
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"torchrun ends its workers ({whom}), and the log does not show why",
+            severity=Severity.WARNING,
+            confidence=0.6,
+            explanation="torchrun does this after a worker failed, or when it is itself told to end.",
+            next_step="Read what torchrun prints before and after the proof line: the first worker that failed, or the signal that it received.",
+            refs=[e.ref for e in stopped[:4]],
+            stage=ENDED_BY_LAUNCHER,
         )
     ]
 

@@ -513,7 +513,8 @@ def _store_lost(job: Job) -> Iterator[Finding]:
         if len(hosts) != 1:
             continue
         (host,) = hosts
-        ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+        told = sorted([*events, *job.events("torch.store.gone", run=run)], key=lambda e: e.ref.seq)
+        ranks = sorted({r for e in told if (r := outside.global_rank(job, e)) is not None})
         yield new_finding(
             job,
             "PSM403",
@@ -522,7 +523,7 @@ def _store_lost(job: Job) -> Iterator[Finding]:
             title=f"{ranks_text(ranks) if ranks else 'a rank'} lost the connection to torch's store on {host}",
             confidence=0.5,
             explanation="Rank 0 or the launcher hosts the store. This is usual at the end of a job; before it, that process ended first or the network to it failed.",
-            next_step=f"Read the end of the output of {host}: rank 0 or the launcher there may have ended first.",
+            next_step=f"Read the end of the output of the process that hosts the store, at {host} (rank 0 or the launcher): it may have ended first.",
             refs=[e.ref for e in events[:_SHOWN]],
             ranks=ranks,
             named=[Named(host=host)],

@@ -318,7 +318,11 @@ def _reason(
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
     cut = cut_ranks(job, run) - seen if group.default else ()
     torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
-    return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{torn}, of {of} ranks"
+    same = {
+        m.rank for m in group.members.values() if m.status is not None and m.status.fields.get("work") == waiting[0].seq
+    }
+    stated = f" and a status line of {group.ranks(ranks_text(same - seen))} about the same work" if same - seen else ""
+    return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{stated}{torn}, of {of} ranks"
 
 
 def _others(job: Job, run: int | None, reporting: int) -> str:
