@@ -8,7 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from psmkit.model import CODES, Ask, Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
+from psmkit.model import (
+    CODES,
+    Ask,
+    Cause,
+    Culprit,
+    Finding,
+    MatchCount,
+    Matching,
+    Report,
+    Run,
+    Severity,
+    Suspect,
+    Verdict,
+)
 from psmkit.model.wording import LACKS, plural, protocol_stage
 from psmkit.report.layout import ranges
 
