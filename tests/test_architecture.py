@@ -101,7 +101,19 @@ ANALYSIS: dict[str, set[str]] = {
     "table": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
     "groups": {"model"},
-    "pipeline": {"facts", "inference", "inputs", "registry", "coverage", "table", "verdict", "groups", *LEAVES},
+    "asks": {"facts", "inference", "model"},
+    "pipeline": {
+        "facts",
+        "inference",
+        "inputs",
+        "registry",
+        "asks",
+        "coverage",
+        "table",
+        "verdict",
+        "groups",
+        *LEAVES,
+    },
     "story": {"facts", "inputs", "pipeline", "views", "logparse", "model"},
 }
 

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit.analysis import coverage, groups, registry, table, verdict
+from psmkit.analysis import asks, coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
@@ -50,6 +50,7 @@ def analyse_job(job: Job) -> Report:
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
     worst, reason, confidence = verdict.overall(job, runs)
+    covered = coverage.coverage(job, runs, findings)
     return Report(
         verdict=worst,
         reason=reason,
@@ -60,10 +61,11 @@ def analyse_job(job: Job) -> Report:
         runs=tuple(runs),
         communicators=coverage.communicators(job),
         ranks=table.rank_rows(job, runs, findings),
-        coverage=coverage.coverage(job, runs, findings),
+        coverage=covered,
         versions=coverage.versions(job),
         causes=groups.group(findings, runs, functools.partial(blamed, job)),
         suspects=tuple(s for run in runs for s in run.suspects),
+        next=asks.asks(job, runs, covered),
     )
 
 

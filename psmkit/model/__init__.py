@@ -10,6 +10,7 @@ from psmkit.model.codes import CODES, code
 from psmkit.model.findings import Evidence, Finding, Named, Severity
 from psmkit.model.kinds import Code, Effect, Family
 from psmkit.model.report import (
+    Ask,
     Cause,
     Communicator,
     Coverage,
@@ -26,6 +27,7 @@ from psmkit.model.report import (
 
 __all__ = [
     "CODES",
+    "Ask",
     "Cause",
     "Code",
     "Communicator",

@@ -106,6 +106,23 @@ class Communicator:
     parent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A command that may decide what a report leaves open.
+
+    Args:
+        kind: ``read`` (more input), ``inspect`` (look into processes that still run), ``rerun`` (settings for another run).
+        command: ready to paste; words in capitals stand for names that the reader knows.
+        why: how it decides.
+        when: when it can be run; empty: at any time.
+    """
+
+    kind: str
+    command: str
+    why: str
+    when: str = ""
+
+
 @row(frozen=True, slots=True)
 class RankRow:
     """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``.
@@ -190,7 +207,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an analysis; ``reason`` is the verdict in one sentence, ``causes`` its errors and warnings in groups."""
+    """The result of an analysis; ``reason`` is the verdict in one sentence, ``causes`` its errors and warnings in groups.
+
+    ``next`` are commands that may decide what is open, the most telling first; empty where nothing is open.
+    """
 
     verdict: Verdict
     reason: str
@@ -205,3 +225,4 @@ class Report:
     versions: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     suspects: tuple[Suspect, ...] = ()
+    next: tuple[Ask, ...] = ()

@@ -82,6 +82,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "coverage": _plain(report.coverage),
         "versions": _plain(report.versions),
         "causes": _plain(report.causes),
+        "next": _plain(report.next),
     }
 
 

@@ -27,11 +27,11 @@ from psmkit.report.summary import (
     culprit_ranks,
     culprit_why,
     fold_causes,
+    foremost,
     matching_rows,
     next_step,
     percent,
     rerun_line,
-    rerun_of,
     run_number,
     sentence,
     size,
@@ -143,8 +143,9 @@ class _Page:
             rows.append(("proof", f"{self.place(item.file, item.line)}<br><code>{_line(item)}</code>"))
         if step := next_step(report):
             rows.append(("do this", html_text(step)))
-        if report.coverage.rerun_with and verdict == "inconclusive":
-            rows.append(("run again", f"<code>{html_text(rerun_line(rerun_of(report)))}</code>"))
+        for ask in foremost(report.next):
+            when = f"<br>{html_text(ask.when)}" if ask.when else ""
+            rows.append(("next", f"<code>{html_text(ask.command)}</code>{when}<br>{html_text(ask.why)}"))
         if verdict != "inconclusive":
             rows.append(("confidence", percent(report.confidence)))
         if len(report.runs) > 1:
@@ -316,8 +317,8 @@ class _Page:
         out = "".join(f"<p>{html_text(line)}</p>" for line in lines)
         if matched:
             out += table(("exchange", "matched", "only the first end", "only the second end"), matched)
-        if coverage.rerun_with and self.report.verdict.value != "inconclusive":  # there it stands at the top
-            out += f"<p>To see more in another run:</p><code>{html_text(rerun_line(rerun_of(self.report)))}</code>"
+        if coverage.rerun_with and not self.report.next:  # there it stands at the top
+            out += f"<p>To see more in another run:</p><code>{html_text(rerun_line(coverage.rerun_with))}</code>"
         return out
 
     def held_lines(self) -> int:

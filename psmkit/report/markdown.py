@@ -18,14 +18,13 @@ from psmkit.report.summary import (
     culprit_ranks,
     culprit_why,
     fold,
+    foremost,
     matching_rows,
     next_step,
     percent,
     rerun_line,
-    rerun_of,
     run_number,
     sentence,
-    setting_why,
     size,
 )
 
@@ -164,11 +163,14 @@ def _coverage(report: Report, options: Options) -> list[str]:
         out.append(f"- ranks with no log: {ranges(coverage.missing_ranks)}")
     if coverage.missing_subsystems:
         out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
-    if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
-        out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(rerun_of(report)))}", "  ```"]
-    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
+    if coverage.rerun_with and options.verbose and not any(ask.kind == "rerun" for ask in report.next):
+        out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
+    for ask in report.next if options.verbose else foremost(report.next):
         out += [
-            f"- one setting decides between a rank that waits and a log that was cut: `{setting}`"
-            + (f" ({why})" if (why := setting_why(setting)) else "")
+            f"- {'next' if ask is report.next[0] else 'or'}{f' ({markdown_text(ask.when)})' if ask.when else ''}: {markdown_text(ask.why)}",
+            "",
+            "  ```sh",
+            f"  {visible(ask.command)}",
+            "  ```",
         ]
     return [*out, ""]

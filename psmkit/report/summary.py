@@ -8,7 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from psmkit.model import CODES, Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
+from psmkit.model import (
+    CODES,
+    Ask,
+    Cause,
+    Culprit,
+    Finding,
+    MatchCount,
+    Matching,
+    Report,
+    Run,
+    Severity,
+    Suspect,
+    Verdict,
+)
 from psmkit.model.wording import LACKS, plural, protocol_stage
 from psmkit.report.layout import ranges
 
@@ -25,15 +38,14 @@ __all__ = [
     "culprit_why",
     "fold",
     "fold_causes",
+    "foremost",
     "listed",
     "matching_rows",
     "next_step",
     "percent",
     "rerun_line",
-    "rerun_of",
     "run_number",
     "sentence",
-    "setting_why",
     "size",
     "suspect_name",
 ]
@@ -65,7 +77,6 @@ _CONDITIONS = {
 
 #: What tells an address from the name of a host, pod or container.
 _ADDRESS = re.compile(r"^[\d.]+$|:")
-_FILE = "NCCL_DEBUG_FILE"
 
 #: ``rank 3 (n0:70) failed at net.cc:7``: the verb that the verdict says already.
 _REPEATED = re.compile(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
@@ -309,18 +320,10 @@ def matching_rows(matching: Matching) -> list[tuple[str, MatchCount]]:
     return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
 
 
-def rerun_of(report: Report) -> dict[str, str]:
-    """The environment for the next run. It writes to where the setting of a suspect needs the lines."""
-    chosen = dict(suspect.setting.split("=", 1) for suspect in report.suspects if "=" in suspect.setting)
-    given = report.coverage.rerun_with
-    return {name: chosen.get(name, value) if name == _FILE else value for name, value in given.items()}
-
-
-def setting_why(setting: str) -> str:
-    """How the setting of a suspect decides; empty where its name says so."""
-    if setting != f"{_FILE}=/dev/stdout":
-        return ""
-    return "this release prints no time stamps, so only one output for all ranks shows which of them prints later"
+def foremost(asked: Sequence[Ask]) -> tuple[Ask, ...]:
+    """The first command to run next, and the settings for another run, which decide where nothing runs any more."""
+    rerun = next((ask for ask in asked if ask.kind == "rerun"), None)
+    return tuple(dict.fromkeys([*asked[:1], *([rerun] if rerun else [])]))
 
 
 def rerun_line(environment: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
+from psmkit.model import CODES, Ask, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import counted, plural, protocol_stage, uncoloured, without_bars
 from psmkit.report.escape import shorten, visible
 from psmkit.report.excerpt import excerpt
@@ -21,15 +21,14 @@ from psmkit.report.summary import (
     culprit_why,
     fold,
     fold_causes,
+    foremost,
     listed,
     matching_rows,
     next_step,
     percent,
     rerun_line,
-    rerun_of,
     run_number,
     sentence,
-    setting_why,
     size,
     suspect_name,
 )
@@ -69,6 +68,7 @@ def layout(report: Report, options: Options) -> Page:
         _matching(page, report)
         _communicators(page, report)
     _coverage(page, report, options)
+    _next(page, report, options)
     return page
 
 
@@ -423,13 +423,24 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     elif coverage.shapes:
         top = ", ".join(f"{shape.count:,}x" for shape in coverage.shapes[:1])
         page.cut(f"not understood, most often ({top}): {coverage.shapes[0].shape}", "dim", indent="  ")
-    undecided = report.verdict is Verdict.INCONCLUSIVE and not report.suspects
-    if coverage.rerun_with and (options.verbose or undecided):
+    if coverage.rerun_with and options.verbose and not any(ask.kind == "rerun" for ask in report.next):
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
-        page.add("    ", Span(rerun_line(rerun_of(report)), "code"))
-    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects if suspect.setting):
-        page.add("  one setting decides between a rank that waits and a log that was cut:")
-        page.add("    ", Span(setting, "code"))
-        if why := setting_why(setting):
-            page.wrap(why, "dim", indent="    ")
+        page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
+
+
+def _next(page: Page, report: Report, options: Options) -> None:
+    """The command that may decide what is open, at the end, and the settings for another run."""
+    asked = report.next if options.verbose else foremost(report.next)
+    if asked:
+        page.blank()
+        add_asks(page, asked)
+
+
+def add_asks(page: Page, asked: Sequence[Ask]) -> None:
+    """Commands to run next, each with how it decides."""
+    for number, ask in enumerate(asked):
+        page.add(Span("next" if not number else "or", "heading"), f", {ask.when}:" if ask.when else ":")
+        # Not wrapped, so that it can be pasted.
+        page.add("  ", Span(ask.command, "code"))
+        page.wrap(ask.why, "dim", indent="  ", hang="  ")

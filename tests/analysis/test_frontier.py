@@ -130,8 +130,12 @@ def test_connect_that_all_peers_did_is_owed(tmp_path: Path) -> None:
     (suspect,) = report.suspects
     assert (suspect.rank, suspect.owes, suspect.stage) == (7, "Connect of its P2P send connections", "proxy Connect")
     assert "owes Connect of its P2P send connections, or its log was cut after " in report.reason
-    assert render(report, "text").rstrip().endswith("NCCL_DEBUG_FILE=nccl.%h.%p.log")
-    assert "`NCCL_DEBUG_FILE=nccl.%h.%p.log`" in render(report, "markdown")
+    assert [ask.kind for ask in report.next] == ["inspect", "rerun"]
+    assert report.next[0].command == f"psmkit inspect {suspect.pid}"
+    assert "NCCL_DEBUG_FILE=nccl.%h.%p.log decides: " in report.next[1].why
+    for form in ("text", "markdown"):
+        assert report.next[0].command in render(report, form)
+        assert report.next[1].command in render(report, form)
 
 
 def test_descriptor_that_was_sent_is_owed_by_its_reader(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_an_inconclusive_report_names_the_next_step(tmp_path: Path, text: str) -
     report = analyzed(tmp_path, text)
     for shown in (render(report, "text"), render(report, "markdown")):
         assert "do this" in shown
-        assert ("re-run with" in shown) is (text is CONNECTING)
+        assert ("NCCL_DEBUG_SUBSYS=" in shown) is (text is CONNECTING)
+        assert ("psmkit analyze WHOLE_LOG" in shown) is (text is not SIGNAL)
 
 
 @pytest.mark.parametrize("last", ["Using network Socket", "Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read"])

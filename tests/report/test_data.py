@@ -45,7 +45,7 @@ def test_the_keys_of_the_contract_are_there() -> None:
     document = data.report_dict(samples.hung())
     assert list(document) == [
         "schema", "verdict", "reason", "confidence", "culprits", "suspects", "findings", "matching", "runs", "communicators",
-        "ranks", "coverage", "versions", "causes",
+        "ranks", "coverage", "versions", "causes", "next",
     ]  # fmt: skip
     assert {
         "run",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model import Cause, RankRow, Report, Severity, Suspect, Verdict
+from psmkit.model import Ask, Cause, RankRow, Report, Severity, Verdict
 from psmkit.report import Options, render
 from psmkit.report.excerpt import excerpt
 from psmkit.report.ranktable import rank_table
@@ -127,18 +127,21 @@ def test_v_shows_evidence_uncut() -> None:
 def test_the_environment_to_rerun_with_can_be_pasted() -> None:
     line = "    NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,PROXY,P2P,SHM,NET NCCL_DEBUG_FILE=nccl.%h.%p.log\n"
     assert line in text(samples.hung(), width=60, verbose=True)
-    open_end = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE)
-    assert line in text(open_end, width=60)
     assert "re-run with" not in text(samples.hung())
 
 
-def test_a_setting_that_decides_gives_its_reason_and_the_next_run_uses_it() -> None:
-    suspect = Suspect(0, "collective 9", "rank1.log:31", "NCCL_DEBUG_FILE=/dev/stdout", rank=1)
-    report = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE, suspects=(suspect,))
-    page = text(report, verbose=True)
-    assert "prints no time stamps" in page
-    assert "NCCL_DEBUG_FILE=nccl.%h.%p.log" not in page
-    assert page.count("NCCL_DEBUG_FILE=/dev/stdout") == 2
+def test_a_report_ends_with_the_first_command_to_run_and_with_the_settings_of_another_run() -> None:
+    line = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,BOOTSTRAP,PROXY,P2P,SHM,NET YOUR_COMMAND"
+    asked = (
+        Ask("inspect", "psmkit inspect 4711", "its stacks show it", "while the processes still run"),
+        Ask("read", "psmkit analyze WHOLE_LOG", "the log is cut"),
+        Ask("rerun", line, "it prints more", "in another run"),
+    )
+    report = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE, next=asked)
+    end = text(report, width=60).partition("\nnext, while the processes still run:\n")[2]
+    assert end == (f"  psmkit inspect 4711\n  its stacks show it\nor, in another run:\n  {line}\n  it prints more\n")
+    assert "psmkit analyze WHOLE_LOG" in text(report, verbose=True)
+    assert "re-run with" not in text(report, verbose=True)
 
 
 def test_all_but_one_understood_is_not_a_hundred_percent() -> None:

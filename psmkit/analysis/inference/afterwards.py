@@ -8,11 +8,13 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.releases import shown_release
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["ended", "last_line", "ras_answer", "since", "step"]
+__all__ = ["RECORDER", "ended", "last_line", "ras_answer", "since", "step"]
 
 #: Lines of torch in which it ends its process after a timeout.
 _ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
-_RECORD = "et TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and run again: the dumps show the last calls of each rank."
+#: The settings of torch's flight recorder.
+RECORDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "20000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+_RECORD = f"et {' and '.join(f'{name}={value}' for name, value in RECORDER.items())} and run again: the dumps show the last calls of each rank."
 #: The first release of torch with the flight recorder, and of NCCL with RAS.
 _RECORDER, _RAS = "PyTorch 2.2 or later", (2, 24)
 #: So many lines of torch are read for its release.

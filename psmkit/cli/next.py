@@ -1,0 +1,53 @@
+"""``psmkit next``: The one command to run next where the logs do not decide, and how it decides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from psmkit.cli.command import Command
+from psmkit.cli.output import progress_bar, show, show_page, width
+
+__all__ = ["command"]
+
+
+@click.command("next", cls=Command, examples=("psmkit next logs/", "psmkit next logs/ --format json"))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
+)
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
+def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> int:
+    """Say what to run next where the logs of a job do not decide, and why it decides.
+
+    PATH is what `psmkit analyze` reads. The first command tells most. It is one of: read more input, look into processes that still
+    run (`psmkit inspect`), run the job again with other settings. Words in capitals stand for names that you know.
+
+    Exit status: 0 the logs decide, nothing is left to run; 1 a command is printed; 2 the input cannot be analysed.
+    """
+    from psmkit import analyze
+    from psmkit.analysis.inputs import uncollected
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.summary import next_step, sentence
+    from psmkit.report.text import add_asks
+
+    with uncollected(last=True), progress_bar() as progress:
+        report = analyze(paths, catalogue=catalogues or None, progress=progress)
+    if form == "json":
+        data = {"verdict": report.verdict.value, "reason": report.reason, "next": [asdict(ask) for ask in report.next]}
+        show(json.dumps(data, indent=2) + "\n")
+        return 1 if report.next else 0
+    page = Page(width(sys.stdout))
+    verdict, text = report.verdict.value, sentence(report)
+    page.add(Span(verdict, verdict), Span(text[len(verdict) :], "heading"))
+    if report.next:
+        add_asks(page, report.next)
+    else:
+        page.add("The logs decide. Nothing more needs to be run.")
+        if step := next_step(report):
+            page.wrap(step, indent="", hang=" " * 9, lead=Span("do this: ", "code"))
+    show_page(page)
+    return 1 if report.next else 0
