@@ -37,7 +37,8 @@ from psmkit.model.errors import PsmkitError
 from psmkit.report import render
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.options import Options
-from psmkit.report.redact import Redactor, redact
+from psmkit.names import Redactor
+from psmkit.report.redact import redact
 from tests import ras
 from tests.report import samples
 

@@ -10,7 +10,7 @@ from psmkit.analysis.facts import lines
 from psmkit.logparse.foreign import jsondocs, parse
 from psmkit.logparse.foreign.textlines import numbered
 from psmkit.report.escape import markdown_text
-from psmkit.report.redact import Redactor
+from psmkit.names import Redactor
 from tests.readers import READERS, Reader, attack, limited
 
 CASES = 4

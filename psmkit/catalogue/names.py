@@ -1,0 +1,59 @@
+"""Which fields of messages hold names of people and machines, by the field's name, and which words are no names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from psmkit.catalogue.entries import Message
+from psmkit.catalogue.loader import Catalogue
+
+__all__ = ["KINDS", "kind_of", "public_words"]
+
+#: Fields with the same name mean the same in all messages. What is not named here and holds a text may hold any name.
+KINDS: Mapping[str, str] = {
+    "host": "host",
+    "node": "host",
+    "pid": "pid",
+    "tid": "pid",
+    "apid": "pid",
+    "addr": "address",
+    "address": "address",
+    "listen_addr": "address",
+    "remote": "address",
+    "root": "address",
+    "ip": "address",
+    "gids": "address",
+    "path": "path",
+    "path1": "path",
+    "path2": "path",
+    "guid": "guid",
+}
+#: Types, as csrc/logscan/catalogue.h numbers them, whose values are texts.
+_TEXTS = (6, 7, 8, 9)
+_ADDRESS = 6
+_NUMBERS = ("pid", "guid")
+_FIELD = re.compile(r"\{[^}]*\}")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def kind_of(message: Message, name: str, kind: int) -> str:
+    """What a field of a message holds: a kind of name, ``text`` where it may be any, or ``plain``: no name."""
+    if kind == _ADDRESS:
+        return "address"
+    known = KINDS.get(name)
+    if kind in _TEXTS:
+        return "text" if known is None or known == "path" else known
+    return known if known in _NUMBERS else "plain"
+
+
+@lru_cache(maxsize=4)
+def public_words(catalogue: Catalogue) -> frozenset[str]:
+    """The words that messages print whatever the machine, in lower case."""
+    return frozenset(
+        word.lower()
+        for entry in (*catalogue.messages, *catalogue.phrases)
+        for pattern in entry.patterns
+        for word in _WORD.findall(_FIELD.sub(" ", pattern))
+    )
