@@ -39,7 +39,7 @@ PUBLIC_WORDS = _PACKAGES | frozenset(
     "pretrain finetune finetuning sft inference generate eval evaluate benchmark benchmarks perf all reduce gather scatter reduce broadcast "
     "sendrecv alltoall hello world simple demo sample samples raw merged file files name names user part parts step epoch iter shm memory topo "
     "topology system card cpu gpu gpus numa pci nvml driver drivers version versions release debian ubuntu centos rhel generic container docker "
-    "containerd kube kubelet pods pod namespace service domain token".split()
+    "containerd kube kubelet pods pod namespace service domain bld csrc token".split()
 )
 _PART = re.compile(r"[^\W_]+")
 _SYSTEM = re.compile(r"^/(?:proc|sys|dev)(?:/|$)")
@@ -124,7 +124,7 @@ class Paths:
         return i, None
 
     def _word(self, word: str) -> str:
-        bare = word.strip("0123456789").lower()
+        bare = "".join(c for c in word if not c.isdigit()).lower()
         if len(bare) <= _SHORT or bare in self._public or word.lower() in self._public:
             return word
         return self._names.place("name", word)

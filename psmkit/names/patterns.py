@@ -9,11 +9,15 @@ __all__ = ["Pattern", "is_address", "is_version", "label"]
 
 Pattern = re.Pattern[str]
 
+#: Colours of a terminal, as they are and as editors and JSON write them.
+COLOUR = re.compile(r"(?:\x1b|\\(?:x1b|u001b|033|e)|\^\[|#x1B|\u241b)?\[[0-9;]{0,12}[mKGH]", re.IGNORECASE)
 # Each pattern that begins with a run of characters begins where the run does. Otherwise a line without a match would be searched again from
 # each place in the run.
 _START = r"(?<![\w.-])"
 #: host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
-PREFIX = re.compile(r"(?<![^\s:\[\]()<>\"'])(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+PREFIX = re.compile(r"(?<![^\s:\[\]()<>\"'\ud801])(?!\d\d:\d\d:\d\d\b)(?P<host>[^\s:\[\]()<>\"'\ud800\ud801]+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+#: ``host :pid:tid``, as people leave it when they replace the name of a host, and ``:pid:tid`` without one.
+LOOSE_PREFIX = re.compile(r"(?:(?<![^\s>\]])(?P<host>[A-Za-z][\w.-]*|<[^<>\s]+>)(?P<blank> +)|(?<![^\s>\]]))(?P<ids>:(?P<pid>\d+):(?P<tid>\d+))(?= (?:\[|NCCL))")
 PAIR = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 NAMED = re.compile(rf"(?P<head>\bprocess ){_START}(?P<lead>[\d.-]*)(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 #: A process or a thread; only those that were recorded are replaced.
@@ -26,6 +30,13 @@ USER = re.compile(
 )
 USER_AT = re.compile(_START + r"(?P<head>[\d.-]*)(?P<user>[A-Za-z_][\w.+-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
 ADDRESS_HOST = re.compile(_START + r"(?P<head>[\d.-]*)(?P<host>[A-Za-z][\w.-]*)(?=<\d+>)")
+#: A place in a cluster, as sockets and options name it. A list of Slurm's may name many in one word.
+BRACKET_HOST = re.compile(r"(?P<head>\[)(?P<host>[A-Za-z][\w.-]*)(?=\]:\d)")
+HOST_OPTION = re.compile(r"(?P<head>(?<![\w-])(?:--?hosts?|-H|--nodelist|-w|--rdzv[-_]endpoint|--master[-_]addr)[ =]+)(?P<hosts>[A-Za-z0-9][^\s\"'\ud800\ud801]*)")
+HOST_SETTING = re.compile(
+    r"(?i)(?P<head>(?<![A-Za-z0-9])(?:\w{0,40}(?:master_addr|hostname|nodename|nodelist|job_nodelist)|hosts?|\w{1,40}_hosts?)(?:=|: ?)[\"']?)"
+    r"(?P<host>[A-Za-z][\w.-]*(?:\[[\d,-]+\])?)(?!\w*:/)"
+)
 IPV4 = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)")
 IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*+:)[0-9A-Fa-f:.]++(?:%[\w.-]++)?(?!\w)")
 MAC = re.compile(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,}\b")
@@ -88,7 +99,7 @@ FILE = re.compile(r"(?P<head>\bFile \"|\"(?:filename|file|path|cwd|exe|cmdline)\
 
 NOT_HOSTS = frozenset({"localhost", "NCCL", "rank", "peer", "local", "lo", "eth0", "?"})
 NOT_USERS = frozenset({"root", "buffer", "buf", "id", "name", "space", "defined", "provided", "env", "rank", "by"})
-_VERSION = re.compile(r"(?i)(?:version|ver|release|cudnn|cuda|driver|\bv|[-_=/]v?)[ :=v]{0,3}$")
+_VERSION = re.compile(r"(?i)(?:version|ver|release|cudnn|cuda|driver|\bv|==|lib\w*-)[ :=v]{0,3}$")
 
 
 def is_address(text: str) -> bool:
@@ -99,6 +110,8 @@ def is_address(text: str) -> bool:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
     return not (address.is_loopback or address.is_unspecified or text.startswith("255.255."))
 
 

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 
 from psmkit.names import patterns as p
 from psmkit.names.paths import Paths
@@ -20,7 +21,7 @@ __all__ = ["KINDS", "Pseudonyms", "is_pseudonym"]
 #: The kinds of names, in the order of the mapping.
 KINDS = ("host", "domain", "user", "pid", "ip", "mac", "guid", "name", "token", "uuid", "id", "cloud", "account")
 _FORMS = {
-    "host": re.compile(r"host-?\d+|[ost]{1,3}-?\d+"),
+    "host": re.compile(r"(?:host|ost|st|t)-?\d+"),
     "domain": re.compile(r"\.domain\d+"),
     "user": re.compile(r"user\d+"),
     "name": re.compile(r"name\d+"),
@@ -40,6 +41,7 @@ _LINK_LOCAL = int(ipaddress.ip_address("fe80::"))
 _MAPPED = int(ipaddress.ip_address("::ffff:0:0"))
 _NETS = tuple(map(ipaddress.ip_network, ("198.18.0.0/15", "240.0.0.0/4", "2001:db8::/32")))
 _FIRST_PID = 100  # smaller numbers are those of processes in a container, and say nothing
+_SHORTEST = 4  # letters of a host that is found behind other text
 _HOLDS_ALL = 254
 _PARTS = re.compile(r"\d+|\D+")
 
@@ -97,6 +99,7 @@ class Pseudonyms(Redactor):
         if known is None:
             # Late: a name that only the replacement shows.
             table[name] = known = self._late(kind, name) if self.settled else name
+            self.remember(kind, name)
         return known
 
     def host(self, name: str) -> str:
@@ -135,6 +138,14 @@ class Pseudonyms(Redactor):
     def _common(self, name: str) -> bool:
         return name.strip("0123456789").lower() in self._public and not ("-" in name or name.strip("0123456789") != name)
 
+    def glued(self, name: str) -> tuple[str, str]:
+        """The host that a torn line has glued to a word, and the word; nothing if a name is not of that kind."""
+        hosts = self._names.get("host", {})
+        for at in range(1, len(name) - _SHORTEST + 1):
+            if name[at:] in hosts and (name[:at].isdecimal() or name[:at].lower() in self._public):
+                return name[at:], name[:at]
+        return "", ""
+
     def knows(self, kind: str, name: str) -> bool:
         """Whether a name was collected."""
         return name in self._names.get(kind, ())
@@ -167,6 +178,10 @@ class Pseudonyms(Redactor):
             if whole is not None:
                 pseudonym = hosts[whole]
                 hosts[name] = pseudonym[max(1, len(pseudonym) - len(name)) :]
+        for name in hosts:
+            whole, before = self.glued(name)
+            if whole and name not in self.torn:
+                hosts[name] = before + hosts[whole]
         self.settled = True
 
     def _late(self, kind: str, name: str) -> str:
@@ -177,7 +192,7 @@ class Pseudonyms(Redactor):
             # The number behind those of its class: numbered again with all of them, it would move others.
             fresh = _NUMBERERS[kind](kind, [*table, name])
             taken = set(table.values())
-            return next(new for new in (fresh[name], *_following(fresh[name])) if new not in taken)
+            return next(new for new in chain((fresh[name],), _following(fresh[name])) if new not in taken)
         number = len(table) + 1
         taken = set(table.values()) | table.keys()
         form = _form(kind, name)

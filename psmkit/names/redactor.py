@@ -7,7 +7,7 @@ Placeholders are numbered in order of appearance, so the same texts give the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from psmkit.names import patterns as p
 
@@ -21,6 +21,7 @@ _LIST = "were not given: "
 _FROM_SIGHT = ("hf_", "gh", "glpat-", "xox", "AKIA", "ASIA", "sk-", "nvapi-", "AIza", "ya29", "dckr_", "pypi-", "eyJ")
 _NAMED_SECRET = ("key", "secret", "passw", "passphrase", "credential", "token")
 _OF_USER = ("user", "login", "owner", "logname")
+_OF_HOST = ("host", "master", "node", "-H ", "-w ", "rdzv")
 _OF_PID = ("pid", "tid", "proc", "thread")
 _OF_ACCOUNT = ("arn:", "account", "dkr.ecr")
 _OF_PROJECT = ("projects/", "subscriptions/", "resourceGroups/")
@@ -33,8 +34,19 @@ _SITES = re.compile(
     r"^(?:www\.|docs\.|developer\.|discuss\.|forums?\.)?(?:github\.com|pytorch\.org|nvidia\.com|python\.org|readthedocs\.io|kernel\.org|"
     r"open-mpi\.org|openmpi\.org|ray\.io|wikipedia\.org|stackoverflow\.com|localhost|example\.(?:com|org|net))$"
 )
+_SUFFIX = re.compile(r"\.(?:py|cc|cu|cpp|h|hpp|c|so|log|txt)$")
+_RUN = re.compile(r"[\w-]+")
+_NUMBERED = re.compile(r"\d{5}-")
 _SHORTEST = 4  # A shorter name of a path may be any word elsewhere.
 _FEWEST = 5  # A shorter number is more often a size or a count than a pid. Behind its host it is a pid.
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has one of these parts; a loop is faster than any()."""
+    for word in words:  # noqa: SIM110
+        if word in text:
+            return True
+    return False
 
 
 class Redactor:
@@ -44,6 +56,8 @@ class Redactor:
         self._names: dict[str, dict[str, str]] = {}
         self._processes: dict[str, set[str]] = {}
         self._inputs: list[str] = []
+        # The first run of letters of each host, user and pid: a text without one of them holds no known name.
+        self._firsts: set[str] = set()
 
     def input(self, path: str) -> None:
         """Record the path of an input; each occurrence is replaced as a whole."""
@@ -56,7 +70,15 @@ class Redactor:
         table = self._names.setdefault(kind, {})
         if name not in table:
             table[name] = str(len(table) + 1) if kind == "pid" else f"{kind}{len(table) + 1}"
+            self.remember(kind, name)
         return table[name]
+
+    def remember(self, kind: str, name: str) -> None:
+        """Note that a name is known, so that texts are searched for it."""
+        if kind in ("host", "user", "pid"):
+            first = _RUN.search(name)
+            if first is not None:
+                self._firsts.add(first.group())
 
     def process(self, host: str, pid: str) -> None:
         """Record a process; each ``host:pid`` of it is replaced, also if the pid is short."""
@@ -66,20 +88,36 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Record the names in ``text`` that stand where only a name can stand."""
-        for match in p.PREFIX.finditer(text):
-            self.process(match["host"], match["pid"])
-            self.place("pid", match["tid"])
-        for match in p.NAMED.finditer(text):
-            self.process(match["host"], match["pid"])
-        for match in p.PAIR.finditer(text.partition(_LIST)[2]):
-            self.process(match["host"], match["pid"])
-        for match in p.PID_WORD.finditer(text):
-            self.place("pid", match["pid"])
-        for pattern in (p.USER, p.USER_AT):
-            for match in pattern.finditer(text):
-                self.user(match["user"])
-        for match in p.ADDRESS_HOST.finditer(text):
-            self.host(match["host"])
+        low = text.lower()
+        if ":" in text:
+            for match in p.PREFIX.finditer(text):
+                self.process(match["host"], match["pid"])
+                self.place("pid", match["tid"])
+            if "process " in text:
+                for match in p.NAMED.finditer(text):
+                    self.process(match["host"], match["pid"])
+            if _LIST in text:
+                for match in p.PAIR.finditer(text.partition(_LIST)[2]):
+                    self.process(match["host"], match["pid"])
+        if _has(low, _OF_PID) or _BRACKET.search(text):
+            for match in p.PID_WORD.finditer(text):
+                self.place("pid", match["pid"])
+        if _has(low, _OF_USER) or "/home/" in low or "/users/" in low:
+            for match in p.USER.finditer(text):
+                if not self.is_prose(match):
+                    self.user(match["user"])
+        if "@" in text:
+            for match in p.USER_AT.finditer(text):
+                if not is_symbol(match):
+                    self.user(match["user"])
+        if "<" in text:
+            for match in p.ADDRESS_HOST.finditer(text):
+                self.host(match["host"])
+
+    def is_prose(self, match: re.Match[str]) -> bool:
+        """Whether a word where a user may stand is a word of the language: "user buffer" is said of a buffer, "user=buffer" is not."""
+        head = match["head"]
+        return head.endswith(" ") and "=" not in head and ":" not in head and self.common(match["user"])
 
     def host(self, name: str) -> str:
         """The placeholder of a host; addresses have placeholders of their own kind."""
@@ -120,14 +158,18 @@ class Redactor:
     def rewrite(self, text: str, marks: Marks) -> str:
         """``text``, in which some names may be set aside already, with all names replaced."""
         put = marks.put
+        if "[" in text:
+            text = p.COLOUR.sub(lambda m: marks.aside(m.group()), text)
         low = text.lower()
-        if any(word in text for word in _FROM_SIGHT):
+        if _has(text, _FROM_SIGHT):
             text = p.TOKEN.sub(lambda m: put("token", m.group()), text)
-        if any(word in low for word in _NAMED_SECRET):
+        if _has(low, _NAMED_SECRET):
             text = p.SETTING.sub(lambda m: m["head"] + put("token", m["token"]), text)
         if "bearer" in low or "authorization" in low:
             text = p.BEARER.sub(lambda m: m["head"] + put("token", m["token"]), text)
-        text = p.PREFIX.sub(marks.prefix, text) if ":" in text else text
+        if ":" in text:
+            text = p.PREFIX.sub(marks.prefix, text)
+            text = p.LOOSE_PREFIX.sub(marks.loose_prefix, text)
         # Paths come before words, because they contain hosts, users and pids.
         for name in self._inputs:
             text = text.replace(name, put("path", name)) if name in text else text
@@ -138,10 +180,10 @@ class Redactor:
             text = p.JSON_NAME.sub(marks.named, text)
             text = p.JSON_PID.sub(lambda m: m["head"] + put("pid", m["pid"]), text)
             text = p.FILE.sub(marks.file, text)
-        if any(word in low for word in _OF_ACCOUNT):
+        if _has(low, _OF_ACCOUNT):
             text = p.ACCOUNT.sub(marks.account, text)
         if "/" in text:
-            if any(word in text for word in _OF_PROJECT):
+            if _has(text, _OF_PROJECT):
                 text = p.PROJECT.sub(lambda m: m["head"] + put("name", m["project"]), text)
             text = p.PATH.sub(marks.path, text)
         colons = text.count(":")
@@ -152,20 +194,27 @@ class Redactor:
         text = self._numbers(text, low, put)
         if colons > 4:
             text = p.MAC.sub(lambda m: put("mac", m.group()), text)
-        if text.count(".") > 2:
-            text = p.IPV4.sub(marks.address, text)
         if colons > 1:
             text = p.IPV6.sub(marks.address, text)
+        if text.count(".") > 2:
+            text = p.IPV4.sub(marks.address, text)
         if "@" in text:
             text = p.USER_AT.sub(marks.user_at, text)
-        if any(word in low for word in _OF_USER):
+        if "ip-" in text:
+            text = p.ADDRESS_NAME.sub(lambda m: put("host", m["host"]), text)
+        if _has(low, _OF_USER):
             text = p.USER.sub(marks.user, text)
-        if any(word in low for word in _OF_PID) or _BRACKET.search(text):
+        if _has(low, _OF_PID) or _BRACKET.search(text):
             text = p.PID_WORD.sub(lambda m: m["head"] + put("pid", m["pid"]), text)
+        if "]:" in text:
+            text = p.BRACKET_HOST.sub(marks.some_host, text)
+        if _has(low, _OF_HOST):
+            text = p.HOST_OPTION.sub(marks.hosts, text)
+            text = p.HOST_SETTING.sub(marks.some_host, text)
         if "<" in text:
             text = p.ADDRESS_HOST.sub(lambda m: m["head"] + put("host", m["host"]), text)
         text = self._words(text, marks)
-        if "." in text and any(name in low for name in _DOMAINS):
+        if "." in text and _has(low, _DOMAINS):
             text = p.NAME.sub(marks.domain, text)
         return marks.resolve(text)
 
@@ -178,8 +227,6 @@ class Redactor:
             text = p.LONG_HEX.sub(lambda m: put("id", m.group()), text)
         if "-" in text and _CLOUD.search(text):
             text = p.CLOUD.sub(lambda m: put("cloud", m.group()), text)
-        if "ip-" in text:
-            text = p.ADDRESS_NAME.sub(lambda m: put("host", m["host"]), text)
         if "guid" in low:
             text = p.GUID.sub(lambda m: m["head"] + put("guid", m["guid"]), text)
         return text
@@ -189,7 +236,7 @@ class Redactor:
         hosts, users, pids, names = (self._names.get(kind, {}) for kind in ("host", "user", "pid", "name"))
         if names and not names.keys().isdisjoint(p.PART.findall(text)):
             text = p.PART.sub(lambda m: marks.part(m, names), text)
-        if not (hosts or users or pids):
+        if self._firsts.isdisjoint(_RUN.findall(text)) and not _NUMBERED.search(text):
             return text
 
         def word(match: re.Match[str]) -> str:
@@ -211,14 +258,17 @@ class Redactor:
                 return marks.put("pid", digits) + whole[len(digits) :]
             return whole
 
-        for match in p.WORD.finditer(text):
-            if word(match) != match.group():
-                return p.WORD.sub(word, text)
-        return text
+        return p.WORD.sub(word, text)
 
     def runs_on(self, host: str, pid: str) -> bool:
         """Whether this process was recorded."""
         return pid in self._processes.get(host, ())
+
+
+def is_symbol(match: re.Match[str]) -> bool:
+    """Whether what looks like a user at a host is a symbol with its version, or a package with its own."""
+    host: str = match["host"]
+    return host.startswith(("plt", "GLIBC", "CXXABI", "got")) or (host[0].isdigit() and not p.is_address(host.rstrip(".")))
 
 
 class Marks:
@@ -248,12 +298,31 @@ class Marks:
     def prefix(self, match: re.Match[str]) -> str:
         return ":".join((self.put("host", match["host"]), self.put("pid", match["pid"]), self.put("pid", match["tid"])))
 
+    def loose_prefix(self, match: re.Match[str]) -> str:
+        host = self.put("host", match["host"]) + match["blank"] if match["host"] else ""
+        return f"{host}:{self.put('pid', match['pid'])}:{self.put('pid', match['tid'])}"
+
     def address(self, match: re.Match[str]) -> str:
         name = match.group().rstrip(".")
         name = name if p.is_address(name) else name.removesuffix(":")
         if not p.is_address(name) or (":" not in name and p.is_version(match.string, match.start())):
             return match.group()
         return self.put("ip", name) + match.group()[len(name) :]
+
+    def some_host(self, match: re.Match[str]) -> str:
+        name = match["host"].rstrip(".")
+        # A word of the language stands here, too: "host: unreachable".
+        if self._of.common(name) or _SUFFIX.search(name):
+            return match.group()
+        return match["head"] + self.put("host", name) + match["host"][len(name) :]
+
+    def hosts(self, match: re.Match[str]) -> str:
+        out = []
+        for part in match["hosts"].split(","):
+            name, colon, slots = part.partition(":")
+            known = name if not name or name.isdecimal() or self._of.common(name) else self.put("host", name)
+            out.append(known + colon + slots)
+        return match["head"] + ",".join(out)
 
     def part(self, match: re.Match[str], names: Collection[str]) -> str:
         word = match.group()
@@ -301,15 +370,12 @@ class Marks:
         return self.aside(host) if self._of.common(host) else self.put("host", host)
 
     def user(self, match: re.Match[str]) -> str:
-        name = match["user"]
-        # "user buffer" is said of a buffer; "user=buffer" is not.
-        free = match["head"].endswith(" ") and "=" not in match["head"] and ":" not in match["head"]
-        return match.group() if free and self._of.common(name) else match["head"] + self.put("user", name)
+        return match.group() if self._of.is_prose(match) else match["head"] + self.put("user", match["user"])
 
     def user_at(self, match: re.Match[str]) -> str:
-        host = match["host"]
-        if host.startswith(("plt", "GLIBC", "CXXABI", "got")) or host[0].isdigit() and not p.is_address(host.rstrip(".")):
+        if is_symbol(match):
             return match.group()
+        host = match["host"]
         return f"{match['head']}{self.put('user', match['user'])}@{self.put('host', host.rstrip('.-'))}{host[len(host.rstrip('.-')) :]}"
 
     def host_of(self, name: str, tail: str) -> str:

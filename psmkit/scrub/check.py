@@ -20,6 +20,8 @@ __all__ = ["Check", "Left", "check"]
 
 _MOST = 1000  # sightings that are kept; all are counted
 _WORD = re.compile(r"[\w.:-]+")
+_GLUED = re.compile(r"([A-Za-z]+|\d+)host-?\d+")
+_FEW = 50
 _SHOWN = 2
 
 
@@ -47,6 +49,14 @@ class Check:
             self.left.append(Left(file, line, p.label(kind), hidden(name)))
 
 
+def _starts(words: Collection[str]) -> re.Pattern[bytes]:
+    """A filter for lines that may hold one of many words."""
+    if not words:
+        return re.compile(rb"(?!)")
+    starts = {word[:4].encode("utf-8", "surrogateescape") for word in words}
+    return re.compile(b"|".join(map(re.escape, sorted(starts))) if len(starts) <= _FEW else b"")
+
+
 def hidden(name: str) -> str:
     """The beginning of a name, and how long it is."""
     shown = "".join(c if c.isprintable() else "?" for c in name[: min(_SHOWN, len(name) // 3)])
@@ -61,7 +71,8 @@ class _Probe(Pseudonyms):
         self.found: list[tuple[str, str]] = []
 
     def _place(self, kind: str, name: str) -> str:
-        if not is_pseudonym(kind, name):
+        word = _GLUED.fullmatch(name) if kind == "host" else None
+        if not is_pseudonym(kind, name) and not (word and (word[1].isdecimal() or word[1].lower() in self._public)):
             self.found.append((kind, name))
         return name
 
@@ -79,6 +90,7 @@ def check(
     probe = _Probe(vocabulary(catalogue), keep)
     lines, out = Lines(probe, catalogue), Check()
     words = {name: kind for kind, names in (known or {}).items() if kind not in ("pid", "name", "account") for name in names if not probe.common(name)}
+    starts = _starts(words)
     for item in inputs:
         if item.kind == "record" or is_pickle_input(item):
             out.add(item.path, 0, "file that cannot be checked", "")
@@ -90,7 +102,7 @@ def check(
             lines.line(text)
             for kind, name in dict.fromkeys(probe.found):
                 out.add(item.path, number, kind, name)
-            if words:
+            if starts.search(text):
                 for word in set(_WORD.findall(text.decode("utf-8", "surrogateescape"))):
                     if word in words and (words[word], word) not in probe.found:
                         out.add(item.path, number, words[word], word)

@@ -15,8 +15,10 @@ __all__ = ["Lines", "vocabulary"]
 
 _TAG = re.compile(r"N?CCLX? (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) |FLAGCX (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) ")
 _STAMP = re.compile(r"^[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
+_LOST_COLON = re.compile(r"(?P<word>[A-Za-z][\w.-]*\d):(?P<tid>\d+)(?= \[-?\d+\])")
 _NEVER = re.compile(r"(?!)")
 _KEPT = 20_000  # prefixes that are remembered
+_LONG_VALUE = 120
 _ALNUM = re.compile(r"[A-Za-z0-9]")
 _LETTERS = re.compile(r"^\d*[A-Za-z]+[-_]?")
 _SHORTEST = 4  # a name of fewer letters may be part of any word
@@ -37,6 +39,7 @@ class Lines:
         self._kinds = [tuple(kind_of(message, name, kind) for name, kind in found) for message, found in fields]
         self._plain = [all(kind == "plain" for kind in kinds) for kinds in self._kinds]
         self._heads: dict[str, str] = {}
+        self._values: dict[str, str] = {}
         self._stems: re.Pattern[str] | None = None
         self._hosts: list[str] = []
 
@@ -44,6 +47,7 @@ class Lines:
         """Number the names; from now on lines are replaced."""
         self.names.settle()
         self._heads.clear()
+        self._values.clear()
         self._hosts = sorted((h for h in self.names.mapping().get("host", ()) if self._is_rare(h)), key=len, reverse=True)
         stems = {stem[0] if (stem := _LETTERS.match(host)) else host for host in self._hosts}
         self._stems = re.compile("|".join(map(re.escape, sorted(stems, key=len, reverse=True)))) if stems else _NEVER
@@ -73,12 +77,25 @@ class Lines:
         kept = ""
         if stamp is not None:
             kept, head = head[: stamp.end()], head[stamp.end() :]
+        split = _LOST_COLON.match(head) if self.names.settled else None
+        if split is not None and (glued := self._lost_colon(split)):
+            return kept + glued + head[split.end() :]
         known = self._heads.get(head)
         if known is None:
             if len(self._heads) >= _KEPT:
                 self._heads.clear()
             known = self._heads[head] = self._free(head)
         return kept + known
+
+    def _lost_colon(self, match: re.Match[str]) -> str:
+        """host12:13 where host:12:13 lost its first colon; empty if it is not of a process that is known."""
+        word, names = match["word"], self.names
+        digits = len(word) - len(word.rstrip("0123456789"))
+        for size in range(digits, 0, -1):
+            host, pid = word[:-size], word[-size:]
+            if names.knows("host", host) and names.knows("pid", pid):
+                return f"{names.host(host)}{names.place('pid', pid)}:{names.place('pid', match['tid'])}"
+        return ""
 
     def _message(self, text: str) -> str:
         """A message behind its prefix."""
@@ -87,10 +104,37 @@ class Lines:
         if found is None:
             return self._free(text)
         number, spans = found
-        # A second record on the same line is seen in the text of the first one.
-        if self._plain[number] and (not spans or max(end for _, _, end in spans) >= len(data) - 16) and ":" not in text:
+        if self._plain[number]:
             return text
-        return self._fields(data, number, spans)
+        # The message is matched as a whole, so that all that is no field is a text of NCCL.
+        names, kinds, out, at = self.names, self._kinds[number], [], 0
+        for i, start, end in sorted(spans, key=_start):
+            kind = kinds[i]
+            if kind == "plain" or start < at or end <= start:
+                continue
+            value = data[start:end].decode("utf-8", "surrogateescape")
+            marks = Marks(names)
+            new = self._value(value) if kind == "text" else marks.resolve(_field(names, marks, kind, value))
+            if kind not in ("text", "pid") and new == value:
+                new = self._value(value)
+            if new != value:
+                out += [data[at:start].decode("utf-8", "surrogateescape"), new]
+                at = end
+        if not out:
+            return text
+        out.append(data[at:].decode("utf-8", "surrogateescape"))
+        return "".join(out)
+
+    def _value(self, value: str) -> str:
+        """A text in a field: of most fields there are few."""
+        known = self._values.get(value)
+        if known is None:
+            known = self._free(value)
+            if len(value) <= _LONG_VALUE:
+                if len(self._values) >= _KEPT:
+                    self._values.clear()
+                self._values[value] = known
+        return known
 
     def _other(self, text: str, data: bytes) -> str:
         """A line that is not NCCL's."""
@@ -146,6 +190,10 @@ class Lines:
                     text = text[:at] + new + text[end:]
                 at = text.find(host, at + max(len(new), 1))
         return text
+
+
+def _start(span: tuple[int, int, int]) -> int:
+    return span[1]
 
 
 def _field(names: Pseudonyms, marks: Marks, kind: str, value: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse.foreign.pickled import PickleError
-from psmkit.logparse.inputs import CATALOGUE, Input, discover
+from psmkit.logparse.inputs import CATALOGUE, Input, discover, natural
 from psmkit.model.errors import InputError
 from psmkit.names.pseudonyms import Pseudonyms
 from psmkit.scrub.check import Check, check
@@ -201,8 +201,21 @@ def _targets(items: list[Input], path: str, out: str, single: bool, names: Pseud
             number += 1
             name = "/".join((*new[:-1], f"{stem}-{number}{dot}{ending}"))
         taken.add(name)
-        targets.append(os.path.join(out, *name.split("/")))
-    return targets
+        targets.append(name)
+    # Files are read in the order of their names.
+    inside = [_inside(item, path) for item in items]
+    if _order(targets) != _order(inside):
+        width = len(str(len(targets)))
+        place = {index: number + 1 for number, index in enumerate(_order(inside))}
+        for index, name in enumerate(targets):
+            folder, slash, file = name.rpartition("/")
+            if file != CATALOGUE:
+                targets[index] = f"{folder}{slash}{place[index]:0{width}d}-{file}"
+    return [os.path.join(out, *name.split("/")) for name in targets]
+
+
+def _order(files: list[str]) -> list[int]:
+    return sorted(range(len(files)), key=lambda index: (natural(files[index]), files[index]))
 
 
 def _write(target: str, lines: Iterator[bytes]) -> None:
