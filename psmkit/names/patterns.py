@@ -15,7 +15,8 @@ COLOUR = re.compile(r"(?:\x1b|\\(?:x1b|u001b|033|e)|\^\[|#x1B|\u241b)?\[[0-9;]{0
 # each place in the run.
 _START = r"(?<![\w.-])"
 #: host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
-PREFIX = re.compile(r"(?<![^\s:\[\]()<>\"'\ud801])(?!\d\d:\d\d:\d\d\b)(?P<host>[^\s:\[\]()<>\"'\ud800\ud801]+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+_EDGE = r"\s:\[\]()<>\"'=/|,;{}\u0080-\U0010ffff"
+PREFIX = re.compile(rf"(?<![^{_EDGE}])(?!\d\d:\d\d:\d\d\b)(?P<host>[^{_EDGE}]+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
 #: ``host :pid:tid``, as people leave it when they replace the name of a host, and ``:pid:tid`` without one.
 LOOSE_PREFIX = re.compile(r"(?:(?<![^\s>\]])(?P<host>[A-Za-z][\w.-]*|<[^<>\s]+>)(?P<blank> +)|(?<![^\s>\]]))(?P<ids>:(?P<pid>\d+):(?P<tid>\d+))(?= (?:\[|NCCL))")
 PAIR = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")

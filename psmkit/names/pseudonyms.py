@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -79,7 +80,8 @@ class Pseudonyms(Redactor):
         self._paths = Paths(self, public)
         self.settled = False
         #: Names of hosts whose beginning a torn log may lack.
-        self.torn: set[str] = set()
+        self.torn: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
         self.common = lru_cache(maxsize=100_000)(self._common)  # type: ignore[method-assign]
 
     # ---- what a name becomes ----
@@ -114,7 +116,8 @@ class Pseudonyms(Redactor):
         return self.place("host", first) + self.domain(dot + tail)
 
     def process(self, host: str, pid: str) -> None:
-        super().process(host.partition(".")[0] if not p.is_address(host) else host, pid)
+        super().process(host, pid)
+        self._seen[host] += 1
 
     def domain(self, tail: str) -> str:
         """The pseudonym of the labels behind a host; a suffix of a file is none."""
@@ -141,9 +144,15 @@ class Pseudonyms(Redactor):
     def glued(self, name: str) -> tuple[str, str]:
         """The host that a torn line has glued to a word, and the word; nothing if a name is not of that kind."""
         hosts = self._names.get("host", {})
-        for at in range(1, len(name) - _SHORTEST + 1):
-            if name[at:] in hosts and (name[:at].isdecimal() or name[:at].lower() in self._public):
-                return name[at:], name[:at]
+        pids = {pid for pid in self._processes.get(name, ()) if len(pid) >= _SHORTEST}
+        for at in range(len(name) - 1, 0, -1):
+            host, before = name[at:], name[:at]
+            if host not in hosts or not before[-1].isalnum():
+                continue
+            word = before.isdecimal() or before.lower() in self._public
+            same = bool(pids) and pids <= self._processes.get(host, set()) and self._seen[name] <= self._seen[host]
+            if same or (word and len(host) >= _SHORTEST and not pids):
+                return host, before
         return "", ""
 
     def knows(self, kind: str, name: str) -> bool:
@@ -168,19 +177,21 @@ class Pseudonyms(Redactor):
 
     def settle(self) -> None:
         """Number the names that were collected."""
+        glued = {name: found for name in self.hosts if (found := self.glued(name))[0]}
         for kind, table in self._names.items():
             number = _NUMBERERS.get(kind, _numbered)
-            fresh = number(kind, list(table))
+            fresh = number(kind, [name for name in table if kind != "host" or name not in glued])
             table.update((name, fresh.get(name, name)) for name in list(table))
         hosts = self._names.get("host", {})
-        for name in self.torn & hosts.keys():
+        # Such a host is seen at the start of a file and nowhere else.
+        torn = {name for name, times in self.torn.items() if name in hosts and self._seen[name] <= times}
+        for name in torn:
             whole = max((other for other in hosts if other != name and other.endswith(name)), key=len, default=None)
             if whole is not None:
                 pseudonym = hosts[whole]
                 hosts[name] = pseudonym[max(1, len(pseudonym) - len(name)) :]
-        for name in hosts:
-            whole, before = self.glued(name)
-            if whole and name not in self.torn:
+        for name, (whole, before) in glued.items():
+            if name not in torn:
                 hosts[name] = before + hosts[whole]
         self.settled = True
 

@@ -88,6 +88,8 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Record the names in ``text`` that stand where only a name can stand."""
+        if "[" in text:
+            text = p.COLOUR.sub(" ", text)
         low = text.lower()
         if ":" in text:
             for match in p.PREFIX.finditer(text):

@@ -20,7 +20,7 @@ __all__ = ["Check", "Left", "check"]
 
 _MOST = 1000  # sightings that are kept; all are counted
 _WORD = re.compile(r"[\w.:-]+")
-_GLUED = re.compile(r"([A-Za-z]+|\d+)host-?\d+")
+_GLUED = re.compile(r"(.*[A-Za-z0-9])host-?\d+")
 _FEW = 50
 _SHOWN = 2
 
@@ -72,7 +72,7 @@ class _Probe(Pseudonyms):
 
     def _place(self, kind: str, name: str) -> str:
         word = _GLUED.fullmatch(name) if kind == "host" else None
-        if not is_pseudonym(kind, name) and not (word and (word[1].isdecimal() or word[1].lower() in self._public)):
+        if not is_pseudonym(kind, name) and not (word and (not word[1].isalpha() or word[1].lower() in self._public)):
             self.found.append((kind, name))
         return name
 

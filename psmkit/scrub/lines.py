@@ -69,7 +69,7 @@ class Lines:
         """Note the first line of a file, which may begin within the name of its host."""
         match = p.PREFIX.match(data.decode("utf-8", "surrogateescape"))
         if match is not None:
-            self.names.torn.add(match["host"])
+            self.names.torn[match["host"]] += 1
 
     def _head(self, head: str) -> str:
         """What stands before a message."""
