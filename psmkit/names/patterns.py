@@ -71,7 +71,7 @@ URL = re.compile(
     r"(?P<head>\b(?P<scheme>[A-Za-z][A-Za-z0-9+-]{0,20})://(?:\ud800\d+\ud801@)?)(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][\w.-]*)?"
     r"(?P<port>:\d+)?(?P<path>/[^\s\"'<>(){}|,;\ud800\ud801]*)?"
 )
-UUID = re.compile(r"(?i)(?<![0-9a-f-])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f-])")
+UUID = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f-])")
 #: The identifier of a container or an image, the key of a service: no number of NCCL has as many digits.
 LONG_HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32})(?![0-9A-Za-z])")
 CLOUD = re.compile(r"(?<![\w-])(?:i|ami|vpc|subnet|sg|eni|vol|snap|fs|fsx|lt|rtb|eipalloc|pcluster)-(?=[0-9a-f]*\d)[0-9a-f]{8,17}(?![\w-])")

@@ -163,6 +163,8 @@ class Redactor:
         if "[" in text:
             text = p.COLOUR.sub(lambda m: marks.aside(m.group()), text)
         low = text.lower()
+        if "://" in text:
+            text = p.CREDENTIALS.sub(lambda m: m["head"] + put("token", m["token"]), text)
         if _has(text, _FROM_SIGHT):
             text = p.TOKEN.sub(lambda m: put("token", m.group()), text)
         if _has(low, _NAMED_SECRET):
@@ -176,7 +178,6 @@ class Redactor:
         for name in self._inputs:
             text = text.replace(name, put("path", name)) if name in text else text
         if "://" in text:
-            text = p.CREDENTIALS.sub(lambda m: m["head"] + put("token", m["token"]), text)
             text = p.URL.sub(marks.url, text)
         if '"' in text:
             text = p.JSON_NAME.sub(marks.named, text)
