@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from psmkit.catalogue.entries import Message
 from psmkit.catalogue.loader import Catalogue
 
-__all__ = ["KINDS", "kind_of", "public_words"]
+__all__ = ["KINDS", "kinds_of", "public_words", "searched_whole"]
 
 #: Fields with the same name mean the same in all messages. What is not named here and holds a text may hold any name.
 KINDS: Mapping[str, str] = {
@@ -34,18 +34,30 @@ KINDS: Mapping[str, str] = {
 _TEXTS = (6, 7, 8, 9)
 _ADDRESS = 6
 _NUMBERS = ("pid", "guid")
+_TEXT_FIELD = re.compile(r"\{(\w+):(?:addr|word|str|rest)\}")
 _FIELD = re.compile(r"\{[^}]*\}")
 _WORD = re.compile(r"[A-Za-z]+")
 
 
-def kind_of(message: Message, name: str, kind: int) -> str:
-    """What a field of a message holds: a kind of name, ``text`` where it may be any, or ``plain``: no name."""
+def kinds_of(message: Message, fields: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """What each field of a message holds: a kind of name, ``text`` where it may be any, or ``plain``: no name."""
+    # A field that is a number in one pattern is a text in another one.
+    texts = {name for pattern in message.patterns for name in _TEXT_FIELD.findall(pattern)}
+    return tuple(_kind_of(name, kind, kind in _TEXTS or name in texts) for name, kind in fields)
+
+
+def _kind_of(name: str, kind: int, is_text: bool) -> str:
     if kind == _ADDRESS:
         return "address"
     known = KINDS.get(name)
-    if kind in _TEXTS:
+    if is_text:
         return "text" if known is None or known == "path" else known
     return known if known in _NUMBERS else "plain"
+
+
+def searched_whole(message: Message) -> bool:
+    """Whether a message has text that no field holds, so that all of it may hold names."""
+    return any("_" in _TEXT_FIELD.findall(pattern) for pattern in message.patterns)
 
 
 @lru_cache(maxsize=4)

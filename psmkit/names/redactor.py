@@ -119,7 +119,7 @@ class Redactor:
     def is_prose(self, match: re.Match[str]) -> bool:
         """Whether a word where a user may stand is a word of the language: "user buffer" is said of a buffer, "user=buffer" is not."""
         head = match["head"]
-        return head.endswith(" ") and "=" not in head and ":" not in head and self.common(match["user"])
+        return head.endswith(" ") and "=" not in head and ":" not in head and self.common(match["user"].rstrip("."))
 
     def host(self, name: str) -> str:
         """The placeholder of a host; addresses have placeholders of their own kind."""

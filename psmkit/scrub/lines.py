@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from psmkit.catalogue import Catalogue
-from psmkit.catalogue.names import kind_of, public_words
+from psmkit.catalogue.names import kinds_of, public_words, searched_whole
 from psmkit.names import patterns as p
 from psmkit.names.paths import PUBLIC_WORDS
 from psmkit.names.pseudonyms import Pseudonyms
@@ -36,8 +36,11 @@ class Lines:
     def __init__(self, names: Pseudonyms, catalogue: Catalogue) -> None:
         self.names, self._catalogue = names, catalogue
         fields = zip(catalogue.compiled, catalogue.fields, strict=True)
-        self._kinds = [tuple(kind_of(message, name, kind) for name, kind in found) for message, found in fields]
-        self._plain = [all(kind == "plain" for kind in kinds) for kinds in self._kinds]
+        self._kinds = [kinds_of(message, found) for message, found in fields]
+        self._whole = [searched_whole(message) for message in catalogue.compiled]
+        self._plain = [
+            not whole and all(kind == "plain" for kind in kinds) for whole, kinds in zip(self._whole, self._kinds, strict=True)
+        ]
         self._heads: dict[str, str] = {}
         self._values: dict[str, str] = {}
         self._stems: re.Pattern[str] | None = None
@@ -106,6 +109,8 @@ class Lines:
         number, spans = found
         if self._plain[number]:
             return text
+        if self._whole[number]:
+            return self._fields(data, number, spans)
         # The message is matched as a whole, so that all that is no field is a text of NCCL.
         names, kinds, out, at = self.names, self._kinds[number], [], 0
         for i, start, end in sorted(spans, key=_start):
