@@ -175,7 +175,7 @@ class Catalogue:
 
     def spans(self, data: bytes, *, where: str = "nccl") -> tuple[int, list[tuple[int, int, int]]] | None:
         """The number of the entry that matches a message or a line, and of each field its number, and where it is in bytes. None: no entry matches."""
-        present, values, starts, lengths, _ = room = self._room
+        present, _values, starts, lengths, _ = room = self._room
         number = lib.ls_match_text(self.native, WHERES.index(where), data, len(data), *room)
         if number < 0:
             return None

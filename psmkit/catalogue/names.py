@@ -65,7 +65,7 @@ def public_words(catalogue: Catalogue) -> frozenset[str]:
     """The words that messages print whatever the machine, in lower case."""
     return frozenset(
         word.lower()
-        for entry in (*catalogue.messages, *catalogue.phrases)
-        for pattern in entry.patterns
+        for patterns in (*(m.patterns for m in catalogue.messages), *(p.patterns for p in catalogue.phrases))
+        for pattern in patterns
         for word in _WORD.findall(_FIELD.sub(" ", pattern))
     )

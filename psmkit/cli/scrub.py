@@ -16,7 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_KINDS = ("host", "domain", "user", "pid", "ip", "mac", "guid", "path", "name", "token", "uuid", "id", "cloud", "account")
+_KINDS = (
+    "host",
+    "domain",
+    "user",
+    "pid",
+    "ip",
+    "mac",
+    "guid",
+    "path",
+    "name",
+    "token",
+    "uuid",
+    "id",
+    "cloud",
+    "account",
+)
 _SHOWN = 20
 
 
@@ -32,12 +47,20 @@ _SHOWN = 20
 )
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="[OUT]", required=False)
-@click.option("--check", "only_check", is_flag=True, help="Write nothing; show what in IN looks like a name or a secret.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Write nothing; show what in IN looks like a name or a secret."
+)
 @click.option("--map", "mapping", metavar="FILE", help="Write what each pseudonym stands for to FILE, for you alone.")
 @click.option(
-    "--keep", multiple=True, type=click.Choice(_KINDS), metavar="KIND", help=f"Keep names of this kind. Repeatable. [{', '.join(_KINDS)}]"
+    "--keep",
+    multiple=True,
+    type=click.Choice(_KINDS),
+    metavar="KIND",
+    help=f"Keep names of this kind. Repeatable. [{', '.join(_KINDS)}]",
 )
-@click.option("--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable.")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
+)
 @click.option("--force", is_flag=True, help="Replace OUT and the file of --map if they exist.")
 def command(
     source: str,
@@ -119,4 +142,8 @@ def _show_check(found: Check) -> None:
     total = sum(found.counts.values())
     if total > _SHOWN:
         click.echo(f"and {total - _SHOWN} more")
-    click.echo(f"check: {total} places look like a name or a secret" if total else "check: nothing looks like a name or a secret")
+    click.echo(
+        f"check: {total} places look like a name or a secret"
+        if total
+        else "check: nothing looks like a name or a secret"
+    )

@@ -16,9 +16,13 @@ COLOUR = re.compile(r"(?:\x1b|\\(?:x1b|u001b|033|e)|\^\[|#x1B|\u241b)?\[[0-9;]{0
 _START = r"(?<![\w.-])"
 #: host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
 _EDGE = r"\s:\[\]()<>\"'=/|,;{}\u0080-\U0010ffff"
-PREFIX = re.compile(rf"(?<![^{_EDGE}])(?!\d\d:\d\d:\d\d\b)(?P<host>[^{_EDGE}]+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+PREFIX = re.compile(
+    rf"(?<![^{_EDGE}])(?!\d\d:\d\d:\d\d\b)(?P<host>[^{_EDGE}]+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))"
+)
 #: ``host :pid:tid``, as people leave it when they replace the name of a host, and ``:pid:tid`` without one.
-LOOSE_PREFIX = re.compile(r"(?:(?<![^\s>\]])(?P<host>[A-Za-z][\w.-]*|<[^<>\s]+>)(?P<blank> +)|(?<![^\s>\]]))(?P<ids>:(?P<pid>\d+):(?P<tid>\d+))(?= (?:\[|NCCL))")
+LOOSE_PREFIX = re.compile(
+    r"(?:(?<![^\s>\]])(?P<host>[A-Za-z][\w.-]*|<[^<>\s]+>)(?P<blank> +)|(?<![^\s>\]]))(?P<ids>:(?P<pid>\d+):(?P<tid>\d+))(?= (?:\[|NCCL))"
+)
 PAIR = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 NAMED = re.compile(rf"(?P<head>\bprocess ){_START}(?P<lead>[\d.-]*)(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 #: A process or a thread; only those that were recorded are replaced.
@@ -33,7 +37,9 @@ USER_AT = re.compile(_START + r"(?P<head>[\d.-]*)(?P<user>[A-Za-z_][\w.+-]*)@(?P
 ADDRESS_HOST = re.compile(_START + r"(?P<head>[\d.-]*)(?P<host>[A-Za-z][\w.-]*)(?=<\d+>)")
 #: A place in a cluster, as sockets and options name it. A list of Slurm's may name many in one word.
 BRACKET_HOST = re.compile(r"(?P<head>\[)(?P<host>[A-Za-z][\w.-]*)(?=\]:\d)")
-HOST_OPTION = re.compile(r"(?P<head>(?<![\w-])(?:--?hosts?|-H|--nodelist|-w|--rdzv[-_]endpoint|--master[-_]addr)[ =]+)(?P<hosts>[A-Za-z0-9][^\s\"'\ud800\ud801]*)")
+HOST_OPTION = re.compile(
+    r"(?P<head>(?<![\w-])(?:--?hosts?|-H|--nodelist|-w|--rdzv[-_]endpoint|--master[-_]addr)[ =]+)(?P<hosts>[A-Za-z0-9][^\s\"'\ud800\ud801]*)"
+)
 HOST_SETTING = re.compile(
     r"(?i)(?P<head>(?<![A-Za-z0-9])(?:\w{0,40}(?:master_addr|hostname|nodename|nodelist|job_nodelist)|hosts?|\w{1,40}_hosts?)(?:=|: ?)[\"']?)"
     r"(?P<host>[A-Za-z][\w.-]*(?:\[[\d,-]+\])?)(?!\w*:/)"
@@ -73,8 +79,12 @@ URL = re.compile(
 )
 UUID = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f-])")
 #: The identifier of a container or an image, the key of a service: no number of NCCL has as many digits.
-LONG_HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32})(?![0-9A-Za-z])")
-CLOUD = re.compile(r"(?<![\w-])(?:i|ami|vpc|subnet|sg|eni|vol|snap|fs|fsx|lt|rtb|eipalloc|pcluster)-(?=[0-9a-f]*\d)[0-9a-f]{8,17}(?![\w-])")
+LONG_HEX = re.compile(
+    r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32})(?![0-9A-Za-z])"
+)
+CLOUD = re.compile(
+    r"(?<![\w-])(?:i|ami|vpc|subnet|sg|eni|vol|snap|fs|fsx|lt|rtb|eipalloc|pcluster)-(?=[0-9a-f]*\d)[0-9a-f]{8,17}(?![\w-])"
+)
 #: The name that a cloud gives a machine holds its address.
 ADDRESS_NAME = re.compile(r"(?<![\w.-])(?P<host>ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![\w-])")
 #: The number of an account, where something says that it is one.
@@ -83,7 +93,9 @@ ACCOUNT = re.compile(
     r"|(?<![\w.])(?P<registry>\d{12})(?=\.dkr\.ecr\.)"
 )
 PROJECT = re.compile(r"(?P<head>(?<![\w])(?:projects|subscriptions|resourceGroups)/)(?P<project>[\w-]+)(?=/)")
-GUID = re.compile(r"(?i)(?P<head>\b(?:node_?|port_?|sys_?|system_?|image_?)?guid[\"']?[ =:]{1,3}[\"']?)(?P<guid>(?:0x)?[0-9a-f]{4}(?::[0-9a-f]{4}){3}|(?:0x)?[0-9a-f]{12,16})\b")
+GUID = re.compile(
+    r"(?i)(?P<head>\b(?:node_?|port_?|sys_?|system_?|image_?)?guid[\"']?[ =:]{1,3}[\"']?)(?P<guid>(?:0x)?[0-9a-f]{4}(?::[0-9a-f]{4}){3}|(?:0x)?[0-9a-f]{12,16})\b"
+)
 #: A part of a word that is the name of a project, say.
 PART = re.compile(r"[^\W_]+")
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -94,9 +106,13 @@ JSON_NAME = re.compile(
     r"(?P<name>[^\"\\\ud800\ud801]+)(?=\")",
     re.IGNORECASE,
 )
-JSON_PID = re.compile(r"(?P<head>\"(?:pid|ppid|tid|lwp|process_id|thread_id|native_id)\" ?: ?\"?)(?P<pid>\d+)\b", re.IGNORECASE)
+JSON_PID = re.compile(
+    r"(?P<head>\"(?:pid|ppid|tid|lwp|process_id|thread_id|native_id)\" ?: ?\"?)(?P<pid>\d+)\b", re.IGNORECASE
+)
 #: What a trace of Python, or a tool, calls a file, also where its path is relative.
-FILE = re.compile(r"(?P<head>\bFile \"|\"(?:filename|file|path|cwd|exe|cmdline)\" ?: ?\")(?P<path>[^\"\ud800\ud801]+)(?=\")")
+FILE = re.compile(
+    r"(?P<head>\bFile \"|\"(?:filename|file|path|cwd|exe|cmdline)\" ?: ?\")(?P<path>[^\"\ud800\ud801]+)(?=\")"
+)
 
 NOT_HOSTS = frozenset({"localhost", "NCCL", "rank", "peer", "local", "lo", "eth0", "?"})
 NOT_USERS = frozenset({"root", "buffer", "buf", "id", "name", "space", "defined", "provided", "env", "rank", "by"})

@@ -49,7 +49,9 @@ _PARTS = re.compile(r"\d+|\D+")
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A key that sorts node9 before node10."""
-    return tuple((0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part) for part in _PARTS.findall(name))
+    return tuple(
+        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part) for part in _PARTS.findall(name)
+    )
 
 
 def is_pseudonym(kind: str, name: str) -> bool:
@@ -139,7 +141,9 @@ class Pseudonyms(Redactor):
         return name if "path" in self._keep else self._paths.path(name)
 
     def _common(self, name: str) -> bool:
-        return name.strip("0123456789").lower() in self._public and not ("-" in name or name.strip("0123456789") != name)
+        return name.strip("0123456789").lower() in self._public and not (
+            "-" in name or name.strip("0123456789") != name
+        )
 
     def glued(self, name: str) -> tuple[str, str]:
         """The host that a torn line has glued to a word, and the word; nothing if a name is not of that kind."""
@@ -281,13 +285,13 @@ def _addresses(kind: str, names: list[str]) -> dict[str, str]:
             fours.add(int(inner))
         else:
             sixes.add(int(address))
-    four = {}
+    four: dict[int, int] = {}
     nets = _classes(map(str, sorted(fours)), lambda text: int(text) >> 8)
     for i, net in enumerate(nets.values()):
         base = _BENCHMARK + (i << 8) if i < _FEW_NETS else _RESERVED + (i - _FEW_NETS << 8)
         first = 1 if len(net) <= _HOLDS_ALL else 0
         four.update((int(text), base + first + j) for j, text in enumerate(net))
-    six = {}
+    six: dict[int, int] = {}
     local = [value for value in sorted(sixes) if value >> 64 == _LINK_LOCAL >> 64]
     six.update((value, _LINK_LOCAL + 1 + j) for j, value in enumerate(local))
     wide = _classes((str(v) for v in sorted(sixes) if v not in six), lambda text: int(text) >> 64)
@@ -341,7 +345,9 @@ def _uuids(kind: str, names: list[str]) -> dict[str, str]:
     return {name: new[name.lower()] for name in names}
 
 
-def _counted(form: Callable[[str, int], str], key: Callable[[str], object]) -> Callable[[str, list[str]], dict[str, str]]:
+def _counted(
+    form: Callable[[str, int], str], key: Callable[[str], object]
+) -> Callable[[str, list[str]], dict[str, str]]:
     def number(kind: str, names: list[str]) -> dict[str, str]:
         return {
             name: form(name, i + 1) for group in _classes(names, key).values() for i, name in enumerate(sorted(group))

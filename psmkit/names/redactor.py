@@ -271,7 +271,9 @@ class Redactor:
 def is_symbol(match: re.Match[str]) -> bool:
     """Whether what looks like a user at a host is a symbol with its version, or a package with its own."""
     host: str = match["host"]
-    return host.startswith(("plt", "GLIBC", "CXXABI", "got")) or (host[0].isdigit() and not p.is_address(host.rstrip(".")))
+    return host.startswith(("plt", "GLIBC", "CXXABI", "got")) or (
+        host[0].isdigit() and not p.is_address(host.rstrip("."))
+    )
 
 
 class Marks:

@@ -89,7 +89,13 @@ def check(
     """Look through inputs. ``known`` are names that must not be there: those that were replaced, by kind."""
     probe = _Probe(vocabulary(catalogue), keep)
     lines, out = Lines(probe, catalogue), Check()
-    words = {name: kind for kind, names in (known or {}).items() if kind not in ("pid", "name", "account") for name in names if not probe.common(name)}
+    words = {
+        name: kind
+        for kind, names in (known or {}).items()
+        if kind not in ("pid", "name", "account")
+        for name in names
+        if not probe.common(name)
+    }
     starts = _starts(words)
     for item in inputs:
         if item.kind == "record" or is_pickle_input(item):

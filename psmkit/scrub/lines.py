@@ -39,7 +39,8 @@ class Lines:
         self._kinds = [kinds_of(message, found) for message, found in fields]
         self._whole = [searched_whole(message) for message in catalogue.compiled]
         self._plain = [
-            not whole and all(kind == "plain" for kind in kinds) for whole, kinds in zip(self._whole, self._kinds, strict=True)
+            not whole and all(kind == "plain" for kind in kinds)
+            for whole, kinds in zip(self._whole, self._kinds, strict=True)
         ]
         self._heads: dict[str, str] = {}
         self._values: dict[str, str] = {}
@@ -51,7 +52,9 @@ class Lines:
         self.names.settle()
         self._heads.clear()
         self._values.clear()
-        self._hosts = sorted((h for h in self.names.mapping().get("host", ()) if self._is_rare(h)), key=len, reverse=True)
+        self._hosts = sorted(
+            (h for h in self.names.mapping().get("host", ()) if self._is_rare(h)), key=len, reverse=True
+        )
         stems = {stem[0] if (stem := _LETTERS.match(host)) else host for host in self._hosts}
         self._stems = re.compile("|".join(map(re.escape, sorted(stems, key=len, reverse=True)))) if stems else _NEVER
 
@@ -190,7 +193,9 @@ class Lines:
                 end = at + len(host)
                 before, after = text[at - 1 : at], text[end : end + 1]
                 new = host
-                if not (before.isalpha() or (after and _ALNUM.match(after)) or (before.isdigit() and host[0].isdigit())):
+                if not (
+                    before.isalpha() or (after and _ALNUM.match(after)) or (before.isdigit() and host[0].isdigit())
+                ):
                     new = self.names.place("host", host)
                     text = text[:at] + new + text[end:]
                 at = text.find(host, at + max(len(new), 1))

@@ -60,7 +60,12 @@ def find(path: str) -> tuple[list[Input], dict[str, str], list[str]]:
         for root, folders, files in os.walk(path):
             for name in (*files, *(f for f in folders if os.path.islink(os.path.join(root, f)))):
                 whole = os.path.join(root, name)
-                if whole not in taken and whole not in left_out and whole not in archives and not any(w.startswith(f"{whole}:") for w in taken):
+                if (
+                    whole not in taken
+                    and whole not in left_out
+                    and whole not in archives
+                    and not any(w.startswith(f"{whole}:") for w in taken)
+                ):
                     hidden = any(part.startswith(".") for part in os.path.relpath(whole, path).split(os.sep))
                     left_out[whole] = "it is hidden" if hidden else "it is a link, another copy, or no log"
     return found, left_out, [note for note in notes if not any(note.startswith(f"{name}:") for name in left_out)]
@@ -203,10 +208,10 @@ def _targets(items: list[Input], path: str, out: str, single: bool, names: Pseud
         taken.add(name)
         targets.append(name)
     # Files are read in the order of their names.
-    inside = [_inside(item, path) for item in items]
-    if _order(targets) != _order(inside):
+    names_before = [_inside(item, path) for item in items]
+    if _order(targets) != _order(names_before):
         width = len(str(len(targets)))
-        place = {index: number + 1 for number, index in enumerate(_order(inside))}
+        place = {index: number + 1 for number, index in enumerate(_order(names_before))}
         for index, name in enumerate(targets):
             folder, slash, file = name.rpartition("/")
             if file != CATALOGUE:

@@ -12,7 +12,11 @@ from psmkit.names.pseudonyms import Pseudonyms, is_pseudonym, natural
 
 HOSTS = st.from_regex(r"[a-z]{2,8}-?[0-9]{1,3}", fullmatch=True)
 PIDS = st.integers(1, 4_000_000).map(str)
-FOURS = st.integers(1 << 24, (224 << 24) - 1).map(lambda n: str(ipaddress.IPv4Address(n))).filter(lambda a: not a.startswith("127."))
+FOURS = (
+    st.integers(1 << 24, (224 << 24) - 1)
+    .map(lambda n: str(ipaddress.IPv4Address(n)))
+    .filter(lambda a: not a.startswith("127."))
+)
 SIXES = st.integers(1 << 100, (1 << 128) - 1).map(lambda n: str(ipaddress.IPv6Address(n)))
 
 
@@ -40,11 +44,15 @@ def test_each_name_has_its_own_pseudonym_in_the_same_order_and_it_stays(kind: st
         numbers = [int(new[name].strip("host-")) for name in sorted(plain, key=natural)]
         assert numbers == sorted(numbers)
     elif kind == "ip":
-        order = [int(ipaddress.ip_address(new[name])) for name in sorted(names, key=lambda a: int(ipaddress.ip_address(a)))]
+        order = [
+            int(ipaddress.ip_address(new[name])) for name in sorted(names, key=lambda a: int(ipaddress.ip_address(a)))
+        ]
         assert order == sorted(order)
         nets = {}
         for name in names:
-            assert nets.setdefault(name.rpartition(".")[0], new[name].rpartition(".")[0]) == new[name].rpartition(".")[0]
+            assert (
+                nets.setdefault(name.rpartition(".")[0], new[name].rpartition(".")[0]) == new[name].rpartition(".")[0]
+            )
 
 
 @pytest.mark.parametrize(

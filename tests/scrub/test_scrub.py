@@ -91,9 +91,19 @@ def test_no_secret_is_left(folder: Path, kind: str) -> None:
 
 def test_what_the_analysis_matches_by_stays(folder: Path) -> None:
     text = scrubbed(folder, "\n".join(LINES).encode()).decode()
-    for word in ("0x55f0ee791ec0", "0x5a16c3838ce6f1f8", "transport/net.cc:123", "rank 3 nranks 8", "busId 1b000", "eth0", "[3]"):
+    for word in (
+        "0x55f0ee791ec0",
+        "0x5a16c3838ce6f1f8",
+        "transport/net.cc:123",
+        "rank 3 nranks 8",
+        "busId 1b000",
+        "eth0",
+        "[3]",
+    ):
         assert word in text
-    assert re.search(r"^host\d:10000:10001 \[3\] NCCL INFO Bootstrap : Using eth0:198\.18\.0\.1<0>$", text, re.MULTILINE)
+    assert re.search(
+        r"^host\d:10000:10001 \[3\] NCCL INFO Bootstrap : Using eth0:198\.18\.0\.1<0>$", text, re.MULTILINE
+    )
 
 
 def test_bytes_that_are_no_text_line_ends_and_torn_lines_stay(folder: Path) -> None:
@@ -137,9 +147,13 @@ def test_private_keys_are_replaced_line_by_line(folder: Path) -> None:
 
 
 NAMES = st.one_of(
-    st.from_regex(r"[a-z]{4,8}[0-9]{2}", fullmatch=True).map(lambda h: f"{h}:31001:31002 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>"),
+    st.from_regex(r"[a-z]{4,8}[0-9]{2}", fullmatch=True).map(
+        lambda h: f"{h}:31001:31002 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>"
+    ),
     st.from_regex(r"[a-z]{5,9}", fullmatch=True).map(lambda u: f"open /home/{u}/run.sh"),
-    st.integers(1 << 24, (223 << 24) - 1).map(lambda n: f"connect to {n >> 24}.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}<5000>"),
+    st.integers(1 << 24, (223 << 24) - 1).map(
+        lambda n: f"connect to {n >> 24}.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}<5000>"
+    ),
     st.integers(1000, 4_000_000).map(lambda n: f"worker died, pid {n}"),
     st.sampled_from(LINES),
     st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=40),
@@ -167,8 +181,13 @@ def test_names_are_the_same_in_all_files_and_in_their_names(tmp_path: Path) -> N
     with gzip.open(logs / "sub" / "nccl.gpu18.31003.log.gz", "wb") as file:
         file.write(b"gpu18:31003:31004 [0] NCCL INFO peer gpu17<5000>\n")
     result = scrub(str(logs), str(tmp_path / "out"))
-    assert sorted(os.path.relpath(name, tmp_path / "out") for name in result.written) == ["nccl.host1.10000.log", "sub/nccl.host2.10002.log"]
-    assert (tmp_path / "out" / "sub" / "nccl.host2.10002.log").read_text() == "host2:10002:10003 [0] NCCL INFO peer host1<5000>\n"
+    assert sorted(os.path.relpath(name, tmp_path / "out") for name in result.written) == [
+        "nccl.host1.10000.log",
+        "sub/nccl.host2.10002.log",
+    ]
+    assert (
+        tmp_path / "out" / "sub" / "nccl.host2.10002.log"
+    ).read_text() == "host2:10002:10003 [0] NCCL INFO peer host1<5000>\n"
     assert not result.checked.counts
 
 
@@ -195,7 +214,11 @@ def test_an_archive_becomes_a_folder_and_no_member_leaves_it(tmp_path: Path) -> 
 def test_a_pickle_of_the_flight_recorder_is_written_as_json(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    entry = {"collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "frames": [{"filename": "/home/alice/wombat.py", "name": "main", "line": 3}]}
+    entry = {
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:all_reduce",
+        "frames": [{"filename": "/home/alice/wombat.py", "name": "main", "line": 3}],
+    }
     (logs / "trace_rank_0.pkl").write_bytes(pickle.dumps({"version": "2.5", "pg_config": {}, "entries": [entry]}))
     scrub(str(logs), str(tmp_path / "out"))
     (file,) = (tmp_path / "out").iterdir()
@@ -217,12 +240,20 @@ def test_the_check_names_file_line_and_kind_and_never_the_secret(tmp_path: Path)
     (tmp_path / "a.log").write_text("\n".join(("fine", *LINES)))
     found = check(find(str(tmp_path / "a.log"))[0], load())
     kinds = {(left.line, left.kind) for left in found.left}
-    assert {(2, "host name"), (2, "user name"), (3, "address"), (7, "token or password"), (9, "hardware address")} <= kinds
+    assert {
+        (2, "host name"),
+        (2, "user name"),
+        (3, "address"),
+        (7, "token or password"),
+        (9, "hardware address"),
+    } <= kinds
     for left in found.left:
         assert not any(secret in left.text for secret in SECRETS.values())
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("host", "gpu-node17:"), ("ip", "10.12.13.14"), ("path", "/home/alice/wombat/train_wombat.py")])
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("host", "gpu-node17:"), ("ip", "10.12.13.14"), ("path", "/home/alice/wombat/train_wombat.py")]
+)
 def test_a_kind_can_be_kept(tmp_path: Path, kind: str, kept: str) -> None:
     (tmp_path / "a.log").write_text("\n".join(LINES))
     result = scrub(str(tmp_path / "a.log"), str(tmp_path / "b.log"), keep=[kind])

@@ -17,7 +17,9 @@ _SCENARIOS = random.Random(18).sample(sorted(scenario_names()), 12)
 _DAMAGED = ("passsm-8gpu.log@colours", "passsm-8gpu.log@docker", "ok_n4_psm_64K@glued")
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (DATA / "logs").iterdir() if path.suffix not in (".toml", ".md")))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (DATA / "logs").iterdir() if path.suffix not in (".toml", ".md"))
+)
 def test_a_real_log_keeps_its_verdict(tmp_path: Path, name: str) -> None:
     assert list(differences(DATA / "logs" / name, tmp_path)) == []
 

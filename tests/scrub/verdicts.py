@@ -38,7 +38,8 @@ def essence(report: Report) -> dict[str, Any]:
         "runs": [run.verdict.name for run in report.runs],
         "culprits": [(c.rank, c.host is None, c.pid is None) for c in report.culprits],
         "findings": [
-            (f.code, f.severity.name, f.confidence, tuple(f.suspects), sorted(e.line for e in f.evidence)) for f in report.findings
+            (f.code, f.severity.name, f.confidence, tuple(f.suspects), sorted(e.line for e in f.evidence))
+            for f in report.findings
         ],
         "ranks": sorted((str(r.rank), r.state, r.host is None) for r in report.ranks),
         "lines": report.coverage.lines if hasattr(report.coverage, "lines") else None,
@@ -70,7 +71,12 @@ def main(folders: list[str]) -> int:
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "in").mkdir()
         found = (
-            ((f"{folder}/{path.name}", path) for folder in folders for path in sorted(Path(folder).iterdir()) if path.suffix not in (".toml", ".md"))
+            (
+                (f"{folder}/{path.name}", path)
+                for folder in folders
+                for path in sorted(Path(folder).iterdir())
+                if path.suffix not in (".toml", ".md")
+            )
             if folders
             else inputs(Path(made) / "in")
         )
