@@ -68,7 +68,11 @@ def find(path: str) -> tuple[list[Input], dict[str, str], list[str]]:
                 ):
                     hidden = any(part.startswith(".") for part in os.path.relpath(whole, path).split(os.sep))
                     left_out[whole] = "it is hidden" if hidden else "it is a link, another copy, or no log"
-    return found, left_out, [note for note in notes if not any(note.startswith(f"{name}:") for name in left_out)]
+    return (
+        found,
+        left_out,
+        [note for note in notes if not any(note.startswith(f"{name}:") for name in (path, *left_out))],
+    )
 
 
 def scrub(
