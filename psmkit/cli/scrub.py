@@ -74,8 +74,8 @@ def command(
     """Write the evidence in IN to OUT with host names, addresses, paths, users, pids and tokens replaced, so that it can be shared.
 
     IN is a file, a folder or an archive, as for psmkit analyze, or - for standard input. OUT is a new file, or a new folder if IN is a folder or an
-    archive; compressed files are written uncompressed. A name has the same pseudonym in all files. Lines keep their numbers, and psmkit analyze says of OUT
-    what it says of IN. Ranks, devices, opIds, addresses of memory, versions, libraries and NCCL's source locations stay.
+    archive; compressed files are written uncompressed. A name has the same pseudonym in all files. Lines keep their numbers, and psmkit analyze
+    finds in OUT what it finds in IN. Ranks, devices, opIds, addresses of memory, versions, libraries and NCCL's source locations stay.
 
     What cannot be scrubbed (record files, other binary files) is left out and named. At the end OUT is checked as with --check: look
     at it yourself, too, since no rule knows every name.
