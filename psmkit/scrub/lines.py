@@ -23,6 +23,7 @@ _ALNUM = re.compile(r"[A-Za-z0-9]")
 _LETTERS = re.compile(r"^\d*[A-Za-z]+[-_]?")
 _SHORTEST = 4  # a name of fewer letters may be part of any word
 _LONG_NUMBER = 5
+_LONGEST_MESSAGE = 4096  # a message that may start anywhere is looked for in no longer line
 
 
 def vocabulary(catalogue: Catalogue) -> frozenset[str]:
@@ -146,7 +147,7 @@ class Lines:
 
     def _other(self, text: str, data: bytes) -> str:
         """A line that is not NCCL's."""
-        for where in ("line", "other"):
+        for where in ("line", "other") if len(data) <= _LONGEST_MESSAGE else ():
             found = self._catalogue.spans(data, where=where)
             if found is not None:
                 return self._fields(data, *found)
