@@ -34,10 +34,11 @@ from psmkit.logparse.records import open_record
 from psmkit.logparse.streams import Reader as Stream
 from psmkit.model import Evidence, Report
 from psmkit.model.errors import PsmkitError
+from psmkit.names import Redactor
 from psmkit.report import render
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.options import Options
-from psmkit.report.redact import Redactor, redact
+from psmkit.report.redact import redact
 from tests import ras
 from tests.report import samples
 

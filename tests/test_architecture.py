@@ -22,7 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catalogue": {"_native", "model"},
     "logparse": {"catalogue", "_native", "model"},
     "analysis": {"logparse", "catalogue", "_native", "model"},  # of _native the rules of plans, which the scanner has
-    "report": {"model"},
+    "names": set(),  # what names look like: for texts of reports and for logs alike
+    "scrub": {"names", "logparse", "catalogue", "model"},
+    "report": {"names", "model"},
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
     "plan": {"report", "transport", "proxy", "_native", "model"},
@@ -44,6 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tune",
         "plan",
         "transport",
+        "names",
+        "scrub",
         "model",
     },
 }

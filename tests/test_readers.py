@@ -9,8 +9,8 @@ import pytest
 from psmkit.analysis.facts import lines
 from psmkit.logparse.foreign import jsondocs, parse
 from psmkit.logparse.foreign.textlines import numbered
+from psmkit.names import Redactor
 from psmkit.report.escape import markdown_text
-from psmkit.report.redact import Redactor
 from tests.readers import READERS, Reader, attack, limited
 
 CASES = 4

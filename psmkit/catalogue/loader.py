@@ -173,6 +173,19 @@ class Catalogue:
 
         return characters(found.span), sorted(map(characters, found.fields.values()))
 
+    def spans(self, data: bytes, *, where: str = "nccl") -> tuple[int, list[tuple[int, int, int]]] | None:
+        """The number of the entry that matches a message or a line, and of each field its number, and where it is in bytes. None: no entry matches."""
+        present, _values, starts, lengths, _ = room = self._room
+        number = lib.ls_match_text(self.native, WHERES.index(where), data, len(data), *room)
+        if number < 0:
+            return None
+        bits, out = present[0], []
+        while bits:
+            i = (bits & -bits).bit_length() - 1
+            bits &= bits - 1
+            out.append((i, starts[i], starts[i] + lengths[i]))
+        return number, out
+
     def _says(self, data: bytes) -> bool:
         """Whether an entry matches a line. The rules ask this of a text of each rank, so the room for the fields is made once; nobody reads it."""
         found: int = lib.ls_match_text(self.native, WHERES.index("line"), data, len(data), *self._room)

@@ -47,6 +47,7 @@ class _Search:
     refused: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
     catalogues: dict[str, None] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)  # each file that holds nothing to read, and why
     again: dict[str, str] = field(default_factory=dict)  # another path to a file, and the one that is read
     _looked: set[str] = field(default_factory=set)
     _spool: Spool | None = None
@@ -110,9 +111,10 @@ class _Search:
                     seen = True
                     self.add(item)
             except _RefusedError as error:
+                self.unread[name] = f"it is {error}"
                 refused.append(f"{os.path.relpath(name, folder)} is {error}")
             except InputError as error:
-                self.refused[name] = error.reason
+                self.refused[name] = self.unread[name] = error.reason
         if not seen and before == len(self.found):
             self.empty.append(folder)
         if refused:
@@ -139,10 +141,10 @@ class _Search:
                 return
             found = list(self.inspect(path))
         except _RefusedError as error:
-            self.refused[path] = f"it is {error}"
+            self.refused[path] = self.unread[path] = f"it is {error}"
             return
         except InputError as error:
-            self.refused[error.path] = error.reason
+            self.refused[error.path] = self.unread[error.path] = error.reason
             return
         if not found:
             self.refused.setdefault(path, "no log in this archive")
@@ -228,20 +230,25 @@ class _Search:
         for member in members(source, packed, depth, self.budget):
             try:
                 yield from self.inspect(member.path, member.place, depth + 1)
-            except _RefusedError:
+            except _RefusedError as error:
+                self.unread[member.path] = f"it is {error}"
                 continue  # as in a folder; the note of a folder would be long
             except InputError as error:
-                self.refused[error.path] = error.reason
+                self.refused[error.path] = self.unread[error.path] = error.reason
 
 
 def discover(
-    paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None, catalogues: list[str] | None = None
+    paths: Iterable[str | os.PathLike[str]],
+    notes: list[str] | None = None,
+    catalogues: list[str] | None = None,
+    unread: dict[str, str] | None = None,
 ) -> list[Input]:
     """The inputs behind ``paths``, each file once, in the given order.
 
     A path is a file, an archive (tar, zip), a glob, a folder (searched recursively, without hidden files) or ``-`` for standard
     input, which is copied to a temporary file so that its lines can be quoted later. What cannot be read or holds no text
-    adds a line to ``notes``, provided that something else can be read. Files ``psmkit.toml`` beside the inputs are added to ``catalogues``.
+    adds a line to ``notes``, provided that something else can be read. Files ``psmkit.toml`` beside the inputs are added to ``catalogues``,
+    and each file that is not among the inputs to ``unread``, with the reason.
 
     Raises:
         InputError: a path does not exist, or no path holds anything to read.
@@ -257,6 +264,8 @@ def discover(
         _nothing(search)
     if catalogues is not None:
         catalogues += search.catalogues
+    if unread is not None:
+        unread |= search.unread
     if notes is not None:
         notes += [f"{item.path}: the file is empty" for item in found if not item.size and any(i.size for i in found)]
         notes += lines

@@ -10,8 +10,9 @@ import pytest
 
 import psmkit
 from psmkit.model import Evidence, Report, Shape
+from psmkit.names import Redactor
 from psmkit.report import FORMATS, Options, render
-from psmkit.report.redact import Redactor, redact
+from psmkit.report.redact import redact
 
 from . import samples
 

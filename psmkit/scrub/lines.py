@@ -1,0 +1,224 @@
+"""Replace the names in one line: the fields of a message that the catalogue knows by their kind, all other text by patterns."""
+
+from __future__ import annotations
+
+import re
+
+from psmkit.catalogue import Catalogue
+from psmkit.catalogue.names import kinds_of, public_words, searched_whole
+from psmkit.names import patterns as p
+from psmkit.names.paths import PUBLIC_WORDS
+from psmkit.names.pseudonyms import Pseudonyms
+from psmkit.names.redactor import Marks
+
+__all__ = ["Lines", "vocabulary"]
+
+_TAG = re.compile(r"N?CCLX? (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) |FLAGCX (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) ")
+_STAMP = re.compile(r"^[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
+_LOST_COLON = re.compile(r"(?P<word>[A-Za-z][\w.-]*\d):(?P<tid>\d+)(?= \[-?\d+\])")
+_NEVER = re.compile(r"(?!)")
+_KEPT = 20_000  # prefixes that are remembered
+_LONG_VALUE = 120
+_ALNUM = re.compile(r"[A-Za-z0-9]")
+_LETTERS = re.compile(r"^\d*[A-Za-z]+[-_]?")
+_SHORTEST = 4  # a name of fewer letters may be part of any word
+_LONG_NUMBER = 5
+_LONGEST_MESSAGE = 4096  # a message that may start anywhere is looked for in no longer line
+
+
+def vocabulary(catalogue: Catalogue) -> frozenset[str]:
+    """The words that are no names, in lower case."""
+    return public_words(catalogue) | PUBLIC_WORDS
+
+
+class Lines:
+    """Replaces the names in lines; before the names are settled, collects them."""
+
+    def __init__(self, names: Pseudonyms, catalogue: Catalogue) -> None:
+        self.names, self._catalogue = names, catalogue
+        fields = zip(catalogue.compiled, catalogue.fields, strict=True)
+        self._kinds = [kinds_of(message, found) for message, found in fields]
+        self._whole = [searched_whole(message) for message in catalogue.compiled]
+        self._plain = [
+            not whole and all(kind == "plain" for kind in kinds)
+            for whole, kinds in zip(self._whole, self._kinds, strict=True)
+        ]
+        self._heads: dict[str, str] = {}
+        self._values: dict[str, str] = {}
+        self._stems: re.Pattern[str] | None = None
+        self._hosts: list[str] = []
+
+    def settle(self) -> None:
+        """Number the names; from now on lines are replaced."""
+        self.names.settle()
+        self._heads.clear()
+        self._values.clear()
+        self._hosts = sorted(
+            (h for h in self.names.mapping().get("host", ()) if self._is_rare(h)), key=len, reverse=True
+        )
+        stems = {stem[0] if (stem := _LETTERS.match(host)) else host for host in self._hosts}
+        self._stems = re.compile("|".join(map(re.escape, sorted(stems, key=len, reverse=True)))) if stems else _NEVER
+
+    def line(self, data: bytes) -> bytes:
+        """A line, without its end, with all names replaced."""
+        text = data.decode("utf-8", "surrogateescape")
+        tag = _TAG.search(text)
+        if tag is None:
+            new = self._other(text, data)
+        else:
+            end = tag.end()
+            new = self._head(text[:end]) + self._message(text[end:])
+        if self.names.settled and self._stems is not None and self._stems.search(new):
+            new = self._torn(new)
+        return new.encode("utf-8", "surrogateescape")
+
+    def first(self, data: bytes) -> None:
+        """Note the first line of a file, which may begin within the name of its host."""
+        match = p.PREFIX.match(data.decode("utf-8", "surrogateescape"))
+        if match is not None:
+            self.names.torn[match["host"]] += 1
+
+    def _head(self, head: str) -> str:
+        """What stands before a message."""
+        stamp = _STAMP.match(head)
+        kept = ""
+        if stamp is not None:
+            kept, head = head[: stamp.end()], head[stamp.end() :]
+        split = _LOST_COLON.match(head) if self.names.settled else None
+        if split is not None and (glued := self._lost_colon(split)):
+            return kept + glued + head[split.end() :]
+        known = self._heads.get(head)
+        if known is None:
+            if len(self._heads) >= _KEPT:
+                self._heads.clear()
+            known = self._heads[head] = self._free(head)
+        return kept + known
+
+    def _lost_colon(self, match: re.Match[str]) -> str:
+        """host12:13 where host:12:13 lost its first colon; empty if it is not of a process that is known."""
+        word, names = match["word"], self.names
+        digits = len(word) - len(word.rstrip("0123456789"))
+        for size in range(digits, 0, -1):
+            host, pid = word[:-size], word[-size:]
+            if names.knows("host", host) and names.knows("pid", pid):
+                return f"{names.host(host)}{names.place('pid', pid)}:{names.place('pid', match['tid'])}"
+        return ""
+
+    def _message(self, text: str) -> str:
+        """A message behind its prefix."""
+        data = text.encode("utf-8", "surrogateescape")
+        found = self._catalogue.spans(data)
+        if found is None:
+            return self._free(text)
+        number, spans = found
+        if self._plain[number]:
+            return text
+        if self._whole[number]:
+            return self._fields(data, number, spans)
+        # The message is matched as a whole, so that all that is no field is a text of NCCL.
+        names, kinds, out, at = self.names, self._kinds[number], [], 0
+        for i, start, end in sorted(spans, key=_start):
+            kind = kinds[i]
+            if kind == "plain" or start < at or end <= start:
+                continue
+            value = data[start:end].decode("utf-8", "surrogateescape")
+            marks = Marks(names)
+            new = self._value(value) if kind == "text" else marks.resolve(_field(names, marks, kind, value))
+            if kind not in ("text", "pid") and new == value:
+                new = self._value(value)
+            if new != value:
+                out += [data[at:start].decode("utf-8", "surrogateescape"), new]
+                at = end
+        if not out:
+            return text
+        out.append(data[at:].decode("utf-8", "surrogateescape"))
+        return "".join(out)
+
+    def _value(self, value: str) -> str:
+        """A text in a field: of most fields there are few."""
+        known = self._values.get(value)
+        if known is None:
+            known = self._free(value)
+            if len(value) <= _LONG_VALUE:
+                if len(self._values) >= _KEPT:
+                    self._values.clear()
+                self._values[value] = known
+        return known
+
+    def _other(self, text: str, data: bytes) -> str:
+        """A line that is not NCCL's."""
+        for where in ("line", "other") if len(data) <= _LONGEST_MESSAGE else ():
+            found = self._catalogue.spans(data, where=where)
+            if found is not None:
+                return self._fields(data, *found)
+        return self._free(text)
+
+    def _free(self, text: str) -> str:
+        """A text that no entry describes."""
+        if not self.names.settled:
+            self.names.learn(text)
+        return self.names.rewrite(text, Marks(self.names))
+
+    def _fields(self, data: bytes, number: int, spans: list[tuple[int, int, int]]) -> str:
+        """A text that an entry describes: its fields by their kinds, then all others."""
+        names, marks, kinds = self.names, Marks(self.names), self._kinds[number]
+        out, at = [], 0
+        for i, start, end in sorted(spans, key=lambda span: span[1]):
+            kind = kinds[i]
+            if kind == "text" or start < at or end <= start:
+                continue
+            value = data[start:end].decode("utf-8", "surrogateescape")
+            if kind == "plain":
+                if len(value) < _LONG_NUMBER:
+                    continue
+                new = marks.aside(value)
+            else:
+                new = _field(names, marks, kind, value)
+            out += [data[at:start].decode("utf-8", "surrogateescape"), new]
+            at = end
+        out.append(data[at:].decode("utf-8", "surrogateescape"))
+        text = "".join(out)
+        if not names.settled:
+            names.learn(text)
+        return names.rewrite(text, marks)
+
+    def _is_rare(self, host: str) -> bool:
+        """Whether the letters of a host are part of no other word."""
+        return len(host) >= _SHORTEST and not self.names.common(host) and any(c.isdigit() for c in host)
+
+    def _torn(self, text: str) -> str:
+        """A text in which hosts may stand that torn lines have glued to others."""
+        for host in self._hosts:
+            at = text.find(host)
+            while at >= 0:
+                end = at + len(host)
+                before, after = text[at - 1 : at], text[end : end + 1]
+                new = host
+                if not (
+                    before.isalpha() or (after and _ALNUM.match(after)) or (before.isdigit() and host[0].isdigit())
+                ):
+                    new = self.names.place("host", host)
+                    text = text[:at] + new + text[end:]
+                at = text.find(host, at + max(len(new), 1))
+        return text
+
+
+def _start(span: tuple[int, int, int]) -> int:
+    return span[1]
+
+
+def _field(names: Pseudonyms, marks: Marks, kind: str, value: str) -> str:
+    """What takes the place of a field."""
+    if kind == "pid":
+        return marks.put("pid", value) if value.isdecimal() else marks.aside(value)
+    if kind == "guid":
+        return marks.put("guid", value)
+    if kind == "host":
+        bare = value.strip("[]\"',;:()")
+        if bare.isdecimal() or not bare or not bare[0].isalnum() or " " in bare or "/" in bare or ":" in bare:
+            return value
+        at = value.find(bare)
+        return value[:at] + marks.put("host", bare) + value[at + len(bare) :]
+    # An address may be one of a host, with a port behind it.
+    match = re.match(r"(?P<host>[A-Za-z][\w.-]*)(?=[:<]\d+)", value)
+    return value if match is None else marks.put("host", match["host"]) + value[match.end() :]
