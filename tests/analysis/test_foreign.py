@@ -332,7 +332,7 @@ def test_who_stands_elsewhere(tmp_path: Path) -> None:
     )
     odd = [f for f in found if f.severity is not Severity.INFO]
     assert [(f.code, f.severity) for f in odd] == [("PSM304", Severity.WARNING)]
-    assert "load_batch" in odd[0].title
+    assert "a batch of the data loader" in odd[0].title
     assert odd[0].processes == ("node0:1003",)
     level = run_rule(find, tmp_path, spy__txt="".join(waits))
     assert [f.severity for f in level] == [Severity.INFO] * 3
