@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.logparse.foreign import Loaded, load
+from psmkit.logparse.foreign import Loaded, StackDump, load
 
-__all__ = ["inputs", "lasting", "newest_run"]
+__all__ = ["inputs", "lasting", "newest_run", "stacks"]
 
 # Lines that prove that the job waited.
 _LASTING = (
@@ -24,6 +24,11 @@ def inputs(job: Job) -> tuple[Loaded, ...]:
     return tuple(
         load(str(i.path), str(i.kind), source=getattr(i, "source", None)) for i in getattr(job.scan, "foreign", ())
     )
+
+
+def stacks(job: Job) -> tuple[tuple[str, StackDump], ...]:
+    """The stacks and inspections of processes, each with the file that holds it."""
+    return tuple((item.path, dump) for item in inputs(job) for dump in item.stacks)
 
 
 def newest_run(job: Job) -> int | None:

@@ -29,7 +29,7 @@ class Place:
 
     Args:
         role: what the thread is for: main thread, proxy service thread, ...; "thread" if that is unknown.
-        kind: what it waits for, as a word of places.toml, or elsewhere.
+        kind: what it waits for, as a word of places.toml; elsewhere, if no entry knows it; unknown, if the stack has no names.
         what: the same as a phrase that follows ``verb``; a function if the kind is elsewhere.
         frame: the frame that shows it.
         verb: "waits for", "is in", ...
@@ -165,8 +165,10 @@ def place_of(thread: StackThread) -> Place:
     telling = [frame for frame in thread.frames if not plain.match(short_name(frame.function))]
     # Python's frames say what the program does; native ones below them only how.
     program = [frame for frame in telling if ".py" in (frame.where or "")]
-    shown = next(iter([*program, *telling, *thread.frames]), None)
-    return Place(role, "elsewhere", short_name(shown.function) if shown is not None else "nothing", shown, "is in")
+    shown = next(iter([*program, *telling]), None)
+    if shown is None:
+        return Place(role, "unknown", "code whose functions the stack does not name", None, "is in")
+    return Place(role, "elsewhere", short_name(shown.function), shown, "is in")
 
 
 def is_rank(dump: StackDump) -> bool:
