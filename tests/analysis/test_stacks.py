@@ -346,3 +346,54 @@ def test_two_inspections_with_other_words_show_progress(tmp_path: Path) -> None:
 def test_an_inspection_without_frames_keeps_its_own_words(tmp_path: Path) -> None:
     report = analyzed(tmp_path, s__json=json.dumps([inspected(0, (), nranks=1)]))
     assert "waits for" not in report.reason or "a file descriptor" in report.reason
+
+
+# -- stacks inside a log
+
+
+def log_of(count: int) -> str:
+    return nccl(*range(count), nranks=count, host="node-a").replace(":100", ":400")
+
+
+GDB = 'Thread 1 (Thread 0x7f53 (LWP {pid}) "python"):\n#0  0x00007f in {frame} () from libnccl.so\n#1  0x00007f in main () at a.c:1\n\n'
+FAULT = 'Thread 0x00007f23000{rank}0700 (most recent call first):\n  File "{file}", line 3 in {name}\n  File "train.py", line 9 in <module>\n'
+
+
+def test_stacks_of_pyspy_between_the_lines_of_a_log_count(tmp_path: Path) -> None:
+    text = log_of(4) + job(all_but(COLLECTIVE, 4, LOADER)) + "the job goes on\n"
+    report = analyzed(tmp_path, job__log=text)
+    assert [(s.rank, s.host) for s in report.suspects] == [(1, "node-a")]
+    (finding,) = [f for f in report.findings if f.code == "PSM313"]
+    assert 'Thread 4001 (active): "MainThread"' in text.splitlines()[finding.evidence[0].line - 1]
+
+
+def test_stacks_of_gdb_between_the_lines_of_a_log_count(tmp_path: Path) -> None:
+    frames = ["cudaStreamSynchronize", "cudaStreamSynchronize", "ncclCommDestroy", "cudaStreamSynchronize"]
+    text = log_of(4) + "".join(GDB.format(pid=4000 + r, frame=frame) for r, frame in enumerate(frames))
+    assert [s.rank for s in analyzed(tmp_path, job__log=text).suspects] == [2]
+
+
+def test_stacks_of_faulthandler_in_the_log_of_each_rank_count(tmp_path: Path) -> None:
+    for rank, line in enumerate(log_of(4).splitlines()[:4]):
+        name, file = (
+            ("read_shard", "train.py") if rank == 2 else ("all_reduce", "torch/distributed/distributed_c10d.py")
+        )
+        (tmp_path / f"rank{rank}.log").write_text(f"{line}\n" + FAULT.format(rank=rank, name=name, file=file))
+    report = psmkit.analyze([tmp_path])
+    assert [s.rank for s in report.suspects] == [2]
+    assert "is in read_shard at train.py:3" in report.reason
+
+
+def test_the_stacks_of_a_crash_show_no_place(tmp_path: Path) -> None:
+    text = (
+        log_of(4)
+        + "Fatal Python error: Aborted\n\n"
+        + FAULT.format(rank=1, name="all_reduce", file="torch/distributed/x.py")
+    )
+    report = analyzed(tmp_path, job__log=text)
+    assert not [f for f in report.findings if f.code == "PSM316"]
+
+
+def test_a_long_log_with_many_heads_is_read_in_bounds(tmp_path: Path) -> None:
+    text = log_of(4) + "Thread 7 (LWP 7):\n" * 30_000
+    assert analyzed(tmp_path, job__log=text).verdict is Verdict.INCONCLUSIVE

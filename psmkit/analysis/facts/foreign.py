@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.stack_lines import in_logs
 from psmkit.logparse.foreign import Loaded, StackDump, load
 
 __all__ = ["inputs", "lasting", "newest_run", "stacks"]
@@ -27,8 +28,8 @@ def inputs(job: Job) -> tuple[Loaded, ...]:
 
 
 def stacks(job: Job) -> tuple[tuple[str, StackDump], ...]:
-    """The stacks and inspections of processes, each with the file that holds it."""
-    return tuple((item.path, dump) for item in inputs(job) for dump in item.stacks)
+    """The stacks and inspections of processes, in files of their own and between the lines of logs, each with the file that holds it."""
+    return (*((item.path, dump) for item in inputs(job) for dump in item.stacks), *in_logs(job))
 
 
 def newest_run(job: Job) -> int | None:

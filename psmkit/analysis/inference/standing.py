@@ -369,9 +369,13 @@ def suspects(job: Job, run: int, findings: Iterable[Finding]) -> tuple[Suspect, 
             last=f"{stand.look.path}:{stand.look.line}" if stand is not None else "",
             setting="",
             rank=rank,
-            host=stand.look.dump.host if stand is not None else None,
+            host=_host(job, stand) if stand is not None else None,
             pid=stand.look.dump.pid if stand is not None else None,
             stage=STAGE,
         )
         for rank, stand in zip(ranks, ours, strict=True)
     )
+
+
+def _host(job: Job, stand: Stand) -> str | None:
+    return stand.look.dump.host or (job.process(stand.proc).host if stand.proc is not None else None) or None

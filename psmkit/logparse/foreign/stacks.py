@@ -46,7 +46,7 @@ _WHERE = re.compile(r"(?<!\s)\s+(?:at|from) (\S+)$")
 _CONTINUED = re.compile(r"^\s+(?:at|from) (\S+)$")
 _TID = re.compile(r"^TID (\d{1,18}):?(?: \"?([^\"]*)\"?)?$")
 _SPY_PROCESS = re.compile(r"^Process (\d{1,18}): ?(.*)$")
-_SPY_THREAD = re.compile(r'^Thread (?:0x)?([0-9a-fA-F]+) \(([a-z+]+)\)(?:: "(.*)")?$')
+_SPY_THREAD = re.compile(r'^Thread (?:0x)?([0-9a-fA-F]{1,18}) \(([a-z+]+)\)(?:: "(.*)")?$')
 _FAULT_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-fA-F]+)(?: \[[^\]]*\])? \(most recent call first\):$")
 _FAULT_FRAME = re.compile(r'^\s{0,8}File "(.*)", line (\d{1,18})(?:,? in (.*))?$')
 _FAULT_PROCESS = ("Timeout (", "Fatal Python error: ")
@@ -160,6 +160,8 @@ class _Reader:
             if pid is None and kind == "gdb":
                 # no line names the process: its id is that of its first thread, which `thread apply all bt` prints last
                 pid = min((t.tid for t in threads if t.tid is not None), default=None)
+            if pid is None and kind == "py-spy":
+                pid = next((t.tid for t in threads if t.name == "MainThread"), None)
             self.out.append(StackDump(kind, pid, self._command, threads, rank=self._rank, host=self._host))
         self._reset()
 
@@ -226,7 +228,10 @@ class _Reader:
             self._once("gdb", gdb.group(1))
             self._begin("gdb", gdb.group(3), int(gdb.group(2)), None, number)
         elif spy := _SPY_THREAD.match(line):
-            self._begin("py-spy", spy.group(3), None, spy.group(2), number)
+            number_of = int(spy.group(1)) if not line.startswith("Thread 0x") and spy.group(1).isdecimal() else None
+            if number_of is not None:
+                self._once("py-spy", spy.group(1))
+            self._begin("py-spy", spy.group(3), number_of, spy.group(2), number)
         elif fault := _FAULT_THREAD.match(line):
             self._once("faulthandler", fault.group(1))
             current = line.startswith("Current")

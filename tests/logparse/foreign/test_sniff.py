@@ -76,7 +76,7 @@ def test_a_compressed_input_is_read(tmp_path: Path) -> None:
 
 def test_a_size_limit_cuts_the_input(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("Process 1: a\n" + 'Thread 1 (idle): "T"\n    f (a.py:1)\n' * 100)
+    path.write_text("Process 1: a\n" + "".join(f'Thread {n} (idle): "T"\n    f (a.py:1)\n' for n in range(1, 9)))
     loaded = load(str(path), "py-spy", limit=80)
     assert loaded.truncated
     assert len(loaded.stacks[0].threads) == 2
