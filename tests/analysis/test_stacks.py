@@ -397,3 +397,59 @@ def test_the_stacks_of_a_crash_show_no_place(tmp_path: Path) -> None:
 def test_a_long_log_with_many_heads_is_read_in_bounds(tmp_path: Path) -> None:
     text = log_of(4) + "Thread 7 (LWP 7):\n" * 30_000
     assert analyzed(tmp_path, job__log=text).verdict is Verdict.INCONCLUSIVE
+
+
+# -- the threads of the proxies
+
+
+def native(pid: int, main: tuple[str, ...], **threads: tuple[str, ...]) -> str:
+    """What gdb prints of a process with these threads beside its main thread."""
+    all_ = [*threads.items(), ("python", main)]
+    out = []
+    for n, (name, frames) in enumerate(all_):
+        number, tid = len(all_) - n, pid if name == "python" else pid + 1 + n
+        out.append(f'Thread {number} (Thread 0x7f{tid:x} (LWP {tid}) "{name}"):')
+        out += [f"#{i}  0x00007f{i} in {f} () from /lib/libnccl.so.2" for i, f in enumerate(frames)]
+        out.append("")
+    return "\n".join([*out, f"[Inferior 1 (process {pid}) detached]", ""])
+
+
+POLLS = ("poll", "ncclProxyService")
+SERVES = ("poll", "ncclSocketAccept", "recvProxyConnect", "proxyProgressAsync", "ncclProxyService")
+PROGRESS = ("futex_wait", "ncclProxyGetPostedOps", "ncclProxyProgress")
+WAITS = ("poll", "ncclPollProxyResponse", "ncclProxyCallBlocking", "ncclTransportP2pSetup")
+
+
+def test_the_one_service_thread_that_is_not_in_its_poll_is_the_suspect(tmp_path: Path) -> None:
+    text = "".join(
+        native(4000 + 10 * r, WAITS, service=SERVES if r == 2 else POLLS, progress=PROGRESS) for r in range(8)
+    )
+    report = analyzed(tmp_path, s__txt=text)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "the proxy service thread of process 4020 " in report.reason
+    assert "those of the 7 other processes are idle" in report.reason
+    assert [s.pid for s in report.suspects] == [4020]
+
+
+def test_a_rank_without_the_thread_that_its_peers_have_is_the_suspect(tmp_path: Path) -> None:
+    text = "".join(
+        native(4000 + 10 * r, WAITS, service=POLLS, **({} if r == 5 else {"progress": PROGRESS})) for r in range(8)
+    )
+    report = analyzed(tmp_path, s__txt=text)
+    assert "process 4050 has no proxy progress thread, while the 7 other processes have one" in report.reason
+
+
+def test_a_progress_thread_at_work_at_one_instant_is_a_note(tmp_path: Path) -> None:
+    """The threads of a proxy work at any time while data moves."""
+    busy = ("sched_yield", "sendProxyProgress", "progressOps", "ncclProxyProgress")
+    gpu = ("poll", "cudaStreamSynchronize")
+    text = "".join(native(4000 + 10 * r, gpu, service=POLLS, progress=busy if r == 2 else PROGRESS) for r in range(8))
+    report = analyzed(tmp_path, s__txt=text)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert not report.suspects
+    assert all(f.severity is Severity.INFO for f in report.findings)
+    assert not [
+        f
+        for f in analyzed(tmp_path, s__txt=text.replace("sendProxyProgress", "x")).findings
+        if f.severity is Severity.WARNING
+    ]

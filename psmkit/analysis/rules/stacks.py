@@ -9,11 +9,11 @@ from dataclasses import replace
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
-from psmkit.analysis.inference import standing
+from psmkit.analysis.inference import proof, standing
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.standing import DATA, HOST, PROGRAM, START, TEARDOWN, Stand, group_text, step_of, who
 from psmkit.analysis.registry import rule
-from psmkit.logparse.foreign.places import place_of
+from psmkit.logparse.foreign.places import Place, place_of
 from psmkit.logparse.foreign.types import StackThread
 from psmkit.model import Evidence, Finding, Named, Severity
 from psmkit.model.wording import counted, plural
@@ -58,6 +58,8 @@ def find(job: Job) -> list[Finding]:
     if full:
         out.append(_fifo(job, run, known, full, moves, explained=bool(odd)))
     waits = {step_of(s.kind) for s in known}
+    if not odd and not full and len(waits) == 1 and (served := _services(job, run, known, moves)) is not None:
+        out.append(served)
     if not odd and not full and len(waits) == 1 and waits <= {*_PEERS}:
         out += _all_wait(job, run, known, moves)
     lacking = standing.lacking(job)
@@ -102,7 +104,7 @@ def _elsewhere(
         where = "each " + where
     wait = Counter(s.look.place.text for s in others if s.look.place is not None).most_common(1)[0][0]
     many = f"each of the {len(others)} other processes" if len(others) > 1 else who(job, others[0])
-    log, looks = foreign.lasting(job), all(s.still for s in known)
+    log, looks = _lasting(job, run), all(s.still for s in known)
     proven = not moves and (log or looks)
     if moves:
         said = f"But {_moved(job, moves)}, so the job is not at a standstill."
@@ -130,6 +132,11 @@ def _elsewhere(
         stage=standing.STAGE,
     )
     return replace(finding, evidence=_evidence(job, [*odd[:3], *others[:2]]))
+
+
+def _lasting(job: Job, run: int | None) -> bool:
+    """Whether lines of the log show that the job waited."""
+    return foreign.lasting(job) or (run is not None and bool(proof.of(job, run).lasting))
 
 
 def _general(odd: Sequence[Stand]) -> str:
@@ -167,6 +174,63 @@ def _still(known: Sequence[Stand]) -> str:
     return "No word of progress moved while the processes were inspected."
 
 
+# -- whose service threads stand elsewhere
+
+#: Threads that a tool for native code shows of each rank.
+_SERVICES = ("proxy service thread", "proxy UDS service thread", "proxy progress thread")
+_NATIVE = frozenset({"gdb", "eu-stack", "psmkit inspect"})
+
+
+def _services(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence[Stand]) -> Finding | None:
+    """The few processes whose proxy lacks a thread, or whose proxy does something while that of the others is idle."""
+    ours = [s for s in known if s.look.dump.tool in _NATIVE and len(s.look.dump.threads) > 1]
+    if len(ours) < 3 or len(ours) < len(known) or moves:
+        return None
+    start = step_of(known[0].kind) == START
+    for role in _SERVICES:
+        places = {id(s): _place_of_role(s, role) for s in ours}
+        lacks = [s for s in ours if places[id(s)] is None]
+        busy = [s for s in ours if (place := places[id(s)]) is not None and place.kind != "idle"]
+        idle = [s for s in ours if s not in lacks and s not in busy]
+        odd = lacks or busy
+        if not odd or 3 * len(odd) > len(ours) or len(odd) + len(idle) < len(ours):
+            continue
+        place = places[id(odd[0])]
+        does = (
+            f"the {role} of {group_text(job, odd)} {place.text}"
+            if place is not None
+            else f"{group_text(job, odd)} {plural(len(odd), 'has', 'have')} no {role}"
+        )
+        rest = (
+            f"those of the {len(idle)} other processes are idle"
+            if place is not None
+            else f"the {len(idle)} other processes have one"
+        )
+        still = all(s.still for s in ours)
+        # the threads of a proxy work at any time while data moves: one look shows nothing then
+        tells = place is None or still or (start and role != "proxy progress thread")
+        finding = new_finding(
+            job,
+            "PSM313",
+            run=run,
+            title=f"{does}, while {rest}",
+            severity=Severity.WARNING if tells else Severity.INFO,
+            confidence=0.55,
+            explanation=f"The programs of all these processes wait in one step. {_still(ours) if still else 'One look does not show whether it stays so.'}",
+            next_step=f"Look at this thread: what it waits for, and for which peer. {'' if still else _SECOND}".strip(),
+            ranks=[s.rank for s in (*odd, *idle) if s.rank is not None][:64],
+            procs=[s.proc for s in odd if s.proc is not None],
+            suspects=[s.rank for s in odd if s.rank is not None],
+            stage=standing.STAGE,
+        )
+        return replace(finding, evidence=_evidence(job, [*odd[:3], *idle[:1]]))
+    return None
+
+
+def _place_of_role(stand: Stand, role: str) -> Place | None:
+    return next((place for t in stand.look.dump.threads if (place := place_of(t)).role == role), None)
+
+
 # -- a full work FIFO
 
 
@@ -174,7 +238,7 @@ def _fifo(
     job: Job, run: int | None, known: Sequence[Stand], full: Sequence[Stand], moves: Sequence[Stand], *, explained: bool
 ) -> Finding:
     every = len(full) == len(known)
-    still = foreign.lasting(job) or all(s.still for s in full)
+    still = _lasting(job, run) or all(s.still for s in full)
     proven = not moves and not explained and every and (still or len(full) > 1)
     if moves:
         said = f"But {_moved(job, moves)}: the GPU frees room, so this is no standstill."
