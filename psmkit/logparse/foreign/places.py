@@ -14,6 +14,7 @@ from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 
 __all__ = ["Place", "is_rank", "main_thread", "place_of", "role_of", "short_name"]
 
+_THREADS = 1 << 13  # whose places are remembered
 _LONGEST = 4096  # characters of a name that are looked at
 _MANGLED = re.compile(r"^_Z(?:L|N[KVR]*|NSt)?(?=\d)")
 _VERSION = re.compile(r"@@?[\w.]+$|\s*\[clone [^\]]*\]|\.(?:constprop|isra|part|cold)(?:\.\d+)*$")
@@ -89,6 +90,7 @@ def _knowledge() -> _Knowledge:
     return _Knowledge(tuple(map(_entry, data["role"])), waits, re.compile(data["plain"]))
 
 
+@lru_cache(maxsize=1 << 16)
 def short_name(function: str) -> str:
     """A function without arguments, templates, version and clone: ``ncclGroupEnd`` of ``ncclGroupEnd()@@NCCL_2``; of a mangled name its parts."""
     text = _VERSION.sub("", function[:_LONGEST].strip())
@@ -126,6 +128,13 @@ def _parts_of_mangled(text: str) -> str:
     return "::".join(parts) or text
 
 
+def _file(frame: Frame) -> str:
+    """The file of a frame without the line, or its library."""
+    where = frame.where or ""
+    file, colon, line = where.rpartition(":")
+    return file if colon and line.isdigit() else where
+
+
 @lru_cache(maxsize=1 << 16)
 def _role_at(name: str, where: str) -> int | None:
     """The first role that a name shows."""
@@ -139,9 +148,10 @@ def _wait_at(function: str, where: str) -> _Entry | None:
     return next((entry for entry in _knowledge().waits if entry.matches(name, where)), None)
 
 
+@lru_cache(maxsize=_THREADS)
 def _role(thread: StackThread) -> _Entry | None:
     shown = [_role_at(thread.name[:_LONGEST], "")] if thread.name else []
-    shown += [_role_at(short_name(f.function), f.where or "") for f in thread.frames]
+    shown += [_role_at(short_name(f.function), _file(f)) for f in thread.frames]
     first = min((at for at in shown if at is not None), default=None)
     return _knowledge().roles[first] if first is not None else None
 
@@ -152,10 +162,11 @@ def role_of(thread: StackThread) -> str | None:
     return entry.role if entry is not None else thread.role if thread.role not in _NO_ROLE else None
 
 
+@lru_cache(maxsize=_THREADS)
 def place_of(thread: StackThread) -> Place:
     """The place of a thread, by its innermost meaningful frame; without frames by what an inspection says of it."""
     role = role_of(thread) or ("main thread" if thread.name in _MAIN else "thread")
-    found = [(entry, frame) for frame in thread.frames if (entry := _wait_at(frame.function, frame.where or ""))]
+    found = [(entry, frame) for frame in thread.frames if (entry := _wait_at(frame.function, _file(frame)))]
     if found:
         entry, frame = next((one for one in found if one[0].over), found[0])
         return Place(role, entry.kind, entry.what, frame, entry.verb)
