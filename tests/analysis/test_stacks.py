@@ -453,3 +453,28 @@ def test_a_progress_thread_at_work_at_one_instant_is_a_note(tmp_path: Path) -> N
         for f in analyzed(tmp_path, s__txt=text.replace("sendProxyProgress", "x")).findings
         if f.severity is Severity.WARNING
     ]
+
+
+def test_the_odd_one_that_waits_for_a_peer_itself_is_no_culprit(tmp_path: Path) -> None:
+    """The ranks that went on may have left it alone: nothing shows who is right."""
+    once = job(all_but(DESTROY, 8, SYNC))
+    report = analyzed(tmp_path, s__txt=once + once)
+    assert report.verdict is Verdict.HUNG
+    assert not report.culprits
+    assert [s.rank for s in report.suspects] == [1]
+
+
+def test_what_reports_say_of_hosts_can_be_redacted(tmp_path: Path) -> None:
+    from psmkit.report.redact import redact
+
+    seen = [inspected(r, LOADER if r == 2 else SYNC) for r in range(4)]
+    report = analyzed(tmp_path, s__json=json.dumps(seen))
+    assert "node-a" in render(report, "text")
+    for form in ("text", "json", "markdown"):
+        assert "node-a" not in render(redact(report), form)
+
+
+def test_every_form_of_a_report_shows_stacks(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, s__txt=job(all_but(COLLECTIVE, 8, LOADER)))
+    for form in ("text", "json", "markdown", "sarif", "junit"):
+        assert "PSM313" in render(report, form)

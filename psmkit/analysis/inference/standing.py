@@ -12,6 +12,7 @@ from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, spans_of, spans_text, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.logparse.foreign.places import Place, is_rank, main_thread, place_of
 from psmkit.logparse.foreign.types import StackDump, StackThread
 from psmkit.model import Finding, Severity, Suspect
@@ -55,6 +56,7 @@ _RANK = re.compile(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d{1,9})\b")
 # Words that move by themselves.
 _CLOCKS = re.compile(r"time|age|clock|beat|epoch|seconds", re.IGNORECASE)
 _MOST = 8
+_MOST_RANKS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,14 @@ class Stand:
         frame = place.frame
         if frame is None:
             return place.text
-        at = f" at {frame.where}" if frame.where else ""
+        at = _at(frame.where) if frame.where else ""
         name = place.what if place.kind == "elsewhere" else frame.function.partition("(")[0].strip() or frame.function
         return f"{place.text}{at}" if place.kind == "elsewhere" else f"{place.text} ({name}{at})"
+
+
+def _at(where: str) -> str:
+    _, colon, line = where.rpartition(":")
+    return f" at {where}" if colon and line.isdigit() else f" of {where.rpartition('/')[2]}"
 
 
 def step_of(kind: str) -> str | None:
@@ -260,7 +267,7 @@ def _outer(look: Look) -> tuple[tuple[str, str | None], ...]:
     if look.thread is None or look.place is None:
         return ()
     frames = look.thread.frames
-    at = next((n for n, frame in enumerate(frames) if frame is look.place.frame), 0)
+    at = next((n for n, frame in enumerate(frames) if frame == look.place.frame), 0)
     return tuple((frame.function, frame.where) for frame in frames[at:])
 
 
@@ -336,20 +343,21 @@ def pending(stand: Stand) -> list[str]:
     return out
 
 
-def lacking(job: Job) -> list[int]:
-    """The ranks of the job without a stack, if the ranks of all given stacks are known."""
+def lacking(job: Job) -> tuple[list[int], int]:
+    """The ranks of the job without a stack and without a sign that they ended, if the ranks of all given stacks are known; and the number of ranks."""
     ours = stands(job)
     known = {s.rank for s in ours}
-    if not ours or None in known:
-        return []
-    run = foreign.newest_run(job)
     told_by = [s.look.dump.inspection.nranks for s in ours if s.look.dump.inspection is not None]
     sizes = Counter(n for n in told_by if n is not None)
+    run = foreign.newest_run(job)
     nranks = job.runs[run].nranks if run is not None else None
-    nranks = nranks or (sizes.most_common(1)[0][0] if sizes else None)
-    if nranks is None or nranks > 1 << 20:
-        return []
-    return sorted(set(range(nranks)) - known)
+    nranks = nranks or (sizes.most_common(1)[0][0] if sizes else 0)
+    if not ours or None in known or nranks > _MOST_RANKS:
+        return [], nranks
+    ended = {job.rank_of(p) for p in job.runs[run].procs if torn_down(job, p)} if run is not None else set()
+    reports = job.events("lab.rank.ended", "lab.rank.failed", "lab.rank.died", run=run) if run is not None else []
+    ended |= {rank for e in reports if isinstance(rank := e.fields.get("rank"), int)}
+    return sorted(set(range(nranks)) - known - ended), nranks
 
 
 def suspects(job: Job, run: int, findings: Iterable[Finding]) -> tuple[Suspect, ...]:

@@ -62,10 +62,13 @@ def find(job: Job) -> list[Finding]:
         out.append(served)
     if not odd and not full and len(waits) == 1 and waits <= {*_PEERS}:
         out += _all_wait(job, run, known, moves)
-    lacking = standing.lacking(job)
+    lacking, nranks = standing.lacking(job)
     if lacking:
-        one = not odd and len(waits) == 1 and waits <= {*_PEERS} and not moves and len(known) == len(ours)
-        out.append(_lacking(job, run, ours, lacking, wait=one))
+        failed = run is not None and proof.of(job, run).failed
+        one = (
+            not failed and not odd and len(waits) == 1 and waits <= {*_PEERS} and not moves and len(known) == len(ours)
+        )
+        out.append(_lacking(job, run, ours, lacking, nranks, wait=one))
     return [*out, *_where(job, run, ours)]
 
 
@@ -114,6 +117,9 @@ def _elsewhere(
         said = f"{_still(known)} If the job goes on after all, this is its slow rank."
     else:
         said = "One look does not show whether it stays there."
+    # a rank that waits for a peer itself, in another step, need not be the cause
+    step = step_of(odd[0].kind)
+    causes = proven and (step == PROGRAM or step == step_of(others[0].kind))
     own = _OUTSIDE.get(odd[0].kind) if alike or len(odd) == 1 else None
     finding = new_finding(
         job,
@@ -126,9 +132,9 @@ def _elsewhere(
         next_step=" ".join(filter(None, (own or _general(odd), None if proven else _SECOND))),
         ranks=[s.rank for s in (*odd, *others) if s.rank is not None][:64],
         procs=[s.proc for s in odd if s.proc is not None],
-        culprits=[s.rank for s in odd if s.rank is not None] if proven else [],
-        suspects=[] if proven else [s.rank for s in odd if s.rank is not None],
-        named=[_named(s) for s in odd if s.proc is None] if proven else [],
+        culprits=[s.rank for s in odd if s.rank is not None] if causes else [],
+        suspects=[] if causes else [s.rank for s in odd if s.rank is not None],
+        named=[_named(s) for s in odd if s.proc is None] if causes else [],
         stage=standing.STAGE,
     )
     return replace(finding, evidence=_evidence(job, [*odd[:3], *others[:2]]))
@@ -323,9 +329,10 @@ def _pointed_at(known: Sequence[Stand]) -> tuple[int, int] | None:
     return top[0]
 
 
-def _lacking(job: Job, run: int | None, ours: Sequence[Stand], lacking: Sequence[int], *, wait: bool) -> Finding:
+def _lacking(
+    job: Job, run: int | None, ours: Sequence[Stand], lacking: Sequence[int], nranks: int, *, wait: bool
+) -> Finding:
     spans = spans_text(spans_of(lacking))
-    nranks = len(ours) + len(lacking)
     count = "the given rank waits" if len(ours) == 1 else f"each of the {len(ours)} given ranks waits"
     finding = new_finding(
         job,
