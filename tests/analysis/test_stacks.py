@@ -118,7 +118,7 @@ def test_two_looks_alike_make_a_culprit(tmp_path: Path) -> None:
     report = analyzed(tmp_path, s__txt=once + once)
     assert report.verdict is Verdict.HUNG
     assert [c.rank for c in report.culprits] == [1]
-    assert "2 looks at each of these processes show the same stack" in report.findings[0].explanation
+    assert "2 looks at each of these processes show it in the same place" in report.findings[0].explanation
 
 
 def test_a_rank_that_went_on_between_two_looks_makes_no_hang(tmp_path: Path) -> None:
@@ -478,3 +478,31 @@ def test_every_form_of_a_report_shows_stacks(tmp_path: Path) -> None:
     report = analyzed(tmp_path, s__txt=job(all_but(COLLECTIVE, 8, LOADER)))
     for form in ("text", "json", "markdown", "sarif", "junit"):
         assert "PSM313" in render(report, form)
+
+
+def test_a_rank_that_runs_elsewhere_in_both_looks_is_the_culprit(tmp_path: Path) -> None:
+    """A loop of the program has another line in each look, and the others get nothing from it."""
+    other = ("parse (train.py:31)", "<module> (train.py:12)")
+    report = analyzed(tmp_path, s__txt=job(all_but(COLLECTIVE, 8, LOADER)) + job(all_but(COLLECTIVE, 8, other)))
+    assert report.verdict is Verdict.HUNG
+    assert [c.rank for c in report.culprits] == [1]
+    assert "is in parse at train.py:31" in report.reason
+
+
+def test_others_in_several_places_are_not_said_to_be_in_one(tmp_path: Path) -> None:
+    places = [COLLECTIVE] * 5 + [SYNC] * 2 + [LOADER]
+    report = analyzed(tmp_path, s__txt=job(places))
+    assert (
+        "the 7 other processes are in collectives or wait for their GPUs: 5 of them wait for peers in a collective of torch"
+        in report.reason
+    )
+    unknown = analyzed(tmp_path, s__txt=job([*places, ("?? (libfoo.so)",)]))
+    assert "while 7 other processes are in" in unknown.reason
+
+
+def test_the_known_leak_is_named_for_the_releases_that_have_it(tmp_path: Path) -> None:
+    for version, issue in (("2.21.5", "NVIDIA/nccl#1251"), ("2.27.7", None)):
+        log = f"node-a:4000:4000 [0] NCCL INFO NCCL version {version}+cuda12.4\n" + log_of(4)
+        report = analyzed(tmp_path, job__log=log, s__txt=job([FIFO] * 4))
+        (finding,) = [f for f in report.findings if f.code == "PSM314"]
+        assert (finding.known_issue, report.verdict) == (issue, Verdict.HUNG)

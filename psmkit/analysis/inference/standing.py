@@ -30,6 +30,7 @@ __all__ = [
     "group_text",
     "lacking",
     "pending",
+    "several",
     "stands",
     "step_of",
     "suspects",
@@ -251,6 +252,9 @@ def _changed(one: Look, other: Look) -> str | None:
                 return f"{key[2]} of {key[1]} went from {before[key]} to {value}"
         if before and after:
             return None
+    steps = {step_of(look.place.kind) if look.place is not None else None for look in (one, other)}
+    if steps == {PROGRAM}:
+        return None  # a program that runs elsewhere is no progress for those that wait for it
     frames = _outer(one), _outer(other)
     return "the stack of its program changed" if frames[0] != frames[1] else None
 
@@ -318,12 +322,12 @@ def told(job: Job) -> str | None:
     for (_, text), members in ranked[:3]:
         each = "each of the " if len(ranked) == 1 and len(members) > 1 else ""
         name = f"{each}{len(members)} processes" if each else group_text(job, members)
-        parts.append(f"{name} {text if len(members) == 1 or each else _plural(text)}")
+        parts.append(f"{name} {text if len(members) == 1 or each else several(text)}")
     rest = sum(len(members) for _, members in ranked[3:])
     return "the stacks show that " + "; ".join(parts) + (f"; {rest} more are elsewhere" if rest else "")
 
 
-def _plural(text: str) -> str:
+def several(text: str) -> str:
     """A phrase about several: ``wait for work on its GPU`` of ``waits for ...``."""
     verb, _, rest = text.partition(" ")
     return f"{ {'is': 'are'}.get(verb, verb.removesuffix('s')) } {rest}".replace(" its ", " their ")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
+from psmkit.analysis.facts.releases import shown_release
 from psmkit.analysis.inference import proof, standing
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.standing import DATA, HOST, PROGRAM, START, TEARDOWN, Stand, group_text, step_of, who
@@ -29,6 +30,15 @@ _ONCE = (START, TEARDOWN)  # a job is there once, and never comes back to the sa
 _SECOND = (
     "Take the stacks of all ranks again, at least a minute later, and give both: two looks show whether a rank goes on."
 )
+_WORDS = {
+    DATA: "collectives or wait for their GPUs",
+    START: "the start of NCCL",
+    TEARDOWN: "the teardown of NCCL",
+    HOST: "calls of another library",
+    PROGRAM: "the program",
+}
+#: The last release that counts the work of graphs into the FIFO.
+_LEAKS = (2, 21)
 _OUTSIDE = {
     "data": "Find out why its data comes late: the storage, the workers of its data loader, the length of its part of the data.",
     "checkpoint": "Find out whether all ranks reach this checkpoint, and whether its storage answers.",
@@ -53,14 +63,14 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     odd = _odd(known)
     if odd:
-        out.append(_elsewhere(job, run, known, odd, moves))
+        out.append(_elsewhere(job, run, known, odd, moves, whole=len(known) == len(ours)))
     full = [s for s in known if s.kind == "fifo"]
     if full:
-        out.append(_fifo(job, run, known, full, moves, explained=bool(odd)))
+        out.append(_fifo(job, run, ours, full, moves, explained=bool(odd)))
     waits = {step_of(s.kind) for s in known}
     if not odd and not full and len(waits) == 1 and (served := _services(job, run, known, moves)) is not None:
         out.append(served)
-    if not odd and not full and len(waits) == 1 and waits <= {*_PEERS}:
+    if not odd and not full and len(waits) == 1 and waits <= {*_PEERS} and len(known) == len(ours):
         out += _all_wait(job, run, known, moves)
     lacking, nranks = standing.lacking(job)
     if lacking:
@@ -97,7 +107,7 @@ def _odd(known: Sequence[Stand]) -> list[Stand]:
 
 
 def _elsewhere(
-    job: Job, run: int | None, known: Sequence[Stand], odd: Sequence[Stand], moves: Sequence[Stand]
+    job: Job, run: int | None, known: Sequence[Stand], odd: Sequence[Stand], moves: Sequence[Stand], *, whole: bool
 ) -> Finding:
     others = [s for s in known if s not in odd]
     name = group_text(job, odd)
@@ -105,8 +115,6 @@ def _elsewhere(
     where = odd[0].text if alike or len(odd) == 1 else "stand elsewhere"
     if len(odd) > 1 and alike:
         where = "each " + where
-    wait = Counter(s.look.place.text for s in others if s.look.place is not None).most_common(1)[0][0]
-    many = f"each of the {len(others)} other processes" if len(others) > 1 else who(job, others[0])
     log, looks = _lasting(job, run), all(s.still for s in known)
     proven = not moves and (log or looks)
     if moves:
@@ -125,7 +133,7 @@ def _elsewhere(
         job,
         "PSM313",
         run=run,
-        title=f"{name} {where}, while {many} {wait}",
+        title=f"{name} {where}, while {_others(job, others, whole=whole)}",
         severity=Severity.INFO if moves else Severity.ERROR if proven else Severity.WARNING,
         confidence=0.8 if log else 0.65 if looks else 0.6,
         explanation=f"{said} {_more(odd)}".strip(),
@@ -138,6 +146,19 @@ def _elsewhere(
         stage=standing.STAGE,
     )
     return replace(finding, evidence=_evidence(job, [*odd[:3], *others[:2]]))
+
+
+def _others(job: Job, others: Sequence[Stand], *, whole: bool) -> str:
+    """Where the others wait."""
+    texts = Counter(s.look.place.text for s in others if s.look.place is not None)
+    text, count = texts.most_common(1)[0]
+    the = "the " if whole else ""
+    if len(others) == 1:
+        return f"{who(job, others[0])} {text}"
+    if len(texts) == 1:
+        return f"each of {the}{len(others)} other processes {text}"
+    step = _WORDS[step_of(others[0].kind) or PROGRAM]
+    return f"{the}{len(others)} other processes are in {step}: {count} of them {standing.several(text)}"
 
 
 def _lasting(job: Job, run: int | None) -> bool:
@@ -176,7 +197,7 @@ def _still(known: Sequence[Stand]) -> str:
     """What shows that nothing moved."""
     looks = min(len(s.looks) for s in known)
     if looks > 1:
-        return f"{looks} looks at each of these processes show the same stack."
+        return f"{looks} looks at each of these processes show it in the same place."
     return "No word of progress moved while the processes were inspected."
 
 
@@ -241,13 +262,13 @@ def _place_of_role(stand: Stand, role: str) -> Place | None:
 
 
 def _fifo(
-    job: Job, run: int | None, known: Sequence[Stand], full: Sequence[Stand], moves: Sequence[Stand], *, explained: bool
+    job: Job, run: int | None, ours: Sequence[Stand], full: Sequence[Stand], moves: Sequence[Stand], *, explained: bool
 ) -> Finding:
-    every = len(full) == len(known)
+    every = len(full) == len(ours)
     still = _lasting(job, run) or all(s.still for s in full)
     proven = not moves and not explained and every and (still or len(full) > 1)
     if moves:
-        said = f"But {_moved(job, moves)}: the GPU frees room, so this is no standstill."
+        said = f"But {_moved(job, moves)}, so the job is not at a standstill."
     elif still:
         said = _still(full) if all(s.still for s in full) else "Lines of the log show that the job waited."
     elif every and len(full) > 1:
@@ -255,7 +276,7 @@ def _fifo(
             "All processes stand there at the same time, so none of them launches what could free room at another one."
         )
     else:
-        said = "One look at one process does not show whether the GPU frees room later." if len(known) == 1 else ""
+        said = "One look at one process does not show whether the GPU frees room later." if len(ours) == 1 else ""
     many = "" if len(full) == 1 else f"each of the {len(full)} " if every else ""
     name = f"{many}processes" if many else group_text(job, full)
     waits = "waits" if len(full) == 1 or many else "wait"
@@ -271,7 +292,7 @@ def _fifo(
         ranks=[s.rank for s in full if s.rank is not None][:64],
         procs=[s.proc for s in full if s.proc is not None],
         stage="work FIFO",
-        known_issue="NVIDIA/nccl#1251",
+        known_issue="NVIDIA/nccl#1251" if (shown_release(job, run) or _LEAKS) <= _LEAKS else None,
     )
     return replace(finding, evidence=_evidence(job, full[:4]))
 
