@@ -317,7 +317,20 @@ def test_an_inspection_whose_words_stand_still_shows_a_hang(tmp_path: Path) -> N
     shown = render(report, "text")
     assert "3 of them wait for rank 3" in " ".join(shown.split())
     assert "Pending calls: GetFd to rank 3, opId 0x7f2500000390" in " ".join(f.explanation for f in report.findings)
+    assert [c.rank for c in report.culprits] == [3]
+
+
+def test_the_rank_for_which_the_others_wait_is_the_suspect_by_one_look(tmp_path: Path) -> None:
+    seen = [inspected(r, GETFD, peer=3) for r in (0, 1, 2)] + [inspected(3, BARRIER)]
+    for one in seen:
+        one["state"] = []
+    report = analyzed(tmp_path, s__json=json.dumps(seen))
+    assert report.verdict is Verdict.INCONCLUSIVE
     assert [s.rank for s in report.suspects] == [3]
+    assert (
+        "3 of 4 inspected ranks wait for rank 3 (node-a:4003), which waits for peers in a barrier of the bootstrap"
+        in report.reason
+    )
 
 
 def test_words_that_move_are_progress(tmp_path: Path) -> None:

@@ -311,12 +311,12 @@ def _fifo_step(proven: bool, still: bool) -> str:
 def _all_wait(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence[Stand]) -> list[Finding]:
     """PSM315, if all processes wait for peers in a step that a job passes once, and do not go on."""
     step = step_of(known[0].kind)
+    blamed = _pointed_at(known)
     if moves or step not in _ONCE or not all(s.still for s in known):
-        return []
+        return [_pointed(job, run, known, *blamed)] if blamed is not None and not moves else []
     text = Counter(s.look.place.text for s in known if s.look.place is not None).most_common(1)[0][0]
     name = who(job, known[0]) if len(known) == 1 else f"each of the {len(known)} processes"
     same = len({s.look.place.text for s in known if s.look.place is not None}) == 1
-    blamed = _pointed_at(known)
     title = f"{name} {text}" if same else f"{name} waits for peers, most of them in this: it {text}"
     if blamed is not None:
         title += f"; {counted(blamed[1], 'of them waits', 'of them wait')} for rank {blamed[0]}"
@@ -329,14 +329,35 @@ def _all_wait(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence
         explanation=f"{_still(known)} A job is in this step once. {_more(known)}".strip(),
         ranks=[s.rank for s in known if s.rank is not None][:64],
         procs=[s.proc for s in known if s.proc is not None],
-        suspects=[blamed[0]] if blamed is not None else [],
+        culprits=[blamed[0]] if blamed is not None else [],
         stage="init" if step == START else "destroy",
     )
     return [replace(finding, evidence=_evidence(job, known[:4]))]
 
 
+def _pointed(job: Job, run: int | None, known: Sequence[Stand], rank: int, votes: int) -> Finding:
+    """The rank for which the others wait, by one look of inspections."""
+    there = next(s for s in known if s.rank == rank)
+    finding = new_finding(
+        job,
+        "PSM313",
+        run=run,
+        title=f"{votes} of {len(known)} inspected ranks {plural(votes, 'waits', 'wait')} for {who(job, there)}, which {there.text}",
+        severity=Severity.WARNING,
+        confidence=0.6,
+        explanation=f"It waits for none of them. One look does not show whether it stays there. {_more(known)}".strip(),
+        next_step=f"Look at the service threads of this rank. {_SECOND}",
+        ranks=[s.rank for s in known if s.rank is not None][:64],
+        procs=[s.proc for s in known if s.proc is not None],
+        suspects=[rank],
+        stage=standing.STAGE,
+    )
+    others = [s for s in known if s is not there]
+    return replace(finding, evidence=_evidence(job, [there, *others[:3]]))
+
+
 def _pointed_at(known: Sequence[Stand]) -> tuple[int, int] | None:
-    """The rank for which most inspected processes wait, with their number, if it waits for none of them."""
+    """The inspected rank for which most others wait, with their number, if it waits for none of them."""
     waits: dict[int, set[int]] = defaultdict(set)
     for stand in known:
         seen = stand.look.dump.inspection
@@ -346,6 +367,8 @@ def _pointed_at(known: Sequence[Stand]) -> tuple[int, int] | None:
     votes = Counter(peer for peers in waits.values() for peer in peers)
     top = votes.most_common(2)
     if not top or (len(top) > 1 and top[0][1] == top[1][1]) or waits.get(top[0][0]):
+        return None
+    if all(s.rank != top[0][0] for s in known) or 2 * top[0][1] < len(known) - 1:
         return None
     return top[0]
 
