@@ -519,3 +519,30 @@ def test_the_known_leak_is_named_for_the_releases_that_have_it(tmp_path: Path) -
         report = analyzed(tmp_path, job__log=log, s__txt=job([FIFO] * 4))
         (finding,) = [f for f in report.findings if f.code == "PSM314"]
         assert (finding.known_issue, report.verdict) == (issue, Verdict.HUNG)
+
+
+def test_who_is_not_at_the_line_of_its_peers_is_the_suspect(tmp_path: Path) -> None:
+    """py-spy without --native shows no CUDA call: the ranks that wait for their GPUs stand at one line of the program."""
+    line = ("training_step (train.py:88)", "<module> (train.py:12)")
+    once = job(all_but(line, 8, LOADER))
+    report = analyzed(tmp_path, s__txt=once)
+    assert [s.rank for s in report.suspects] == [1]
+    assert "each of the 7 other processes is in training_step at train.py:88" in report.reason
+    # they can be at work there
+    assert analyzed(tmp_path, s__txt=once + once).verdict is Verdict.INCONCLUSIVE
+    spread = [(f"training_step (train.py:{80 + r})", "<module> (train.py:12)") for r in range(8)]
+    assert not analyzed(tmp_path, s__txt=job(spread)).suspects
+
+
+def test_the_autograd_thread_tells_where_a_backward_pass_is(tmp_path: Path) -> None:
+    head = 'Process {pid}: python train.py\nThread {pid} (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:8)\n    <module> (train.py:9)\n'
+    thread = (
+        'Thread {tid} (active): "pt_autograd_0"\n'
+        + "".join(f"    {f}\n" for f in FIFO)
+        + "    torch::autograd::Engine::thread_main (libtorch_cpu.so)\n"
+    )
+    text = "".join((head + thread).format(pid=4000 + 10 * r, tid=4005 + 10 * r) for r in range(4))
+    report = analyzed(tmp_path, s__txt=text)
+    assert report.verdict is Verdict.HUNG
+    assert report.findings[0].code == "PSM314"
+    assert "the autograd thread waits for room" in report.findings[-1].title

@@ -41,7 +41,7 @@ __all__ = [
 #: What a process waits for, in steps: ranks in one step wait for each other.
 DATA, START, TEARDOWN, HOST, PROGRAM = "data", "start", "teardown", "host", "program"
 _STEP = {
-    **dict.fromkeys(("fifo", "launch", "collective", "device"), DATA),
+    **dict.fromkeys(("fifo", "launch", "collective", "device", "backward"), DATA),
     **dict.fromkeys(("bootstrap", "init", "connect", "proxy", "fd", "memory", "register", "store"), START),
     "teardown": TEARDOWN,
     "host": HOST,
@@ -184,6 +184,8 @@ def _telling(dump: StackDump) -> StackThread | None:
     callers: Sequence[str]
     if kind in ("collective", "init"):
         callers = _CALLERS[:1]  # it waits for a thread of NCCL, which shows more
+    elif kind == "backward":
+        callers = _CALLERS[:2]
     elif kind in ("elsewhere", "unknown", "idle"):
         callers = _CALLERS
     else:

@@ -94,6 +94,8 @@ def _odd(known: Sequence[Stand]) -> list[Stand]:
     if len(known) == 2 and len(steps) == 2:
         outside = [s for s in known if step_of(s.kind) == PROGRAM]
         return outside if len(outside) == 1 else []
+    if len(known) > 2 and steps.keys() == {PROGRAM}:
+        return _off_the_line(known)
     if len(known) < 3 or most not in _PEERS:
         return []
     odd = [s for s in known if step_of(s.kind) != most]
@@ -101,9 +103,17 @@ def _odd(known: Sequence[Stand]) -> list[Stand]:
         at_barrier = sum(s.kind == "bootstrap" for s in known)
         odd = [s for s in known if s.kind in _BEFORE_A_BARRIER] if 3 * at_barrier >= 2 * len(known) else []
     if not odd and most == DATA:
-        on_gpu = sum(s.kind in ("device", "collective") for s in known)
+        on_gpu = sum(s.kind in ("device", "collective", "backward") for s in known)
         odd = [s for s in known if s.kind in ("launch", "fifo")] if 3 * on_gpu >= 2 * len(known) else []
     return odd if odd and 3 * len(odd) <= len(known) else []
+
+
+def _off_the_line(known: Sequence[Stand]) -> list[Stand]:
+    """The processes that are not at the line of the program where most are: py-spy shows no more of a call that waits for a GPU."""
+    line, count = Counter(s.text for s in known).most_common(1)[0]
+    odd = [s for s in known if s.text != line]
+    there = next(s for s in known if s.text == line)
+    return odd if there.kind == "elsewhere" and 3 * count >= 2 * len(known) else []
 
 
 def _elsewhere(
@@ -115,7 +125,9 @@ def _elsewhere(
     where = odd[0].text if alike or len(odd) == 1 else "stand elsewhere"
     if len(odd) > 1 and alike:
         where = "each " + where
-    log, looks = _lasting(job, run), all(s.still for s in known)
+    log = _lasting(job, run)
+    # at a line of the program a rank can work, too
+    looks = all(s.still for s in known) and step_of(others[0].kind) != PROGRAM
     proven = not moves and (log or looks)
     if moves:
         said = f"But {_moved(job, moves)}, so the job is not at a standstill."
@@ -156,7 +168,8 @@ def _others(job: Job, others: Sequence[Stand], *, whole: bool) -> str:
     if len(others) == 1:
         return f"{who(job, others[0])} {text}"
     if len(texts) == 1:
-        return f"each of {the}{len(others)} other processes {text}"
+        at = others[0].text if len({s.text for s in others}) == 1 and others[0].kind == "elsewhere" else text
+        return f"each of {the}{len(others)} other processes {at}"
     step = _WORDS[step_of(others[0].kind) or PROGRAM]
     return f"{the}{len(others)} other processes are in {step}: {count} of them {standing.several(text)}"
 
@@ -298,10 +311,7 @@ def _fifo(
 
 
 def _fifo_step(proven: bool, still: bool) -> str:
-    text = (
-        "Find what the GPU waits for (a kernel whose peers did not launch, a stream that never runs), and whether NCCL counts work that never frees its room "
-        "(CUDA graphs before NCCL 2.22). A larger NCCL_WORK_FIFO_BYTES (NCCL_WORK_FIFO_DEPTH before 2.22) only delays it."
-    )
+    text = "Find what the GPU waits for: a kernel whose peers did not launch, or work that NCCL never frees (CUDA graphs before NCCL 2.22). A larger NCCL_WORK_FIFO_BYTES (NCCL_WORK_FIFO_DEPTH before 2.22) only delays it."
     return text if proven and still else f"{_SECOND} {text}"
 
 
