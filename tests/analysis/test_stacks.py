@@ -113,6 +113,13 @@ def test_who_still_launches_is_the_suspect(tmp_path: Path) -> None:
     assert "launches a kernel of NCCL" in report.reason
 
 
+def test_two_odd_ones_are_named_together(tmp_path: Path) -> None:
+    places = [LOADER if r in (1, 2) else COLLECTIVE for r in range(8)]
+    report = analyzed(tmp_path, s__txt=job(places))
+    assert [s.rank for s in report.suspects] == [1, 2]
+    assert "ranks 1, 2 wait for a batch of the data loader" in report.reason
+
+
 def test_two_looks_alike_make_a_culprit(tmp_path: Path) -> None:
     once = job(all_but(COLLECTIVE, 8, LOADER))
     report = analyzed(tmp_path, s__txt=once + once)
@@ -546,3 +553,12 @@ def test_the_autograd_thread_tells_where_a_backward_pass_is(tmp_path: Path) -> N
     assert report.verdict is Verdict.HUNG
     assert report.findings[0].code == "PSM314"
     assert "the autograd thread waits for room" in report.findings[-1].title
+
+
+def test_very_many_processes_are_compared_in_linear_time(tmp_path: Path) -> None:
+    from tests.readers import limited
+
+    text = "".join(spy(10_000 + n, LOADER if n % 4 == 0 else COLLECTIVE) for n in range(6_000))
+    with limited(memory=False, seconds=20):
+        report = analyzed(tmp_path, s__txt=text)
+    assert "4500 other processes" in report.reason.replace(",", "")

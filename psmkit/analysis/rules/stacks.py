@@ -119,12 +119,13 @@ def _off_the_line(known: Sequence[Stand]) -> list[Stand]:
 def _elsewhere(
     job: Job, run: int | None, known: Sequence[Stand], odd: Sequence[Stand], moves: Sequence[Stand], *, whole: bool
 ) -> Finding:
-    others = [s for s in known if s not in odd]
+    chosen = {id(s) for s in odd}
+    others = [s for s in known if id(s) not in chosen]
     name = group_text(job, odd)
     alike = len({s.text for s in odd}) == 1
     where = odd[0].text if alike or len(odd) == 1 else "stand elsewhere"
     if len(odd) > 1 and alike:
-        where = "each " + where
+        where = standing.several(where)
     log = _lasting(job, run)
     # at a line of the program a rank can work, too
     looks = all(s.still for s in known) and step_of(others[0].kind) != PROGRAM
@@ -231,7 +232,7 @@ def _services(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence
         places = {id(s): _place_of_role(s, role) for s in ours}
         lacks = [s for s in ours if places[id(s)] is None]
         busy = [s for s in ours if (place := places[id(s)]) is not None and place.kind != "idle"]
-        idle = [s for s in ours if s not in lacks and s not in busy]
+        idle = [s for s in ours if (place := places[id(s)]) is not None and place.kind == "idle"]
         odd = lacks or busy
         if not odd or 3 * len(odd) > len(ours) or len(odd) + len(idle) < len(ours):
             continue
