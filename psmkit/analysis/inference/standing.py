@@ -107,11 +107,18 @@ class Stand:
         if place is None:
             return "shows no thread of its program"
         frame = place.frame
-        if frame is None:
+        if frame is None or place.kind == "dead":
             return place.text
         at = _at(frame.where) if frame.where else ""
-        name = place.what if place.kind == "elsewhere" else frame.function.partition("(")[0].strip() or frame.function
+        name = _name(place)
         return f"{place.text}{at}" if place.kind == "elsewhere" else f"{place.text} ({name}{at})"
+
+
+def _name(place: Place) -> str:
+    """The function that shows a place."""
+    if place.kind == "elsewhere" or place.frame is None:
+        return place.what
+    return place.frame.function.partition("(")[0].strip() or place.frame.function
 
 
 def _at(where: str) -> str:
@@ -180,6 +187,8 @@ def _stand(looks: Sequence[Look], proc: int | None, rank: int | None) -> Stand:
 def _telling(dump: StackDump) -> StackThread | None:
     """The thread that tells where the program is: its main thread, or the one in NCCL for which the main thread waits."""
     main = main_thread(dump)
+    if dump.dead:  # gdb prints the thread that got the signal as the current one, with a stack of its own
+        return next((t for t in dump.threads if any("signal handler called" in f.function for f in t.frames)), main)
     kind = place_of(main).kind if main is not None else "unknown"
     callers: Sequence[str]
     if kind in ("collective", "init"):
@@ -210,6 +219,8 @@ def _main_place(dump: StackDump, thread: StackThread | None) -> Place | None:
         return None
     place = place_of(thread)
     role = "main thread" if thread is main_thread(dump) else place.role
+    if dump.dead:
+        return Place(role, "dead", f"a stack that passes through {_name(place)}", place.frame, "died with")
     return Place(role, place.kind, place.what, place.frame, place.verb)
 
 

@@ -216,7 +216,7 @@ class StackThread:
 class StackDump:
     """The threads of one process as a tool prints them. ``pid``, ``rank`` and ``host`` are None if the input does not show them.
 
-    ``inspection`` is the whole of it, if ``psmkit inspect`` wrote it.
+    ``inspection`` is the whole of it, if ``psmkit inspect`` wrote it. ``dead``: it is the stack of a core, or of a fatal signal.
     """
 
     tool: str
@@ -227,3 +227,4 @@ class StackDump:
     rank: int | None = None
     host: str | None = None
     inspection: Inspection | None = None
+    dead: bool = False
