@@ -72,7 +72,7 @@ _GDB = tuple(
     for pattern in (
         rb"Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?",
         rb"\* *\d+ +Thread 0x[0-9a-f]+ \(LWP \d+\)",
-        rb"(?:GNU gdb |\[New LWP \d+\]|Attaching to (?:program|process))",
+        rb"(?:GNU gdb |\[New LWP \d+\]|Attaching to (?:program|process)|\((?:cuda-)?gdb\) (?:bt|where|thread apply|info threads))",
         rb"PID \d+ - (?:process|core)",
         rb"TID \d+:\r?\n" + _TAG + rb"#0 +0x",
     )

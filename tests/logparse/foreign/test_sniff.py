@@ -28,6 +28,7 @@ FLIGHT = b'{"version": "2.4", "nccl_version": "2.21.5", "pg_config": {}, "entrie
         (b"Process 812: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n", "py-spy"),
         (b"PID 4711 - process\nTID 4711:\n#0  0x00007f sched_yield\n", "gdb"),
         (b"TID 4711:\n#0  0x00007f sched_yield\n", "gdb"),
+        (b"84\t../sysdeps/x.S: No such file\n(gdb) bt\n#0  0x0 in sched_yield () at x.S:84\n", "gdb"),
         (b"3: Thread 5 (Thread 0x7f5e7fb000 (LWP 51)):\n", "gdb"),
         (b"[1,3]<stdout>:Thread 5 (LWP 51):\n", "gdb"),
         (b"#0  sched_yield () at a.c:1\n#1  f () at b.c:2\n", "gdb"),
