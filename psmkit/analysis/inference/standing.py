@@ -29,6 +29,7 @@ __all__ = [
     "Stand",
     "group_text",
     "lacking",
+    "oldest_call",
     "pending",
     "several",
     "stands",
@@ -56,6 +57,8 @@ _OWN_NAMESPACE = 300
 _RANK = re.compile(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d{1,9})\b")
 # Words that move by themselves.
 _CLOCKS = re.compile(r"time|age|clock|beat|epoch|seconds", re.IGNORECASE)
+_UNITS = {"": 1.0, "s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _MOST = 8
 _MOST_RANKS = 1 << 17
 
@@ -344,6 +347,19 @@ def several(text: str) -> str:
     """A phrase about several: ``wait for work on its GPU`` of ``waits for ...``."""
     verb, _, rest = text.partition(" ")
     return f"{ {'is': 'are'}.get(verb, verb.removesuffix('s')) } {rest}".replace(" its ", " their ")
+
+
+def oldest_call(stand: Stand) -> float:
+    """The age of the oldest pending call of an inspected process, in seconds; 0 if it shows none."""
+    seen = stand.look.dump.inspection
+    ages = [0.0]
+    for one in _objects(seen.state) if seen is not None else ():
+        for value in one.values if one.kind == "pending call" else ():
+            unit = _UNITS.get(value.name.lower().replace("age", "").strip(" _()"))
+            number = _NUMBER.match(str(value.value)[:40])
+            if value.name.lower().startswith("age") and unit is not None and number is not None:
+                ages.append(float(number.group()) * unit)
+    return max(ages)
 
 
 def pending(stand: Stand) -> list[str]:

@@ -37,6 +37,8 @@ _WORDS = {
     HOST: "calls of another library",
     PROGRAM: "the program",
 }
+#: Seconds after which a call of the proxy is overdue.
+_LONG = 30
 #: The last release that counts the work of graphs into the FIFO.
 _LEAKS = (2, 21)
 _OUTSIDE = {
@@ -129,6 +131,7 @@ def _elsewhere(
     log = _lasting(job, run)
     # at a line of the program a rank can work, too
     looks = all(s.still for s in known) and step_of(others[0].kind) != PROGRAM
+    twice = all(len(s.looks) > 1 for s in known)
     proven = not moves and (log or looks)
     if moves:
         said = f"But {_moved(job, moves)}, so the job is not at a standstill."
@@ -148,7 +151,7 @@ def _elsewhere(
         run=run,
         title=f"{name} {where}, while {_others(job, others, whole=whole)}",
         severity=Severity.INFO if moves else Severity.ERROR if proven else Severity.WARNING,
-        confidence=0.8 if log else 0.65 if looks else 0.6,
+        confidence=0.8 if log else (0.65 if twice else 0.55) if looks else 0.6,
         explanation=f"{said} {_more(odd)}".strip(),
         next_step=" ".join(filter(None, (own or _general(odd), None if proven else _SECOND))),
         ranks=[s.rank for s in (*odd, *others) if s.rank is not None][:64],
@@ -279,7 +282,7 @@ def _fifo(
     job: Job, run: int | None, ours: Sequence[Stand], full: Sequence[Stand], moves: Sequence[Stand], *, explained: bool
 ) -> Finding:
     every = len(full) == len(ours)
-    still = _lasting(job, run) or all(s.still for s in full)
+    still = _lasting(job, run) or all(s.still and (len(s.looks) > 1 or len(full) > 1) for s in full)
     proven = not moves and not explained and every and (still or len(full) > 1)
     if moves:
         said = f"But {_moved(job, moves)}, so the job is not at a standstill."
@@ -323,7 +326,11 @@ def _all_wait(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence
     """PSM315, if all processes wait for peers in a step that a job passes once, and do not go on."""
     step = step_of(known[0].kind)
     blamed = _pointed_at(known)
-    if moves or step not in _ONCE or not all(s.still for s in known):
+    # the two samples of an inspection are taken right after each other: an age, a second look or the log shows that time passed
+    passed = (
+        all(len(s.looks) > 1 for s in known) or max(map(standing.oldest_call, known)) >= _LONG or _lasting(job, run)
+    )
+    if moves or step not in _ONCE or not all(s.still for s in known) or not passed:
         return [_pointed(job, run, known, *blamed)] if blamed is not None and not moves else []
     text = Counter(s.look.place.text for s in known if s.look.place is not None).most_common(1)[0][0]
     name = who(job, known[0]) if len(known) == 1 else f"each of the {len(known)} processes"

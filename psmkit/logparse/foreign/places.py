@@ -194,7 +194,8 @@ def is_rank(dump: StackDump) -> bool:
 def main_thread(dump: StackDump) -> StackThread | None:
     """The thread that runs the program: py-spy names it; in gdb it is the thread whose id is the process's."""
     for thread in dump.threads:
-        if thread.name == "MainThread" or (thread.tid is not None and thread.tid == dump.pid and thread.frames):
+        shown = thread.frames or thread.kind is not None
+        if thread.name == "MainThread" or (thread.tid is not None and thread.tid == dump.pid and shown):
             return thread
     for thread in dump.threads:
         if thread.frames and thread.frames[-1].function == "<module>":
