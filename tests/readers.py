@@ -34,6 +34,7 @@ from psmkit.logparse.records import open_record
 from psmkit.logparse.streams import Reader as Stream
 from psmkit.model import Evidence, Report
 from psmkit.model.errors import PsmkitError
+from psmkit.model.inspection import InspectedFrame, InspectedThread, Inspection, Standing, StateObject, Value, to_json
 from psmkit.names import Redactor
 from psmkit.report import render
 from psmkit.report.escape import markdown_text, visible
@@ -248,6 +249,17 @@ Thread 2 (Thread 0x7f53817fd000 (LWP 502) "NCCL Service 0"):
 #1  ncclProxyService (_args=0x55d847bc00c0) at proxy.cc:1437
 * 1    Thread 0x7f53 (LWP 41) "python" 0x00007f in poll () from /lib64/libc.so.6
 """
+_EU = b"""\
+PID 4711 - process
+TID 4711:
+#0  0x00007f5e31d2a9cd sched_yield - /usr/lib64/libc.so.6
+#1  0x00007f5e0c3a11f2 - 1 waitWorkFifoAvailable(ncclComm*, unsigned int) - /usr/lib64/libnccl.so.2
+    /src/enqueue.cc:1228:7
+=== rank 3 pid 4712 host node-b ===
+TID 4712:
+#0  0x00007f5e31d1a9cd poll
+"""
+_TAGGED = b"".join(b"%d: " % (n % 2) + line + b"\n" for n, line in enumerate((_GDB + _EU).splitlines()))
 _PYSPY = b"""\
 Process 17: python train.py --rank 3
 Python v3.11.7 (/usr/bin/python3.11)
@@ -260,6 +272,40 @@ Current thread 0x00007f12 (most recent call first):
   File "train.py", line 12 in step
   File "train.py", line 99
 """
+_PYSPY_JSON = json.dumps(
+    [
+        {
+            "pid": 17 + p, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": 17 + p, "active": True, "owns_gil": False,
+            "frames": [{"name": "all_reduce", "filename": "/a/b.py", "short_filename": "b.py", "line": 3, "locals": None}] * 3,
+            "process_info": {"pid": 17 + p, "command_line": "python train.py --rank 3", "parent": None},
+        }
+        for p in range(3)
+    ]
+).encode()  # fmt: skip
+_INSPECTIONS = json.dumps(
+    [
+        to_json(
+            Inspection(
+                17 + r, "node-a", ("python", "train.py"), 1.0 + r, rank=r, nranks=4,
+                standing=(Standing("GetFd", 1, "it waits for a file descriptor of rank 1", "ncclIpcSocketRecvMsg", r),),
+                threads=(
+                    InspectedThread(
+                        17 + r, "python", "main thread", "fd", "a file descriptor", "S",
+                        frames=(InspectedFrame("poll", "libc.so.6"), InspectedFrame("ncclIpcSocketRecvMsg")),
+                        python=(InspectedFrame("all_reduce", "b.py:1"),),
+                    ),
+                ),
+                state=(
+                    StateObject("communicator", "comm 0x1", 1, r, values=(Value("opCount", 7),), parts=(
+                        StateObject("pending call", "GetFd", 2, r, 1, values=(Value("opId", "0x7f"), Value("type", "GetFd"))),
+                        StateObject("connection", "send", 3, r, 1, 0, (Value("head", 4, True, 3),)),
+                    )),
+                ),
+            )
+        )
+        for r in range(4)
+    ]
+).encode()  # fmt: skip
 _OPS = (
     b"AllReduce->Send 1S/0 2R/1 3D/12]",
     b"Coll->Recv (1048576)[R] peer:0 channel:0(retries:6)",
@@ -275,8 +321,10 @@ READERS = (
     Reader("flight recorder", _parsed("flight-recorder"), (_FLIGHT, b"[" + _FLIGHT + b"]")),
     Reader("ras json", _parsed("ras-json"), (_RAS_JSON,)),
     Reader("ras text", _parsed("ras-text"), (_RAS_TEXT, _RAS_TEXT + _RAS_TEXT)),
-    Reader("gdb", _parsed("gdb"), (_GDB,)),
-    Reader("py-spy", _parsed("py-spy"), (_PYSPY,)),
+    Reader("gdb", _parsed("gdb"), (_GDB, _EU, _TAGGED)),
+    Reader("py-spy", _parsed("py-spy"), (_PYSPY, _TAGGED)),
+    Reader("py-spy json", _parsed("py-spy-json"), (_PYSPY_JSON,)),
+    Reader("inspection", _parsed("inspection"), (_INSPECTIONS, _INSPECTIONS[1:-1].replace(b"}, {\"schema", b"}\n{\"schema"))),
     Reader("proxy dump", _proxy_op, _OPS),
     Reader("json documents", lambda data: documents(data.decode("utf-8", "replace")), (_FLIGHT, _RAS_JSON, b'[1, "a\\"b", {}]\n[2]')),
     Reader("redact", _redacted, (_NAMES, _LOG)),
@@ -285,7 +333,7 @@ READERS = (
     Reader("members", _members, (tar_of(_FILES, tarfile.PAX_FORMAT), tar_of(_FILES))),
     Reader("input", _inputs, (_LOG, _LOG.decode().encode("utf-16"), gzip.compress(_LOG))),
     Reader("events", _decoded, (_LOG,)),
-    Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _PYSPY, _LOG + _RAS_TEXT)),
+    Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _EU, _PYSPY, _INSPECTIONS, _LOG + _RAS_TEXT)),
     Reader("record", _record, (b"",)),
 )  # fmt: skip
 

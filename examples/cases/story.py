@@ -241,6 +241,18 @@ class Story:
             7,
         )
 
+    def stands(self, rank: int, rest: str) -> None:
+        """``stands poll (libc.so.6); f (a.cc:9)``: what py-spy shows of its main thread, the innermost frame first."""
+        pid = self.names(rank)["pid"]
+        self.lines += [
+            f"Process {pid}: python train.py",
+            "Python v3.11.4 (/usr/bin/python3.11)",
+            "",
+            f'Thread {pid} (active): "MainThread"',
+            *(f"    {frame.strip()}" for frame in rest.split(";")),
+            "",
+        ]
+
     def prints(self, rank: int | None, rest: str) -> None:
         self.lines.append(self.fill(rank, rest))
 

@@ -12,6 +12,7 @@ from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage, torn_down
 from psmkit.analysis.facts.start import past_bootstrap
+from psmkit.analysis.inference import standing
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance, Value
@@ -280,6 +281,8 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
             return "what sent the signal: the lines before it, and the logs of the scheduler and of the other nodes"
         if any(name.startswith(_BENCHMARKS) for name in names):
             return "the end of the log, where the benchmark prints its summary or its error"
+        if not job.scan.files and standing.stands(job):
+            return "the stacks of all ranks once more, at least a minute later; give both"
         return None
     informed = any(by_name[name].level == "INFO" for name in names)
     if not informed or not any(name.startswith(_INIT) for name in names):

@@ -20,7 +20,7 @@ from psmkit.analysis.facts.places import absent, behind_rank, may_drive_others, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising, past_bootstrap
-from psmkit.analysis.inference import faults, frontier, own_words, proof
+from psmkit.analysis.inference import faults, frontier, own_words, proof, standing
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
@@ -438,6 +438,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             look = suspect.title if failed else f"look first at this: {suspect.title}"
             parts = [reason] if reason not in (_NO_COMM, _NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
+        elif not headline and not run.procs and (stood := standing.told(job)) is not None:
+            reason = stood
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
@@ -452,7 +454,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         ranks_seen=tuple(seen),
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
         culprits=_culprits(job, run, findings, chosen),
-        suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
+        suspects=_suspects(job, run, findings) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
     )
 
 
@@ -524,11 +526,11 @@ def _silent(job: Job, run: RunInfo, chosen: Finding | None) -> tuple[Suspect, ..
     )
 
 
-def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
-    """The process that owes a step, or whose log was cut."""
+def _suspects(job: Job, run: RunInfo, findings: Sequence[Finding]) -> tuple[Suspect, ...]:
+    """The process that owes a step, or whose log was cut; else those that stand elsewhere than their peers."""
     owes = frontier.suspect(job, run.index)
     if owes is None:
-        return ()
+        return standing.suspects(job, run.index, findings)
     process = job.process(owes.proc)
     return (
         Suspect(

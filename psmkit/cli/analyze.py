@@ -60,7 +60,7 @@ def command(
 
     PATH is a file, a glob, a folder, or - for standard input. Compressed files (.gz, .zst, .xz, .bz2) and archives (.tar, .tar.gz, .zip)
     are read directly. Beside NCCL logs, psmkit reads the output of ncclras, proxy dumps, PyTorch Flight Recorder dumps in JSON, stacks of
-    gdb and py-spy, and psmkit's record files.
+    gdb, eu-stack, py-spy and faulthandler, inspections, and psmkit's record files.
 
     Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 the input cannot be analysed.
     """

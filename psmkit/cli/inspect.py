@@ -25,7 +25,7 @@ __all__ = ["command"]
     cls=Command,
     examples=(
         "psmkit inspect 4711",
-        "psmkit inspect --all -o stacks && psmkit analyze logs stacks",
+        "psmkit inspect --all -o stacks        # then: psmkit analyze logs stacks",
         "psmkit inspect --ranks hosts.txt --via 'ssh {host} psmkit inspect {pid} --format json'",
     ),
 )

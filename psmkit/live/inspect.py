@@ -14,7 +14,7 @@ import psmkit
 from psmkit.live import debugger, descriptors, kernel, mapped, procfs, python, record, standing, state, tracing
 from psmkit.live.kernel import Task
 from psmkit.logparse.foreign.places import place_of
-from psmkit.logparse.foreign.stacks import parse_gdb
+from psmkit.logparse.foreign.stacks import parse_stacks
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 from psmkit.model.inspection import InspectedFrame, InspectedThread, Inspection, Library, Note, Standing, StateObject
 
@@ -179,7 +179,7 @@ def _native(
         )
         return None, {}, None
     taken = debugger.take(pid, tool, timeout=options.timeout, frames=options.frames, questions=standing.questions())
-    dump = debugger_dump(taken, pid)
+    dump = dump_of(taken)
     if taken.trouble is not None or dump is None:
         notes.append(_trouble(pid, taken))
     return dump, _variables(taken.text), taken.stopped
@@ -196,23 +196,11 @@ def _trouble(pid: int, taken: debugger.Taken) -> Note:
 
 
 _PACKAGE = {"gdb": "gdb", "eu-stack": "elfutils"}
-_EU_THREAD = re.compile(r"^TID (\d+):$")
-_EU_FRAME = re.compile(r"^#\d+ +0x[0-9a-f]+(?: - \d+)? *(.*?)(?: +- .*)?$")
 
 
-def debugger_dump(taken: debugger.Taken, pid: int) -> StackDump | None:
+def dump_of(taken: debugger.Taken) -> StackDump | None:
     """The threads in what a tool printed."""
-    if taken.tool == "eu-stack":
-        threads: list[StackThread] = []
-        for line in taken.text.splitlines():
-            if match := _EU_THREAD.match(line):
-                threads.append(StackThread(None, int(match[1]), None, ()))
-            elif threads and (match := _EU_FRAME.match(line)):
-                last = threads[-1]
-                frames = (*last.frames, Frame(match[1] or "??"))
-                threads[-1] = StackThread(None, last.tid, None, frames)
-        return StackDump("eu-stack", pid, None, tuple(threads)) if threads else None
-    dumps = parse_gdb(taken.text)
+    dumps = parse_stacks(taken.text, taken.tool)
     return max(dumps, key=lambda dump: len(dump.threads)) if dumps else None
 
 
@@ -228,11 +216,11 @@ def _variables(text: str) -> dict[tuple[int, int], standing.Seen]:
 def _thread(task: Task, frames: Sequence[Frame], python_frames: tuple[InspectedFrame, ...]) -> InspectedThread:
     stack = StackThread(task.name, task.tid, None, tuple(frames))
     place = place_of(stack)
-    if place.kind == "elsewhere" and python_frames:
-        by_python = place_of(StackThread(task.name, task.tid, None, tuple(Frame(f.function) for f in python_frames)))
-        if by_python.kind != "elsewhere" or not frames:
-            place = by_python
-    what = f"waits for {place.what}" if place.kind != "elsewhere" else f"in {place.what}" if place.frame else ""
+    if place.kind in ("elsewhere", "unknown") and python_frames:
+        # Python's frames say what the program does, native ones below them only how.
+        by_python = tuple(Frame(f.function, f.where) for f in python_frames)
+        place = place_of(StackThread(task.name, task.tid, None, by_python))
+    what = place.text if place.frame else ""
     return InspectedThread(
         tid=task.tid,
         name=task.name,

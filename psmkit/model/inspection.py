@@ -52,7 +52,7 @@ class InspectedThread:
         tid: the kernel's id.
         name: as the kernel knows it, at most 15 characters.
         role: what the thread is for, such as "proxy progress thread".
-        kind: the kind of the place where it waits: proxy, init, teardown, device, collective, store, idle, elsewhere.
+        kind: the kind of the place where it waits, as psmkit/logparse/foreign/places.toml lists them; elsewhere or unknown for others.
         waits: what it waits for or does, in words.
         state: the kernel's letter: R runs, S sleeps, D sleeps without interruption, T stopped, t traced, Z ended.
         wchan: the kernel's function in which it sleeps, None if the kernel does not say.

@@ -67,6 +67,7 @@ _KINDS = frozenset(
             "plan rules",
             "proxy dump",
             "shared memory",
+            "stacks",
             "stopped",
             "streams",
         ),

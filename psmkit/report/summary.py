@@ -207,7 +207,8 @@ def next_step(report: Report) -> str:
     lacks = next((note.removeprefix(LACKS) for note in report.coverage.notes if note.startswith(LACKS)), "")
     if not lacks and (missing := report.coverage.missing_ranks):
         return f"Give the {plural(len(missing), 'log of rank', 'logs of ranks')} {ranges(missing)}, too."
-    return f"Find {lacks}." if lacks else ""
+    verb = "Take" if lacks.startswith("the stacks") else "Find"
+    return f"{verb} {lacks}." if lacks else ""
 
 
 def common_folder(report: Report) -> str:

@@ -331,11 +331,12 @@ def test_who_stands_elsewhere(tmp_path: Path) -> None:
         spy__txt="".join(waits) + spy(1003, "read", "load_batch", "<module>"),
     )
     odd = [f for f in found if f.severity is not Severity.INFO]
-    assert [(f.code, f.severity) for f in odd] == [("PSM304", Severity.WARNING)]
-    assert "load_batch" in odd[0].title
-    assert odd[0].processes == ("node0:1003",)
+    assert [(f.code, f.severity) for f in odd] == [("PSM313", Severity.WARNING)]
+    assert "rank 3 (node0:1003) waits for a batch of the data loader (load_batch at x.py:2)" in odd[0].title
+    assert (odd[0].processes, odd[0].suspects, odd[0].culprits) == (("node0:1003",), (3,), ())
     level = run_rule(find, tmp_path, spy__txt="".join(waits))
-    assert [f.severity for f in level] == [Severity.INFO] * 3
+    assert [(f.code, f.severity) for f in level] == [("PSM316", Severity.INFO)]
+    assert "processes 1000, 1001 and 1002" in level[0].title
 
 
 def test_threads_are_named_by_their_role(tmp_path: Path) -> None:
@@ -346,9 +347,11 @@ def test_threads_are_named_by_their_role(tmp_path: Path) -> None:
     )
     (found,) = run_rule(find, tmp_path, gdb__txt=gdb)
     assert found.severity is Severity.INFO
-    assert "main thread 1000 waits for an answer of the proxy service" in found.title
-    assert "proxy progress thread 1003 waits for new operations (idle)" in found.explanation
-    assert "proxy service thread" in found.explanation
+    assert (
+        "process 1000: the main thread waits for an answer of the proxy service (ncclPollProxyResponse" in found.title
+    )
+    assert "proxy progress thread waits for new operations (idle)" in found.explanation
+    assert "proxy service thread waits for requests (idle)" in found.explanation
 
 
 # --- proxy dumps ------------------------------------------------------------------------------------------------------

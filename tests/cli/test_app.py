@@ -104,7 +104,9 @@ def test_examples_parse(path: str) -> None:
             value = parsed[0].get(param.name or "")
             if param.required:
                 assert value, f"{example}: {param.name} is missing"
-            if value is not None and isinstance(param.type, click.Choice | click.IntRange | click.FloatRange):
+            if isinstance(value, str | tuple) and isinstance(
+                param.type, click.Choice | click.IntRange | click.FloatRange
+            ):
                 param.type_cast_value(context, value)
 
 

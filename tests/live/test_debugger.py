@@ -9,7 +9,7 @@ import time
 import pytest
 
 from psmkit.live import debugger, procfs, tracing
-from psmkit.live.inspect import debugger_dump
+from psmkit.live.inspect import dump_of
 from psmkit.logparse.foreign.types import StackDump
 from tests.live.processes import needs_eu_stack, needs_gdb, process, until
 
@@ -55,7 +55,7 @@ def test_gdb_gives_the_stacks_of_all_threads_and_the_time() -> None:
         assert child.stdout is not None
         assert goes_on(child.pid, child.stdout.fileno())
     assert taken.trouble is None and taken.stopped is not None and 0 < taken.stopped <= taken.seconds
-    dump = debugger_dump(taken, child.pid)
+    dump = dump_of(taken)
     assert isinstance(dump, StackDump) and len(dump.threads) == 4
     assert all(thread.frames for thread in dump.threads) and child.pid in {thread.tid for thread in dump.threads}
 
@@ -66,7 +66,7 @@ def test_eu_stack_gives_the_stacks_of_all_threads() -> None:
         taken = debugger.take(child.pid, "eu-stack", timeout=60)
         assert child.stdout is not None
         assert goes_on(child.pid, child.stdout.fileno())
-    dump = debugger_dump(taken, child.pid)
+    dump = dump_of(taken)
     assert isinstance(dump, StackDump) and len(dump.threads) == 4
     assert any(frame.function != "??" for thread in dump.threads for frame in thread.frames)
 

@@ -42,7 +42,7 @@ def test_record_names_the_rank_that_all_wait_for(hanging: RunningJob) -> None:
 def test_threads_of_libpsm_have_their_roles(hanging: RunningJob) -> None:
     found = inspect(hanging.ranks[0].pid, Options(tool="none"))
     roles = {thread.role for thread in found.threads}
-    assert {"UDS thread of libpsm", "proxy progress thread of libpsm", "proxy service thread of libpsm"} <= roles
+    assert {"proxy UDS service thread", "proxy progress thread", "proxy service thread"} <= roles
     assert any(library.path.endswith("libpsm.so.0") for library in found.libraries)
 
 
@@ -51,11 +51,11 @@ def test_stacks_show_who_is_idle_and_who_waits(hanging: RunningJob) -> None:
     found = inspect(hanging.ranks[0].pid, Options(tool="gdb"))
     assert found.stopped is not None and found.notes == tuple(n for n in found.notes if "no native" not in n.what)
     kinds = {thread.role: thread.kind for thread in found.threads}
-    assert kinds["proxy service thread of libpsm"] == "idle"
+    assert kinds["proxy service thread"] == "idle"
     main = next(thread for thread in found.threads if thread.tid == found.pid)
     assert (main.kind, main.waits.partition(";")[0]) == (
         "collective",
-        "waits for the end of a group of sends and receives",
+        "waits for the end of its sends and receives",
     )
 
 
@@ -67,7 +67,7 @@ def test_json_form_survives(hanging: RunningJob) -> None:
 def inspected_run(out: Path, times: int) -> int:
     """Inspect the ranks of a job in turn until it ends, at most so many times; the job has to come to the right result. How often it was inspected."""
     command = [sys.executable, "-m", "psmkit", "lab", "run", "--ranks", "2", "--pattern", "alltoall", "--size", "1M"]
-    command += ["--iters", "600", "--deadline", "120", "--out", str(out)]
+    command += ["--iters", "2000", "--deadline", "240", "--out", str(out)]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     done = 0
     try:
@@ -112,8 +112,8 @@ def test_jobs_come_to_the_right_result_while_they_are_inspected_ten_times(tmp_pa
 SLEEPER = """
 import time
 def outer():
-    inner()
-def inner():
+    deepest()
+def deepest():
     time.sleep(600)
 print("up", flush=True)
 outer()
@@ -125,9 +125,9 @@ def test_python_frames_come_from_py_spy() -> None:
     with process(SLEEPER) as child:
         found = inspect(child.pid, Options(tool="none"))
     (thread,) = found.threads
-    assert [frame.function for frame in thread.python] == ["inner", "outer", "<module>"]
+    assert [frame.function for frame in thread.python] == ["deepest", "outer", "<module>"]
     assert thread.python[0].where is not None and thread.python[0].where.endswith(":6")
-    assert thread.waits == "in inner; sleeps" and found.standing == ()
+    assert thread.waits == "is in deepest; sleeps" and found.standing == ()
 
 
 def test_missing_py_spy_is_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

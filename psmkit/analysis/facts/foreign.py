@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.logparse.foreign import Loaded, load
+from psmkit.analysis.facts.stack_lines import in_logs
+from psmkit.logparse.foreign import Loaded, StackDump, load
 
-__all__ = ["inputs", "lasting", "newest_run"]
+__all__ = ["inputs", "lasting", "newest_run", "stacks"]
 
 # Lines that prove that the job waited.
 _LASTING = (
@@ -24,6 +25,11 @@ def inputs(job: Job) -> tuple[Loaded, ...]:
     return tuple(
         load(str(i.path), str(i.kind), source=getattr(i, "source", None)) for i in getattr(job.scan, "foreign", ())
     )
+
+
+def stacks(job: Job) -> tuple[tuple[str, StackDump], ...]:
+    """The stacks and inspections of processes, in files of their own and between the lines of logs, each with the file that holds it."""
+    return (*((item.path, dump) for item in inputs(job) for dump in item.stacks), *in_logs(job))
 
 
 def newest_run(job: Job) -> int | None:

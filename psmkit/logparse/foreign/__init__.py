@@ -1,4 +1,4 @@
-"""Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks.
+"""Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks, inspections of live processes.
 
 :func:`sniff` recognises an input by its first bytes; :func:`load` reads all of it. Sizes are bounded, truncated inputs are
 read as far as they go. Of a pickle only plain data is read: nothing of it is imported or called.
@@ -7,7 +7,7 @@ read as far as they go. Of a pickle only plain data is read: nothing of it is im
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psmkit.logparse.foreign.flight import parse_flight, parse_flight_pickle
@@ -15,7 +15,8 @@ from psmkit.logparse.foreign.pickled import PickleError, is_pickle
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
-from psmkit.logparse.foreign.stacks import parse_gdb, parse_pyspy
+from psmkit.logparse.foreign.stack_json import parse_inspections, parse_pyspy_json
+from psmkit.logparse.foreign.stacks import bare_frame, parse_stacks
 from psmkit.logparse.foreign.types import FlightDump, RasReport, StackDump
 from psmkit.logparse.formats import compression
 from psmkit.logparse.streams import Input, Reader
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 #: The possible results of :func:`sniff`.
-KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy")
+KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy", "py-spy-json", "inspection")
 #: The maximum that is read of one input, uncompressed. The rest counts as cut off.
 MAX_BYTES = 128 << 20
 
@@ -62,16 +63,31 @@ _RAS_TEXT = (
     re.compile(rb"^RAS Monitor Mode - ", re.MULTILINE),
     re.compile(rb"^Group +Comms +Nodes +Ranks", re.MULTILINE),
 )
-_GDB = (
-    re.compile(rb"^Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?", re.MULTILINE),
-    re.compile(rb"^\* *\d+ +Thread 0x[0-9a-f]+ \(LWP \d+\)", re.MULTILINE),
-    re.compile(rb"^(?:GNU gdb |\[New LWP \d+\]|Attaching to (?:program|process))", re.MULTILINE),
-    re.compile(rb"\A\s*#0 +0x[0-9a-f]+ in "),
+_INSPECTION = re.compile(rb'"schema"\s*:\s*"psmkit-inspection/')
+_PYSPY_JSON = (b'"frames"', b'"thread_id"', b'"owns_gil"')
+# A launcher's tag may stand before each line.
+_TAG = rb"^(?:\[(?:\d+,)?\d+\](?:<std(?:out|err)>)?:? ?|\[rank\d+\]:? ?|(?:rank )?\d+: ?)?"
+_GDB = tuple(
+    re.compile(_TAG + pattern, re.MULTILINE)
+    for pattern in (
+        rb"Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?",
+        rb"\* *\d+ +Thread 0x[0-9a-f]+ \(LWP \d+\)",
+        rb"(?:GNU gdb |\[New LWP \d+\]|Attaching to (?:program|process)|\((?:cuda-)?gdb\) (?:bt|where|thread apply|info threads))",
+        rb"PID \d+ - (?:process|core)",
+        rb"TID \d+:\r?\n" + _TAG + rb"#0 +0x",
+    )
 )
+#: A stack without a head: its first lines.
+_FIRST_FRAMES = re.compile(rb"\A\s*#0 +(?:0x[0-9a-f]+ )?\S[^\n]*\n\s*#1 +\S")
 _PYSPY = (
-    re.compile(rb"^Process \d+: .*\r?\nPython v\d", re.MULTILINE),
-    re.compile(rb'^Thread (?:0x)?[0-9A-Fa-f]+ \((?:idle|active)[a-z+]*\)(?:: "|\r?$)', re.MULTILINE),
+    re.compile(_TAG + rb"Process \d+: .*\r?\n" + _TAG + rb"Python v\d", re.MULTILINE),
+    re.compile(_TAG + rb'Thread (?:0x)?[0-9A-Fa-f]+ \((?:idle|active)[a-z+]*\)(?:: "|\r?$)', re.MULTILINE),
 )
+# What faulthandler prints, where it is all that was printed: a log of a crash tells of its cause, too.
+_FAULT = re.compile(
+    rb"\A(?:Timeout \([^\n]{1,40}\)!\s*)?(?:Current thread|Thread) 0x[0-9a-fA-F]+ (?:\[[^\]\n]*\] )?\(most recent call first\):"
+)
+_LEAST_BARE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +108,33 @@ def sniff(head: bytes) -> str | None:
     if is_pickle(head):
         return "flight-recorder" if any(key in head for key in _PICKLED) else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"[") and _INSPECTION.search(text):
+        return "inspection"
     # a launcher's tag may begin with a bracket, too
     if text[:1] == b"{" or (text[:1] == b"[" and not _LOG_LINE.search(text)):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
             return "ras-json"
         if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
             return "flight-recorder"
+        if all(key in text for key in _PYSPY_JSON):
+            return "py-spy-json"
     if _LOG_LINE.search(text):
         return None
     if any(pattern.search(text) for pattern in _RAS_TEXT):
         return "ras-text"
     if _STAMPED.search(text):
         return None
-    if any(pattern.search(text) for pattern in _PYSPY):
+    if any(pattern.search(text) for pattern in _PYSPY) or _FAULT.match(text):
         return "py-spy"
-    if any(pattern.search(text) for pattern in _GDB):
+    if any(pattern.search(text) for pattern in _GDB) or _FIRST_FRAMES.match(text):
         return "gdb"
-    return None
+    return "py-spy" if _bare(text) else None
+
+
+def _bare(text: bytes) -> bool:
+    """Whether an input begins with frames: a stack that somebody copied without its head."""
+    first = [line for line in text[:4096].decode("utf-8", "replace").splitlines() if line.strip()][:_LEAST_BARE]
+    return len(first) == _LEAST_BARE and all(map(bare_frame, first))
 
 
 def parse(text: str, kind: str, name: str = "") -> Loaded:
@@ -123,10 +149,13 @@ def parse(text: str, kind: str, name: str = "") -> Loaded:
         return Loaded(name, kind, ras=tuple(parse_ras_json(text)))
     if kind == "ras-text":
         return Loaded(name, kind, ras=tuple(parse_ras_text(text)))
-    if kind == "gdb":
-        return Loaded(name, kind, stacks=tuple(parse_gdb(text)))
-    if kind == "py-spy":
-        return Loaded(name, kind, stacks=tuple(parse_pyspy(text)))
+    if kind in ("gdb", "py-spy"):
+        return Loaded(name, kind, stacks=tuple(parse_stacks(text, kind, name)))
+    if kind == "py-spy-json":
+        return Loaded(name, kind, stacks=tuple(parse_pyspy_json(text)))
+    if kind == "inspection":
+        seen, error = parse_inspections(text)
+        return Loaded(name, kind, stacks=tuple(seen), error=error)
     raise ValueError(f"not a kind of foreign input: {kind}")
 
 
@@ -152,7 +181,7 @@ def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = No
         loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
     except RecursionError:
         return Loaded(path, kind, error="it is nested too deeply")
-    return Loaded(path, kind, loaded.flights, loaded.ras, loaded.stacks, truncated=len(data) > limit)
+    return replace(loaded, path=path, truncated=len(data) > limit)
 
 
 def _file(path: str) -> Input:

@@ -4,77 +4,200 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 
-__all__ = ["Place", "main_thread", "place_of", "role_of"]
+__all__ = ["Place", "is_rank", "main_thread", "place_of", "role_of", "short_name"]
+
+_THREADS = 1 << 13  # whose places are remembered
+_LONGEST = 4096  # characters of a name that are looked at
+_MANGLED = re.compile(r"^_Z(?:L|N[KVR]*|NSt)?(?=\d)")
+_VERSION = re.compile(r"@@?[\w.]+$|\s*\[clone [^\]]*\]|\.(?:constprop|isra|part|cold)(?:\.\d+)*$")
+_PART = re.compile(r"\d{1,4}")
+_MAIN = ("MainThread", "current thread")
+#: What an inspection calls a thread whose role it does not know.
+_NO_ROLE = (None, "", "thread", "user thread", "Python thread", "main thread")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a thread. ``kind`` is proxy, init, teardown, device, collective, store, idle or elsewhere."""
+    """The place of a thread.
+
+    Args:
+        role: what the thread is for: main thread, proxy service thread, ...; "thread" if that is unknown.
+        kind: what it waits for, as a word of places.toml; elsewhere, if no entry knows it; unknown, if the stack has no names.
+        what: the same as a phrase that follows ``verb``; a function if the kind is elsewhere.
+        frame: the frame that shows it.
+        verb: "waits for", "is in", ...
+    """
 
     role: str
     kind: str
     what: str
     frame: Frame | None
+    verb: str = "waits for"
+
+    @property
+    def text(self) -> str:
+        """What the thread does, as a phrase after its name."""
+        return f"{self.verb} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    pattern: re.Pattern[str]
+    file: re.Pattern[str] | None
+    over: bool
+    outside: bool
+    role: str
+    kind: str
+    what: str
+    verb: str
+
+    def matches(self, name: str, where: str) -> bool:
+        return self.pattern.search(name) is not None and (self.file is None or self.file.search(where) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Knowledge:
-    roles: tuple[tuple[re.Pattern[str], str], ...]
-    waits: tuple[tuple[re.Pattern[str], str, str], ...]
+    roles: tuple[_Entry, ...]
+    waits: tuple[_Entry, ...]
     plain: re.Pattern[str]
-    idle: re.Pattern[str]
-    around: re.Pattern[str]
+
+
+def _entry(data: Mapping[str, Any]) -> _Entry:
+    return _Entry(
+        re.compile(data["pattern"]),
+        re.compile(data["file"]) if "file" in data else None,
+        data.get("over", False),
+        data.get("outside", False),
+        data.get("name", ""),
+        data.get("kind", ""),
+        data.get("what", ""),
+        data.get("verb", "waits for"),
+    )
 
 
 @cache
 def _knowledge() -> _Knowledge:
     data = tomllib.loads(files("psmkit.logparse.foreign").joinpath("places.toml").read_text())
-    return _Knowledge(
-        tuple((re.compile(entry["pattern"]), entry["name"]) for entry in data["role"]),
-        tuple((re.compile(entry["pattern"]), entry["kind"], entry["what"]) for entry in data["wait"]),
-        re.compile(data["plain"]),
-        re.compile(data["idle"]),
-        re.compile(data["around"]),
-    )
+    waits = tuple(map(_entry, data["wait"]))
+    return _Knowledge(tuple(map(_entry, data["role"])), waits, re.compile(data["plain"]))
+
+
+@lru_cache(maxsize=1 << 16)
+def short_name(function: str) -> str:
+    """A function without arguments, templates, version and clone: ``ncclGroupEnd`` of ``ncclGroupEnd()@@NCCL_2``; of a mangled name its parts."""
+    text = _VERSION.sub("", function[:_LONGEST].strip())
+    if _MANGLED.match(text):
+        text = _parts_of_mangled(text)
+    text = text.replace("(anonymous namespace)::", "").replace("{lambda", "lambda")
+    out: list[str] = []
+    depth = 0
+    for char in text if not text.startswith("<") else "":
+        if char == "<":
+            depth += 1
+        elif char == ">" and depth:
+            depth -= 1
+        elif char == "(" and not depth:
+            break
+        elif not depth:
+            out.append(char)
+    name = "".join(out).strip() if out else text
+    # a demangled template has the type of its result before it
+    return name.rpartition(" ")[2] if " " in name and "operator" not in name else name
+
+
+def _parts_of_mangled(text: str) -> str:
+    begin = _MANGLED.match(text)
+    at = begin.end() if begin is not None else 0
+    parts: list[str] = []
+    while number := _PART.match(text, at):
+        end = number.end() + int(number.group())
+        if end > len(text) or end == number.end():
+            break
+        parts.append(text[number.end() : end])
+        at = end
+        if not text.startswith("_ZN"):
+            break
+    return "::".join(parts) or text
+
+
+def _file(frame: Frame) -> str:
+    """The file of a frame without the line, or its library."""
+    where = frame.where or ""
+    file, colon, line = where.rpartition(":")
+    return file if colon and line.isdigit() else where
+
+
+@lru_cache(maxsize=1 << 16)
+def _role_at(name: str, where: str) -> int | None:
+    """The first role that a name shows."""
+    return next((at for at, entry in enumerate(_knowledge().roles) if entry.matches(name, where)), None)
+
+
+@lru_cache(maxsize=1 << 16)
+def _wait_at(function: str, where: str) -> _Entry | None:
+    """What a frame shows of a wait."""
+    name = short_name(function)
+    return next((entry for entry in _knowledge().waits if entry.matches(name, where)), None)
+
+
+@lru_cache(maxsize=_THREADS)
+def _role(thread: StackThread) -> _Entry | None:
+    shown = [_role_at(thread.name[:_LONGEST], "")] if thread.name else []
+    shown += [_role_at(short_name(f.function), _file(f)) for f in thread.frames]
+    first = min((at for at in shown if at is not None), default=None)
+    return _knowledge().roles[first] if first is not None else None
 
 
 def role_of(thread: StackThread) -> str | None:
     """The role of a thread, None if unknown."""
-    names = [thread.name or "", *(f.function for f in thread.frames)]
-    for pattern, role in _knowledge().roles:
-        if any(pattern.search(name) for name in names):
-            return role
-    return None
+    entry = _role(thread)
+    return entry.role if entry is not None else thread.role if thread.role not in _NO_ROLE else None
 
 
+@lru_cache(maxsize=_THREADS)
 def place_of(thread: StackThread) -> Place:
-    """The place of a thread, by its innermost meaningful frame."""
-    role = role_of(thread) or ("main thread" if thread.name in ("MainThread", "current thread") else "thread")
-    known = _knowledge()
-    serving = next(
-        (f for f in thread.frames if not (known.plain.match(f.function) or known.around.match(f.function))), None
-    )
-    if serving is not None and known.idle.match(serving.function):
-        return Place(role, "idle", "requests (idle)", serving)
-    for frame in thread.frames:
-        for pattern, kind, what in known.waits:
-            if pattern.search(frame.function):
-                return Place(role, kind, what, frame)
-    telling = next(
-        (f for f in thread.frames if not known.plain.match(f.function)), thread.frames[0] if thread.frames else None
-    )
-    return Place(role, "elsewhere", telling.function if telling is not None else "nothing", telling)
+    """The place of a thread, by its innermost meaningful frame; without frames by what an inspection says of it."""
+    role = role_of(thread) or ("main thread" if thread.name in _MAIN else "thread")
+    found = [(entry, frame) for frame in thread.frames if (entry := _wait_at(frame.function, _file(frame)))]
+    if found:
+        entry, frame = next((one for one in found if one[0].over), found[0])
+        return Place(role, entry.kind, entry.what, frame, entry.verb)
+    if not thread.frames and thread.kind is not None and thread.waits is not None:
+        return Place(role, thread.kind, thread.waits, None)
+    plain = _knowledge().plain
+    telling = [frame for frame in thread.frames if not plain.match(short_name(frame.function))]
+    # Python's frames say what the program does; native ones below them only how.
+    program = [frame for frame in telling if ".py" in (frame.where or "")]
+    shown = next(iter([*program, *telling]), None)
+    if shown is None:
+        return Place(role, "unknown", "code whose functions the stack does not name", None, "is in")
+    return Place(role, "elsewhere", short_name(shown.function), shown, "is in")
+
+
+def is_rank(dump: StackDump) -> bool:
+    """Whether a process can be a rank: it is no launcher and no worker of a data loader."""
+    for thread in dump.threads:
+        entry = _role(thread)
+        if entry is not None and entry.outside:
+            return False
+    return True
 
 
 def main_thread(dump: StackDump) -> StackThread | None:
     """The thread that runs the program: py-spy names it; in gdb it is the thread whose id is the process's."""
     for thread in dump.threads:
-        if thread.name == "MainThread" or (thread.tid is not None and thread.tid == dump.pid and thread.frames):
+        shown = thread.frames or thread.kind is not None
+        if thread.name == "MainThread" or (thread.tid is not None and thread.tid == dump.pid and shown):
+            return thread
+    for thread in dump.threads:
+        if thread.frames and thread.frames[-1].function == "<module>":
             return thread
     return next((t for t in dump.threads if t.frames and role_of(t) is None), None)

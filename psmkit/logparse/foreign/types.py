@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from psmkit.model.inspection import Inspection
+
 __all__ = [
     "FlightDump",
     "FlightEntry",
@@ -194,21 +196,35 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class StackThread:
-    """A thread of a stack dump. ``tid`` is the kernel's id, if the tool prints it; ``state`` is py-spy's (idle, active)."""
+    """A thread of a stack dump.
+
+    ``tid`` is the kernel's id, if the tool prints it; ``state`` is py-spy's (idle, active) or the kernel's letter. ``role``, ``kind`` and ``waits``
+    are what an inspection says of it.
+    """
 
     name: str | None
     tid: int | None
     state: str | None
     frames: tuple[Frame, ...]
     line: int = 0
+    role: str | None = None
+    kind: str | None = None
+    waits: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StackDump:
-    """The threads of one process as gdb or py-spy prints them. ``pid`` is None if unknown."""
+    """The threads of one process as a tool prints them. ``pid``, ``rank`` and ``host`` are None if the input does not show them.
+
+    ``inspection`` is the whole of it, if ``psmkit inspect`` wrote it. ``dead``: it is the stack of a core, or of a fatal signal.
+    """
 
     tool: str
     pid: int | None
     command: str | None
     threads: tuple[StackThread, ...]
     complete: bool = True
+    rank: int | None = None
+    host: str | None = None
+    inspection: Inspection | None = None
+    dead: bool = False

@@ -112,6 +112,14 @@ TABLE = (
         next_step="Take the stack of this rank, or find the rest of its log. The setting at the end of the report decides between the two.",
     ),
     Code(
+        code="PSM709",
+        title="stacks of some ranks are missing",
+        severity=Severity.WARNING,
+        look_first=True,
+        meaning="Stacks were given of some ranks only. Where all of these wait for peers, the rank that stays away can be one of the others.",
+        next_step="Take the stacks of the missing ranks as well.",
+    ),
+    Code(
         code="PSM801",
         title="harmless warning",
         severity=Severity.INFO,
