@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import proof, standing
 from psmkit.analysis.inference.afterwards import RECORDER, ended
 from psmkit.model import Ask, Coverage, Run, Suspect, Verdict
 from psmkit.model.wording import LACKS, plural
@@ -39,6 +39,7 @@ def asks(job: Job, runs: Sequence[Run], coverage: Coverage) -> tuple[Ask, ...]:
     suspects = [s for s in worst.suspects if s.setting]
     return (
         *_dumps(job, worst),
+        *_looks(job, worst),
         *(() if suspects else _logs(coverage, worst)),
         *_processes(job, worst),
         *_settings(job, worst, suspects, coverage),
@@ -64,6 +65,17 @@ def _dumps(job: Job, run: Run) -> Iterator[Ask]:
         )
 
 
+def _looks(job: Job, run: Run) -> Iterator[Ask]:
+    """A second look at processes of which stacks were given, and that one look does not decide."""
+    if run.verdict is Verdict.INCONCLUSIVE and any(not stand.moved for stand in standing.stands(job)):
+        yield Ask(
+            "inspect",
+            "psmkit inspect --all -o SECOND_LOOK && psmkit analyze FIRST_LOOK SECOND_LOOK",
+            "two looks show whether a process goes on or stays where it is",
+            f"{_ALIVE}, at least a minute after the first look",
+        )
+
+
 def _logs(coverage: Coverage, run: Run) -> Iterator[Ask]:
     """The logs that were not given, or the rest of the log."""
     if coverage.missing_ranks and run.ranks_seen:
@@ -81,7 +93,7 @@ def _logs(coverage: Coverage, run: Run) -> Iterator[Ask]:
 
 def _processes(job: Job, run: Run) -> Iterator[Ask]:
     """Processes to look into, unless the log shows that they ended."""
-    if ended(job, run.index) or proof.of(job, run.index).failed or proof.done(job, run.index):
+    if ended(job, run.index) or proof.of(job, run.index).failed or proof.done(job, run.index) or standing.stands(job):
         return
     if run.suspects:
         pids = {s.pid for s in run.suspects if s.pid is not None}

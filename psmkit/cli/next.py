@@ -26,10 +26,11 @@ def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> i
     PATH is what `psmkit analyze` reads. The first command tells most. It is one of: read more input, look into processes that still
     run (`psmkit inspect`), run the job again with other settings. Words in capitals stand for names that you know.
 
-    Exit status: 0 the logs decide, nothing is left to run; 1 a command is printed; 2 the input cannot be analysed.
+    Exit status: 0 nothing is left to run; 1 a command is printed; 2 the input cannot be analysed.
     """
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
+    from psmkit.model import Verdict
     from psmkit.report.layout import Page, Span
     from psmkit.report.summary import next_step, sentence
     from psmkit.report.text import add_asks
@@ -46,7 +47,8 @@ def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> i
     if report.next:
         add_asks(page, report.next)
     else:
-        page.add("The logs decide. Nothing more needs to be run.")
+        decided = report.verdict is not Verdict.INCONCLUSIVE
+        page.add("The logs decide: nothing is left to run." if decided else "No command is known that would decide.")
         if step := next_step(report):
             page.wrap(step, indent="", hang=" " * 9, lead=Span("do this: ", "code"))
     show_page(page)

@@ -82,7 +82,9 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
     python_frames = _python(pid, files, options, notes)
     dump, seen, stopped = _native(pid, options, notes)
     stacks = {thread.tid: thread.frames for thread in dump.threads} if dump is not None else {}
-    threads = tuple(_thread(task, stacks.get(task.tid, ()), python_frames.get(task.tid, ())) for task in tasks.values())
+    threads = tuple(
+        _thread(pid, task, stacks.get(task.tid, ()), python_frames.get(task.tid, ())) for task in tasks.values()
+    )
     bare = [
         library for library in libraries if library.symbols != "debug" and _TOLD.match(os.path.basename(library.path))
     ]
@@ -213,7 +215,9 @@ def _variables(text: str) -> dict[tuple[int, int], standing.Seen]:
     return found
 
 
-def _thread(task: Task, frames: Sequence[Frame], python_frames: tuple[InspectedFrame, ...]) -> InspectedThread:
+def _thread(
+    pid: int, task: Task, frames: Sequence[Frame], python_frames: tuple[InspectedFrame, ...]
+) -> InspectedThread:
     stack = StackThread(task.name, task.tid, None, tuple(frames))
     place = place_of(stack)
     if place.kind in ("elsewhere", "unknown") and python_frames:
@@ -224,7 +228,7 @@ def _thread(task: Task, frames: Sequence[Frame], python_frames: tuple[InspectedF
     return InspectedThread(
         tid=task.tid,
         name=task.name,
-        role=place.role,
+        role="main thread" if place.role == "thread" and task.tid == pid else place.role,
         kind=place.kind,
         waits="; ".join(part for part in (what, task.does) if part),
         state=task.state,

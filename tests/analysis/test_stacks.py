@@ -341,6 +341,37 @@ def test_the_rank_for_which_the_others_wait_is_the_suspect_by_one_look(tmp_path:
     )
 
 
+MEET = ("recv (recv.c:28)", "lab_meet (exchange.c:40)", "main (main.c:9)")
+
+
+def one_look(*seen: dict[str, object]) -> str:
+    for one in seen:
+        one["state"] = []
+    return json.dumps(seen)
+
+
+def test_a_rank_that_waits_for_its_own_proxy_is_the_suspect_of_one_that_waits_for_it_and_of_those_in_a_barrier(
+    tmp_path: Path,
+) -> None:
+    seen = one_look(inspected(0, MEET), inspected(1, GETFD, peer=1), inspected(2, GETFD, peer=1), inspected(3, MEET))
+    report = analyzed(tmp_path, s__json=seen)
+    assert report.verdict is Verdict.INCONCLUSIVE and not report.culprits
+    assert [s.rank for s in report.suspects] == [1]
+    assert "1 of 4 inspected ranks waits for rank 1 (node-a:4001), which waits for a file descriptor" in report.reason
+    assert report.next[0].command == "psmkit inspect --all -o SECOND_LOOK && psmkit analyze FIRST_LOOK SECOND_LOOK"
+
+
+def test_ranks_that_wait_for_each_other_in_a_circle_have_no_suspect(tmp_path: Path) -> None:
+    seen = one_look(inspected(0, MEET), inspected(1, GETFD, peer=2), inspected(2, GETFD, peer=1), inspected(3, MEET))
+    assert analyzed(tmp_path, s__json=seen).suspects == ()
+
+
+def test_a_chain_of_ranks_leads_to_the_one_that_waits_for_nobody(tmp_path: Path) -> None:
+    chain = [inspected(r, GETFD, peer=r + 1) for r in range(3)] + [inspected(3, MEET)]
+    report = analyzed(tmp_path, s__json=one_look(*chain))
+    assert [s.rank for s in report.suspects] == [3]
+
+
 def test_words_that_move_are_progress(tmp_path: Path) -> None:
     seen = [inspected(r, SYNC, moving=r == 2) for r in range(4)]
     seen[1] = inspected(1, LOADER)

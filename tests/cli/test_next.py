@@ -31,7 +31,7 @@ def test_next_says_that_nothing_is_left_where_the_logs_decide(psmkit_cli: Cli, t
     log.write_text("#\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 12.5\n#\n")
     done = psmkit_cli("next", log)
     assert done.status == 0
-    assert "The logs decide. Nothing more needs to be run." in done.out
+    assert "The logs decide: nothing is left to run." in done.out
 
 
 def test_next_refuses_what_analyze_refuses(psmkit_cli: Cli, tmp_path: Path) -> None:

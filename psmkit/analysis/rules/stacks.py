@@ -37,6 +37,8 @@ _WORDS = {
     HOST: "calls of another library",
     PROGRAM: "the program",
 }
+#: Places in which a rank waits for all others.
+_BARRIERS = frozenset({"bootstrap", "host"})
 #: Seconds after which a call of the proxy is overdue.
 _LONG = 30
 #: The last release that counts the work of graphs into the FIFO.
@@ -72,8 +74,11 @@ def find(job: Job) -> list[Finding]:
     waits = {step_of(s.kind) for s in known}
     if not odd and not full and len(waits) == 1 and (served := _services(job, run, known, moves)) is not None:
         out.append(served)
-    if not odd and not full and len(waits) == 1 and waits <= {*_PEERS} and len(known) == len(ours):
-        out += _all_wait(job, run, known, moves)
+    if not odd and not full and waits and waits <= {*_PEERS} and len(known) == len(ours):
+        if len(waits) == 1:
+            out += _all_wait(job, run, known, moves)
+        elif not moves and (blamed := _pointed_at(known)) is not None:
+            out.append(_pointed(job, run, known, *blamed))
     lacking, nranks = standing.lacking(job)
     if lacking:
         failed = run is not None and proof.of(job, run).failed
@@ -360,10 +365,10 @@ def _pointed(job: Job, run: int | None, known: Sequence[Stand], rank: int, votes
         job,
         "PSM313",
         run=run,
-        title=f"{votes} of {len(known)} inspected ranks {plural(votes, 'waits', 'wait')} for {who(job, there)}, which {there.text}",
+        title=f"{votes} of {len(known)} inspected ranks {plural(votes, 'waits', 'wait')} for {who(job, there)}, which {_says(there, rank)}",
         severity=Severity.WARNING,
         confidence=0.6,
-        explanation=f"It waits for none of them. One look does not show whether it stays there. {_more(known)}".strip(),
+        explanation=f"It waits for none of them. One look does not show whether it stays there. {_more([there])}".strip(),
         next_step=f"Look at the service threads of this rank. {_SECOND}",
         ranks=[s.rank for s in known if s.rank is not None][:64],
         procs=[s.proc for s in known if s.proc is not None],
@@ -374,21 +379,37 @@ def _pointed(job: Job, run: int | None, known: Sequence[Stand], rank: int, votes
     return replace(finding, evidence=_evidence(job, [there, *others[:3]]))
 
 
+def _says(stand: Stand, rank: int) -> str:
+    """Where an inspected rank stands, in the words of its inspection if it has any."""
+    seen = stand.look.dump.inspection
+    said = seen.standing[0].text if seen is not None and seen.standing else ""
+    return said.removeprefix(f"rank {rank} ") if said.startswith(f"rank {rank} ") else stand.text
+
+
 def _pointed_at(known: Sequence[Stand]) -> tuple[int, int] | None:
-    """The inspected rank for which most others wait, with their number, if it waits for none of them."""
+    """The inspected rank for which the others wait, themselves or through others, with their number; it waits for nobody but its own proxy."""
     waits: dict[int, set[int]] = defaultdict(set)
     for stand in known:
         seen = stand.look.dump.inspection
         for one in seen.standing if seen is not None else ():
-            if one.peer is not None and stand.rank is not None:
+            if one.peer is not None and stand.rank is not None and one.peer != stand.rank:
                 waits[stand.rank].add(one.peer)
-    votes = Counter(peer for peers in waits.values() for peer in peers)
-    top = votes.most_common(2)
-    if not top or (len(top) > 1 and top[0][1] == top[1][1]) or waits.get(top[0][0]):
+    ends = {peer for peers in waits.values() for peer in peers} - waits.keys()
+    if len(ends) != 1 or all(s.rank not in ends for s in known):
         return None
-    if all(s.rank != top[0][0] for s in known) or 2 * top[0][1] < len(known) - 1:
+    (end,) = ends
+    # a circle of ranks waits for itself, whatever else it waits for
+    reached, grown = {end}, True
+    while grown:
+        more = {rank for rank, peers in waits.items() if peers <= reached} - reached
+        reached |= more
+        grown = bool(more)
+    if not waits.keys() <= reached:
         return None
-    return top[0]
+    apart = [s for s in known if s.rank not in reached]
+    if any(s.kind not in _BARRIERS for s in apart) and 2 * len(waits) < len(known) - 1:
+        return None
+    return end, len(waits)
 
 
 def _lacking(
