@@ -1,0 +1,161 @@
+"""Packs the folder of a recording into one archive, also one that a killed agent left."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from psmkit.live.recording.journal import LOG, lines
+from psmkit.live.recording.layout import FACT, SUFFIX, Layout, RecordError, archive_name, write
+from psmkit.live.recording.team import members
+
+__all__ = ["pack", "salvage"]
+
+_LEVEL = 3
+_TOPOLOGY = "nccl-topology.xml"
+
+
+def pack(root: Path) -> Path:
+    """Write the archive of a recording beside its folder. The folder stays.
+
+    Raises:
+        RecordError: the archive cannot be written; an unfinished one is removed.
+    """
+    kind = "zst" if importlib.util.find_spec("zstandard") is not None else "gz"
+    target = archive_name(root, kind)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with open(part, "wb") as raw:
+            os.fchmod(raw.fileno(), 0o600)
+            with _compressed(raw, kind) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                for path in _files(root):
+                    _add(tar, path, f"{root.name.removesuffix(SUFFIX)}/{path.relative_to(root)}")
+        os.replace(part, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise RecordError(
+            f"cannot write {target}: {(error.strerror or str(error)).lower()}; the evidence is in {root}: "
+            f"make room, then psmkit record --salvage {root}"
+        ) from None
+    return target
+
+
+@contextlib.contextmanager
+def _compressed(raw: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
+    if kind == "zst":
+        import zstandard
+
+        with zstandard.ZstdCompressor(level=_LEVEL).stream_writer(raw, closefd=False) as out:
+            yield cast(IO[bytes], out)
+    else:
+        import gzip
+
+        with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=_LEVEL) as packed:
+            yield cast(IO[bytes], packed)
+
+
+def _files(root: Path) -> list[Path]:
+    found = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    kept = [path for path in found if not path.name.startswith(".") and path.relative_to(root).parts[0] != "members"]
+    # the manifest first: who reads an archive as a stream knows what follows
+    return sorted(kept, key=lambda path: (path.name != "manifest.json" or path.parent != root, str(path)))
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add a file as long as it is now: a process that lives may still write to it."""
+    try:
+        file = path.open("rb")
+    except OSError:  # gone, or another user's
+        return
+    with file:
+        info = tar.gettarinfo(arcname=name, fileobj=file)
+        info.uname = info.gname = ""
+        info.uid = info.gid = 0
+        if path.name == _TOPOLOGY:
+            head = f"<!-- {FACT} -->\n".encode()
+            info.size += len(head)
+            tar.addfile(info, cast(IO[bytes], _Exactly(file, info.size, head)))
+        else:
+            tar.addfile(info, cast(IO[bytes], _Exactly(file, info.size)))
+
+
+class _Exactly:
+    """Reads exactly so many bytes of a file: zeros where it became shorter."""
+
+    def __init__(self, file: IO[bytes], size: int, head: bytes = b"") -> None:
+        self._file, self._left, self._head = file, size, head
+
+    def read(self, size: int) -> bytes:
+        size = min(size, self._left)
+        data = self._head[:size]
+        self._head = self._head[len(data) :]
+        if len(data) < size:
+            data += self._file.read(size - len(data))
+        self._left -= size
+        return data.ljust(size, b"\0")
+
+
+def settle(root: Path) -> dict[str, Any]:
+    """Complete the manifest of a folder with what its agents wrote last, and with what their death says.
+
+    Raises:
+        RecordError: this is no folder of a recording.
+    """
+    layout = Layout(root)
+    try:
+        document = json.loads(layout.manifest.read_text())
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict) or document.get("schema") != FACT:
+        raise RecordError(f"{root} is no folder of a recording: it has no manifest.json with the schema {FACT}")
+    known = {p["pid"]: p for p in document["processes"]}
+    for member in members(layout):
+        one = known.get(member.child)
+        if one is not None and member.ended is not None and member.code is not None:
+            one["ended"] = one["ended"] or member.ended
+            one["status"] = member.code if member.code >= 0 else None
+            one["signal"] = -member.code if member.code < 0 else None
+        if member.stopped is not None:
+            document["stopped"] = min(document["stopped"] or member.stopped, member.stopped)
+    return cast(dict[str, Any], document)
+
+
+def salvage(root: Path) -> Path:
+    """Pack the folder that a killed agent left, and remove the folder.
+
+    Raises:
+        RecordError: this is no folder of a recording, its agent is alive, or the archive cannot be written.
+    """
+    root = Path(os.path.normpath(root))
+    layout = Layout(root)
+    document = settle(root)
+    living = [m.agent for m in members(layout) if m.living]
+    if living:
+        raise RecordError(f"{root} is in use: process {living[0]} records into it")
+    if document["ended"] is None:
+        with contextlib.suppress(OSError):
+            document["agent_lost"] = layout.alive.stat().st_mtime
+    finish(root, document)
+    return close(root)
+
+
+def finish(root: Path, document: dict[str, Any]) -> None:
+    """Write manifest and lines for the last time."""
+    with contextlib.suppress(OSError):
+        write(root / "manifest.json", json.dumps(document, indent=1) + "\n")
+        write(root / LOG, "".join(f"{line}\n" for line in lines(document)))
+
+
+def close(root: Path) -> Path:
+    """Pack a folder and remove it."""
+    target = pack(root)
+    shutil.rmtree(root, ignore_errors=True)
+    return target
