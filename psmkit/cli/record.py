@@ -30,7 +30,10 @@ __all__ = ["command"]
     show_default=True,
     help="Take evidence when no line, record or output came for so long; never: do not.",
 )
-@click.option("--end", is_flag=True, help="End the job when it hangs, after its evidence was taken.")
+@click.option(
+    "--ignore-output", "deaf", is_flag=True, help="Output is no progress: the launcher prints while the ranks hang."
+)
+@click.option("--end", is_flag=True, help="End the job when it hangs for sure, after its evidence was taken.")
 @click.option("--telemetry", is_flag=True, help="Load the profiler plugin, which records every operation.")
 @click.option("--torch/--no-torch", default=True, help="Set up PyTorch's flight recorder.  [--torch]")
 @click.option("-v", "--verbose", is_flag=True, help="Print the settings of the command.")
@@ -42,6 +45,7 @@ __all__ = ["command"]
 def command(
     name: str | None,
     stall: str,
+    deaf: bool,
     end: bool,
     telemetry: bool,
     torch: bool,
@@ -72,6 +76,7 @@ def command(
     options = agent.Options(
         name=name,
         stall=_seconds(stall),
+        deaf=deaf,
         end=end,
         torch=torch,
         profiler=_profiler() if telemetry else None,

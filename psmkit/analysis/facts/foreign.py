@@ -15,6 +15,7 @@ _LASTING = (
     "torch.heartbeat.",
     "ras.keepalive.error",
     "ras.peer.declared_dead",
+    "watched.still",
 )
 
 

@@ -39,6 +39,7 @@ class Options:
     Args:
         name: of the archive, without its suffix; None: one from launcher, host and time.
         stall: seconds without progress that count as a hang; None: never.
+        deaf: output of the command counts as no progress.
         end: end the job when it hangs.
         torch: set up PyTorch's flight recorder.
         profiler: the path of the profiler plugin, None: do not load it.
@@ -49,6 +50,7 @@ class Options:
 
     name: str | None = None
     stall: float | None = 300.0
+    deaf: bool = False
     end: bool = False
     torch: bool = True
     profiler: str | None = None
@@ -120,9 +122,9 @@ class _Agent:
         self.journal = Journal(self.layout, self.command, settings, self.options.version)
         self.watch = Watch(self.layout, self.options.stall)
         self._explain()
-        copy = self.layout.output / f"{os.getpid()}.txt"
+        self.copy = self.layout.output / f"{os.getpid()}.txt"
         try:
-            self.child = child.start(self.command, settings.environment, copy)
+            self.child = child.start(self.command, settings.environment, self.copy)
         except RecordError:
             self._abandon()
             raise
@@ -216,7 +218,8 @@ class _Agent:
 
     def _stopped(self, text: str, kind: str) -> None:
         if self.journal.stopped is None:
-            self.journal.stopped = self.member.stopped = time.time()
+            self.journal.stop(self.watch, self.copy)
+            self.member.stopped = self.journal.stopped
             team.save(self.layout, self.member)
         self.journal.event(kind, text)
 
@@ -240,10 +243,12 @@ class _Agent:
 
     def _kill(self) -> None:
         self.kill_at = None
-        self.child.send(signal.SIGKILL)
-        for one in self.watch.living:
-            with contextlib.suppress(OSError):
-                os.kill(one.pid, signal.SIGKILL)
+        # All are stopped before the first ends, so that none prints that it lost another.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for one in self.watch.living:
+                with contextlib.suppress(OSError):
+                    os.kill(one.pid, number)
+            self.child.send(number)
 
     # ---- the loop ----
 
@@ -331,7 +336,7 @@ class _Agent:
                 if seen is not None and member.code is not None:
                     seen.code = member.code
         self._ended(self.watch.look())
-        quiet = self.watch.moved(self.child.bytes, now)
+        quiet = self.watch.moved(0 if self.options.deaf else self.child.bytes, now)
         if quiet is not None:
             self.journal.quiets.append(quiet)
             self._say(f"nothing moved for {quiet.seconds:.0f} s; taking evidence")

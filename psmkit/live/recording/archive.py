@@ -19,6 +19,8 @@ from psmkit.live.recording.team import members
 __all__ = ["pack", "salvage"]
 
 _LEVEL = 3
+_LONGEST = 1 << 16
+_ENDED = f"{FACT}: printed while the job was being ended\n".encode()
 _TOPOLOGY = "nccl-topology.xml"
 
 
@@ -31,12 +33,13 @@ def pack(root: Path) -> Path:
     kind = "zst" if importlib.util.find_spec("zstandard") is not None else "gz"
     target = archive_name(root, kind)
     part = target.with_name(f".{target.name}.part")
+    cuts = _cuts(root)
     try:
         with open(part, "wb") as raw:
             os.fchmod(raw.fileno(), 0o600)
             with _compressed(raw, kind) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 for path in _files(root):
-                    _add(tar, path, f"{root.name.removesuffix(SUFFIX)}/{path.relative_to(root)}")
+                    _add(tar, path, root.name.removesuffix(SUFFIX), str(path.relative_to(root)), cuts)
         os.replace(part, target)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -69,22 +72,49 @@ def _files(root: Path) -> list[Path]:
     return sorted(kept, key=lambda path: (path.name != "manifest.json" or path.parent != root, str(path)))
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a file as long as it is now: a process that lives may still write to it."""
+def _cuts(root: Path) -> dict[str, int]:
+    """Where logs end for an analysis: what ranks print while somebody ends them is about that."""
+    try:
+        sizes = json.loads((root / "manifest.json").read_text())["sizes_when_stopped"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
+
+
+def _add(tar: tarfile.TarFile, path: Path, top: str, name: str, cuts: dict[str, int]) -> None:
+    """Add a file as long as it is now: a process that lives may still write to it. What follows a cut becomes a file of its own."""
     try:
         file = path.open("rb")
     except OSError:  # gone, or another user's
         return
     with file:
-        info = tar.gettarinfo(arcname=name, fileobj=file)
-        info.uname = info.gname = ""
-        info.uid = info.gid = 0
-        if path.name == _TOPOLOGY:
-            head = f"<!-- {FACT} -->\n".encode()
-            info.size += len(head)
-            tar.addfile(info, cast(IO[bytes], _Exactly(file, info.size, head)))
-        else:
-            tar.addfile(info, cast(IO[bytes], _Exactly(file, info.size)))
+        whole = os.fstat(file.fileno()).st_size
+        end = whole
+        if name in cuts and cuts[name] < whole:
+            file.seek(cuts[name])
+            # a line that had begun belongs to what was before
+            end = cuts[name] + (len(file.readline(_LONGEST)) if _inside_a_line(file, cuts[name]) else 0)
+            file.seek(0)
+        head = f"<!-- {FACT} -->\n".encode() if path.name == _TOPOLOGY else b""
+        _put(tar, file, f"{top}/{name}", head, end)
+        if end < whole:
+            file.seek(end)
+            _put(tar, file, f"{top}/ended/{name}", _ENDED, whole - end)
+
+
+def _inside_a_line(file: IO[bytes], at: int) -> bool:
+    if not at:
+        return False
+    file.seek(at - 1)
+    return file.read(1) != b"\n"
+
+
+def _put(tar: tarfile.TarFile, file: IO[bytes], name: str, head: bytes, size: int) -> None:
+    info = tar.gettarinfo(arcname=name, fileobj=file)
+    info.uname = info.gname = ""
+    info.uid = info.gid = 0
+    info.size = len(head) + size
+    tar.addfile(info, cast(IO[bytes], _Exactly(file, info.size, head)))
 
 
 class _Exactly:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from psmkit.live import ras, stacks
@@ -30,6 +30,7 @@ _LIBRARY = re.compile(
     r"/[^\s]*/(?:lib(?:nccl|rccl|cuda|cudart|psm|torch|mpi|nvidia-ml|fabric|ibverbs)[\w.+-]*\.so[.\d]*)$"
 )
 _KERNEL = re.compile(r"<\d+>\[ *(\d+\.\d+)\]")
+_PIDS = re.compile(r"\b(?:pid|process|task)[ =:#]{1,2}(\d+)|[\w)]\[(\d+)\]", re.IGNORECASE)
 _TOOLS = (
     ("nvidia-topology", ("nvidia-smi", "topo", "-m")),
     ("nvidia-smi", ("nvidia-smi", "-q")),
@@ -68,7 +69,7 @@ def surroundings(layout: Layout, watch: Watch, journal: Journal) -> None:
         ("logs elsewhere", lambda: copy_logs(layout, watch)),
         ("environment", lambda: _environment(layout, watch)),
         ("versions", lambda: _versions(layout, watch)),
-        ("lines of the kernel", lambda: kernel_lines(layout, journal.started)),
+        ("lines of the kernel", lambda: kernel_lines(layout, journal.started, set(watch.seen))),
     ):
         _step(journal, what, step)
     for what, command in _TOOLS:
@@ -253,8 +254,11 @@ def _versions(layout: Layout, watch: Watch) -> str:
     return "facts/versions.txt"
 
 
-def kernel_lines(layout: Layout, since: float) -> str:
-    """Copy the kernel's lines from the start of the job on. Older ones are about other jobs."""
+def kernel_lines(layout: Layout, since: float, pids: Collection[int]) -> str:
+    """Copy the kernel's lines from the start of the job on: those that name its processes or none to the logs, all to the facts.
+
+    Older lines, and lines about other processes, are about other jobs.
+    """
     dmesg = shutil.which("dmesg")
     if dmesg is None:
         raise _MissingError("there is no dmesg on the path")
@@ -265,15 +269,24 @@ def kernel_lines(layout: Layout, since: float) -> str:
         words = done.stderr.decode(errors="replace").strip().splitlines()
         raise _MissingError(words[-1] if words else f"dmesg ended with status {done.returncode}")
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    kept = []
+    recent = []
     for line in done.stdout.decode(errors="replace").splitlines():
         stamp = _KERNEL.match(line)
         if stamp is not None and boot + float(stamp[1]) >= since - 1:
-            kept.append(line.partition(">")[2])
-    if not kept:
+            recent.append(line.partition(">")[2])
+    if not recent:
         return ""
+    (layout.facts / "kernel.txt").write_text(f"{FACT}: lines of the kernel\n" + "\n".join(recent) + "\n")
+    kept = [line for line in recent if _is_ours(line, pids)]
+    if not kept:
+        return "facts/kernel.txt"
     (layout.logs / "kernel.log").write_text("\n".join(kept) + "\n")
     return "logs/kernel.log"
+
+
+def _is_ours(line: str, pids: Collection[int]) -> bool:
+    named = {int(number) for pair in _PIDS.findall(line) for number in pair if number}
+    return not named or not named.isdisjoint(pids)
 
 
 def _tool(layout: Layout, what: str, command: Sequence[str]) -> str:

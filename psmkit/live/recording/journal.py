@@ -1,6 +1,6 @@
 """What a recording knows, as it is written: ``manifest.json`` for programs, ``record.log`` for the analysis.
 
-The lines of ``record.log`` are those of the catalogue (``psmkit/catalogue/record.toml``). They state what the agent saw of each process
+The lines of ``record.log`` are those of the catalogue (``psmkit/catalogue/watched.toml``). They state what the agent saw of each process
 from outside: that it ended and how, or that it stood still and for how long.
 """
 
@@ -11,7 +11,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from psmkit.live.recording.layout import FACT, Layout, write
@@ -45,11 +47,23 @@ class Journal:
     ended: dict[str, Any] | None = None
     #: From this moment on the agent or its user ended the job: later ends say nothing about the ranks.
     stopped: float | None = None
+    #: The sizes of the logs at that moment, by their paths in the folder: what follows is printed because the job is being ended.
+    sizes: dict[str, int] = field(default_factory=dict)
     trouble: str = ""
 
     def event(self, kind: str, text: str) -> None:
         """Note what happened: start, hang, death, interrupt, terminated, end."""
         self.events.append({"kind": kind, "time": time.time(), "text": text})
+
+    def stop(self, watch: Watch, copy: Path) -> None:
+        """Note that the job is being ended now."""
+        if self.stopped is not None:
+            return
+        self.stopped = time.time()
+        for folder in (self.layout.logs, self.layout.output):
+            self.sizes.update(_sizes(folder.iterdir(), folder.name))
+        self.sizes.update(_sizes(watch.elsewhere, self.layout.logs.name))
+        self.sizes.update(_sizes([copy], self.layout.output.name))
 
     def took(self, what: str, path: str, seconds: float) -> None:
         """Note what was collected."""
@@ -82,6 +96,7 @@ class Journal:
             "collected": self.collected,
             "failed": self.failed,
             "stopped": self.stopped,
+            "sizes_when_stopped": self.sizes,
             "ended": self.ended,
         }
 
@@ -98,6 +113,14 @@ class Journal:
         """Show that the agent is alive: the time of this file is when a killed agent was last there."""
         with contextlib.suppress(OSError):
             os.utime(self.layout.alive)
+
+
+def _sizes(paths: Iterable[Path], folder: str) -> dict[str, int]:
+    out = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            out[f"{folder}/{path.name}"] = path.stat().st_size
+    return out
 
 
 def _process(one: Seen, rank: bool) -> dict[str, Any]:
