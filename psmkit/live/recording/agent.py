@@ -219,6 +219,8 @@ class _Agent:
     def _stopped(self, text: str, kind: str) -> None:
         if self.journal.stopped is None:
             self.journal.stop(self.watch, self.copy)
+            if self.leads:
+                evidence.keep_records(self.layout, self.watch)
             self.member.stopped = self.journal.stopped
             team.save(self.layout, self.member)
         self.journal.event(kind, text)

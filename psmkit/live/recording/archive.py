@@ -21,6 +21,7 @@ __all__ = ["pack", "salvage"]
 _LEVEL = 3
 _LONGEST = 1 << 16
 _ENDED = f"{FACT}: printed while the job was being ended\n".encode()
+_KEPT = "records-kept"
 _TOPOLOGY = "nccl-topology.xml"
 
 
@@ -95,8 +96,11 @@ def _add(tar: tarfile.TarFile, path: Path, top: str, name: str, cuts: dict[str, 
             # a line that had begun belongs to what was before
             end = cuts[name] + (len(file.readline(_LONGEST)) if _inside_a_line(file, cuts[name]) else 0)
             file.seek(0)
+        if name.startswith("records/") and (path.parents[1] / _KEPT / path.name).exists():
+            _put(tar, file, f"{top}/ended/{name}", _ENDED, whole)
+            return
         head = f"<!-- {FACT} -->\n".encode() if path.name == _TOPOLOGY else b""
-        _put(tar, file, f"{top}/{name}", head, end)
+        _put(tar, file, f"{top}/{name.replace(_KEPT, 'records')}", head, end)
         if end < whole:
             file.seek(end)
             _put(tar, file, f"{top}/ended/{name}", _ENDED, whole - end)

@@ -18,13 +18,14 @@ from psmkit.live import ras, stacks
 from psmkit.live.recording.journal import Journal
 from psmkit.live.recording.layout import FACT, Layout
 from psmkit.live.recording.settings import masked, masked_words
-from psmkit.live.recording.watch import Seen, Watch
+from psmkit.live.recording.watch import Seen, Watch, data_of
 
-__all__ = ["copy_logs", "inspect", "kernel_lines", "surroundings", "take"]
+__all__ = ["copy_logs", "inspect", "keep_records", "kernel_lines", "surroundings", "take"]
 
 _MOST_INSPECTED = 64
 _BETWEEN = 2.0  # seconds between two answers of RAS: equal ones prove that nothing moves
 _PATIENCE = 20.0
+_PIECE = 1 << 20
 _PROC = ("status", "limits", "cgroup", "wchan", "io", "sched")
 _LIBRARY = re.compile(
     r"/[^\s]*/(?:lib(?:nccl|rccl|cuda|cudart|psm|torch|mpi|nvidia-ml|fabric|ibverbs)[\w.+-]*\.so[.\d]*)$"
@@ -184,26 +185,45 @@ def copy_logs(layout: Layout, watch: Watch) -> str:
     taken: dict[str, Path] = {}
     for source in sorted(sources):
         if source.is_file():
-            folder = layout.flight if "trace" in source.name and source.suffix != ".log" else layout.logs
+            folder = layout.flight if "trace" in source.name and source.suffix != ".log" else layout.copied
             name = source.name if taken.get(source.name, source) == source else f"{len(taken)}-{source.name}"
             taken[name] = source
             shutil.copyfile(source, folder / name)
-    _own_records(layout, watch)
-    return "logs" if taken else ""
+    for path in records_of(layout, watch):
+        if path.parent != layout.records:
+            _copy(path, layout.records / path.name)
+    return "copied" if taken else ""
 
 
-def _own_records(layout: Layout, watch: Watch) -> None:
-    """Copy record files from another folder (PSM_RECORD_DIR) of processes of this job."""
-    folders = {one.environment.get("PSM_RECORD_DIR") or "" for one in watch.seen.values()} - {
-        "",
-        str(layout.records.absolute()),
-    }
+def records_of(layout: Layout, watch: Watch) -> list[Path]:
+    """The record files of the job's processes, also those in a folder of the user's (PSM_RECORD_DIR)."""
+    folders = {one.environment.get("PSM_RECORD_DIR") or "" for one in watch.seen.values()}
     pids = {str(pid) for pid in watch.seen}
-    for folder in folders:
+    found = sorted(layout.records.glob("*.rec"))
+    for folder in sorted(folders - {"", str(layout.records.absolute())}):
         for path in sorted(Path(folder).glob("*.rec")):
             words = path.stem.rsplit("-", 2)
             if len(words) == 3 and words[1] in pids:
-                shutil.copyfile(path, layout.records / path.name)
+                found.append(path)
+    return found
+
+
+def keep_records(layout: Layout, watch: Watch) -> None:
+    """Copy the records as they are now, before the ranks write how they are being ended."""
+    with contextlib.suppress(OSError):
+        layout.kept.mkdir(mode=0o700, exist_ok=True)
+        for path in records_of(layout, watch):
+            _copy(path, layout.kept / path.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a sparse file; holes stay holes."""
+    with source.open("rb") as file, target.open("wb") as out:
+        for begin, end in data_of(file.fileno()):
+            while begin < end and (piece := os.pread(file.fileno(), min(_PIECE, end - begin), begin)):
+                os.pwrite(out.fileno(), piece, begin)
+                begin += len(piece)
+        out.truncate(os.fstat(file.fileno()).st_size)
 
 
 def _environment(layout: Layout, watch: Watch) -> str:
@@ -280,8 +300,8 @@ def kernel_lines(layout: Layout, since: float, pids: Collection[int]) -> str:
     kept = [line for line in recent if _is_ours(line, pids)]
     if not kept:
         return "facts/kernel.txt"
-    (layout.logs / "kernel.log").write_text("\n".join(kept) + "\n")
-    return "logs/kernel.log"
+    (layout.copied / "kernel.log").write_text("\n".join(kept) + "\n")
+    return "copied/kernel.log"
 
 
 def _is_ours(line: str, pids: Collection[int]) -> bool:

@@ -62,7 +62,7 @@ class Journal:
         self.stopped = time.time()
         for folder in (self.layout.logs, self.layout.output):
             self.sizes.update(_sizes(folder.iterdir(), folder.name))
-        self.sizes.update(_sizes(watch.elsewhere, self.layout.logs.name))
+        self.sizes.update(_sizes(watch.elsewhere, self.layout.copied.name))
         self.sizes.update(_sizes([copy], self.layout.output.name))
 
     def took(self, what: str, path: str, seconds: float) -> None:

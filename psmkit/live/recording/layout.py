@@ -14,7 +14,7 @@ __all__ = ["FACT", "SUFFIX", "Layout", "RecordError", "archive_name", "write"]
 SUFFIX = ".psmkit"
 #: The first line of each file that is a fact about a job and no log: readers of logs pass it by.
 FACT = "psmkit-record/1"
-_PARTS = ("logs", "records", "flight", "output", "stacks", "ras", "facts", "members")
+_PARTS = ("logs", "copied", "records", "flight", "output", "stacks", "ras", "facts", "members")
 
 
 class RecordError(PsmkitError):
@@ -29,13 +29,23 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """Log files that NCCL and libpsm write, and copies of those that the user's settings send elsewhere."""
+        """Log files that NCCL and libpsm write."""
         return self.root / "logs"
+
+    @property
+    def copied(self) -> Path:
+        """Copies of log files that the user's settings send elsewhere, and lines of the kernel."""
+        return self.root / "copied"
 
     @property
     def records(self) -> Path:
         """Record files of libpsm (PSM_RECORD_DIR)."""
         return self.root / "records"
+
+    @property
+    def kept(self) -> Path:
+        """Record files as they were when the job began to be ended. They take the place of the later ones."""
+        return self.root / "records-kept"
 
     @property
     def flight(self) -> Path:

@@ -16,7 +16,7 @@ from psmkit.live import procfs
 from psmkit.live.recording.layout import Layout
 from psmkit.live.recording.settings import of_process
 
-__all__ = ["RANK_NAMES", "Quiet", "Seen", "Watch", "number_in", "short_host"]
+__all__ = ["RANK_NAMES", "Quiet", "Seen", "Watch", "data_of", "number_in", "short_host"]
 
 #: What launchers call the rank of a process.
 RANK_NAMES = (
@@ -88,7 +88,8 @@ class Seen:
 class Quiet:
     """A time in which nothing moved: ``seconds`` long at the last look ``at`` it. ``used`` is the CPU time of each process in it.
 
-    ``pause`` is the longest time without progress before it. ``over`` is when something moved again, None if nothing did.
+    ``pause`` is the longest time without progress before it. ``over`` is when something moved again, None if nothing did. ``ranks`` is the
+    number of ranks that had begun.
     """
 
     since: float
@@ -96,6 +97,7 @@ class Quiet:
     seconds: float
     used: dict[int, float]
     pause: float
+    ranks: int
     over: float | None = None
 
     @property
@@ -105,8 +107,8 @@ class Quiet:
 
     @property
     def proven(self) -> bool:
-        """Whether this is a hang and no pause: it is much longer than any before, and nobody works, or for very long."""
-        return self.seconds >= _FACTOR * self.pause and (self.idle or self.seconds >= _BUSY)
+        """Whether this is a hang and no pause of ranks: it is much longer than any before, and nobody works, or for very long."""
+        return self.ranks > 0 and self.seconds >= _FACTOR * self.pause and (self.idle or self.seconds >= _BUSY)
 
 
 class Watch:
@@ -256,7 +258,9 @@ class Watch:
         if self._summed is None or _checksum(self.layout.records) != self._sum:
             self._progress(now, before)
             return None
-        self.quiet = Quiet(time.time() - passed, time.time(), passed, self._used(), self.longest)
+        self.quiet = Quiet(
+            time.time() - passed, time.time(), passed, self._used(), self.longest, len(self.ranks(living=True))
+        )
         return self.quiet
 
     def _used(self) -> dict[int, float]:
@@ -307,14 +311,14 @@ def _checksum(folder: Path) -> int:
     total = 0
     for entry in sorted(_entries(folder), key=lambda e: e.name):
         with contextlib.suppress(OSError), open(entry.path, "rb") as file:
-            for start, end in _data(file.fileno()):
+            for start, end in data_of(file.fileno()):
                 while start < end and (piece := os.pread(file.fileno(), min(_PIECE, end - start), start)):
                     total = zlib.crc32(piece, total)
                     start += len(piece)
     return total
 
 
-def _data(fd: int) -> list[tuple[int, int]]:
+def data_of(fd: int) -> list[tuple[int, int]]:
     """The parts of a sparse file that hold data."""
     out, at = [], 0
     with contextlib.suppress(OSError):  # no data behind this place
