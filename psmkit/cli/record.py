@@ -41,6 +41,9 @@ __all__ = ["command"]
 @click.option(
     "--salvage", metavar="FOLDER", type=click.Path(path_type=Path), help="Pack the folder that a killed agent left."
 )
+@click.option(
+    "--wait", type=float, hidden=True, help="With --salvage: pack when the last agent is gone, within SECONDS."
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD [ARG]...")
 def command(
     name: str | None,
@@ -52,6 +55,7 @@ def command(
     verbose: bool,
     quiet: bool,
     salvage: Path | None,
+    wait: float | None,
     program: tuple[str, ...],
 ) -> None:
     """Run CMD with settings for complete logs, watch its processes, and pack logs, records, stacks and facts into one archive.
@@ -67,6 +71,9 @@ def command(
     if salvage is not None:
         if program:
             raise click.UsageError("--salvage packs a folder and runs no command")
+        if wait is not None:
+            archive.wait_and_pack(salvage, wait)
+            return
         click.echo(f"psmkit record: wrote {archive.salvage(salvage)}", err=True)
         return
     if not program:

@@ -7,6 +7,7 @@ import os
 import resource
 import selectors
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 from psmkit.live import ras
 from psmkit.live.recording import archive, child, evidence, team
-from psmkit.live.recording.journal import Journal, signal_name
+from psmkit.live.recording.journal import REQUESTS, Journal, signal_name
 from psmkit.live.recording.layout import SUFFIX, Layout, RecordError, archive_name
 from psmkit.live.recording.settings import INSIDE, make
 from psmkit.live.recording.watch import RANK_NAMES, Seen, Watch, number_in, short_host
@@ -30,6 +31,8 @@ _GRACE = 3.0  # seconds from the request to end to the kill
 _GATHER = 5.0  # seconds for agents of the same launcher to come
 _UNKNOWN = 10.0  # seconds that other ranks live on after an end without a known status
 _TICK = 0.25
+_PACKER = 60.0
+_HELD = 20.0  # seconds that the end of a rank is kept from the launcher while evidence of the others is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,31 @@ class _Agent:
             self.member.stopped = self.journal.stopped
             team.save(self.layout, self.member)
         self.journal.event(kind, text)
+        if self.leads:
+            self.journal.save(self.watch)
+        if self.team is not None:
+            self._leave_a_packer()
+
+    def _leave_a_packer(self) -> None:
+        """Start a process that packs when all agents are gone: the launcher may kill them soon."""
+        with contextlib.suppress(OSError):
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "psmkit",
+                    "record",
+                    "--salvage",
+                    str(self.layout.root),
+                    "--wait",
+                    f"{_PACKER:g}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self.env,
+                start_new_session=True,
+            )
 
     def _interrupted(self) -> None:
         """The first Ctrl-C takes evidence and is passed on then, the second ends the job, the third kills it."""
@@ -263,6 +291,7 @@ class _Agent:
             self.selector.register(0, selectors.EVENT_READ, "keys")
         followed: dict[int, int] = {}  # pidfds of ranks, to notice an end at once
         due = time.monotonic()
+        seen = 0  # the newest change among the agents
         over: float | None = None  # the time until which output is awaited after the end
         while True:
             now = time.monotonic()
@@ -270,6 +299,8 @@ class _Agent:
                 self._answer_signals()
             if self.kill_at is not None and now >= self.kill_at:
                 self._kill()
+            if self.team is not None and self.leads and (stamp := self._stamp()) != seen:
+                seen, due = stamp, now
             if now >= due:
                 self._look(now)
                 self._follow(followed)
@@ -285,15 +316,20 @@ class _Agent:
                 over is not None
                 and (not self.child.streams or now >= over)
                 and self.work is None
-                and self._may_leave(now)
+                and self._may_leave(now, over)
             ):
                 return
-            wait = max(0.0, due - now)
+            wait = max(0.0, min(due - now, 2 * _TICK if self.team is not None else due))
             if self.child.waits or self.work is not None or over is not None or self.kill_at is not None:
                 wait = min(wait, _TICK / 5)
             for key, _ in self.selector.select(wait):
                 self._serve(key, followed)
             self.child.settle(time.monotonic())
+
+    def _stamp(self) -> int:
+        with contextlib.suppress(OSError):
+            return self.layout.members.stat().st_mtime_ns
+        return 0
 
     def _serve(self, key: selectors.SelectorKey, followed: dict[int, int]) -> None:
         if key.data == "wake":
@@ -364,10 +400,12 @@ class _Agent:
                 one.code = self.child.process.returncode
             if id(one) not in ranks or self.journal.stopped is not None:
                 continue
-            if one.code:
+            if one.code and -one.code not in REQUESTS:
                 how = f"was ended by {signal_name(-one.code)}" if one.code < 0 else f"ended with status {one.code}"
                 if self.watch.ranks(living=True):
                     self._death(one, how)
+                else:
+                    self._taken()
             elif one.code is None and self.suspect is None:
                 self.suspect = time.time(), one
 
@@ -377,12 +415,17 @@ class _Agent:
             return
         who = f"rank {one.rank}" if one.rank is not None else f"process {one.pid}"
         self._say(f"{who} {how}; taking evidence of the others")
-        self._take("death", f"{who} (process {one.host}:{one.pid}) {how} while others lived", lambda: None)
+        self._take("death", f"{who} (process {one.host}:{one.pid}) {how} while others lived", self._taken)
+
+    def _taken(self) -> None:
+        with contextlib.suppress(OSError):
+            self.layout.taken.touch()
 
     def _child_ended(self) -> None:
         code = self.child.process.returncode
         seen = self.watch.seen.get(self.child.pid)
-        self.member.code, self.member.ended = code, None
+        self.member.code = code
+        team.save(self.layout, self.member)
         if seen is not None:
             seen.code = code
             if self.work is None and self.leads:
@@ -399,6 +442,7 @@ class _Agent:
             else:
                 self.after.append(after)
             return
+        self.journal.save(self.watch)
         self.occasions += 1
         number = self.occasions
         self.after.append(after)
@@ -433,8 +477,8 @@ class _Agent:
 
     # ---- the end ----
 
-    def _may_leave(self, now: float) -> bool:
-        """Whether this agent may leave the others: only a leader whose command ended well stays to watch."""
+    def _may_leave(self, now: float, over: float) -> bool:
+        """Whether this agent may leave the others: a leader whose command ended well stays to watch; the end of another waits for evidence."""
         if (
             not self.leads
             or self.team is None
@@ -469,6 +513,8 @@ class _Agent:
             with team.leaving(self.layout):
                 team.save(self.layout, self.member)
                 if team.others_live(self.layout):
+                    if code:
+                        self._leave_a_packer()
                     return
                 root: Path = self.layout.root
                 archive.finish(root, archive.settle(root))

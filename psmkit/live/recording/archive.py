@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 from psmkit.live.recording.journal import LOG, lines
 from psmkit.live.recording.layout import FACT, SUFFIX, Layout, RecordError, archive_name, write
-from psmkit.live.recording.team import members
+from psmkit.live.recording.team import leaving, members
 
-__all__ = ["pack", "salvage"]
+__all__ = ["close", "finish", "pack", "salvage", "settle", "wait_and_pack"]
 
 _LEVEL = 3
 _LONGEST = 1 << 16
@@ -153,13 +155,40 @@ def settle(root: Path) -> dict[str, Any]:
     known = {p["pid"]: p for p in document["processes"]}
     for member in members(layout):
         one = known.get(member.child)
-        if one is not None and member.ended is not None and member.code is not None:
+        if one is None:  # it was too short for a look of the agent that watches
+            one = {
+                "pid": member.child,
+                "host": document["host"],
+                "role": "rank",
+                "rank": member.rank,
+                "command": document["command"],
+            }
+            one |= {"started": None, "cpu": 0.0, "ended": None, "status": None, "signal": None}
+            document["processes"].append(one)
+        if member.ended is not None and member.code is not None:
             one["ended"] = one["ended"] or member.ended
             one["status"] = member.code if member.code >= 0 else None
             one["signal"] = -member.code if member.code < 0 else None
         if member.stopped is not None:
             document["stopped"] = min(document["stopped"] or member.stopped, member.stopped)
     return cast(dict[str, Any], document)
+
+
+def wait_and_pack(root: Path, patience: float) -> None:
+    """Pack a folder when its last agent is gone. A launcher kills its agents while they pack; this is no child of it."""
+    layout, end = Layout(root), time.monotonic() + patience
+    try:
+        guard = os.open(root / ".guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another one waits, or it is packed already
+        return
+    while time.monotonic() < end and root.exists():
+        with contextlib.suppress(OSError), leaving(layout):
+            if not any(m.living for m in members(layout)):
+                finish(root, settle(root))
+                close(root)
+        time.sleep(0.1)
+    os.close(guard)
 
 
 def salvage(root: Path) -> Path:

@@ -20,14 +20,16 @@ from psmkit.live.recording.layout import FACT, Layout, write
 from psmkit.live.recording.settings import Settings, masked, masked_words
 from psmkit.live.recording.watch import Quiet, Seen, Watch, short_host
 
-__all__ = ["LOG", "Journal", "lines", "signal_name"]
+__all__ = ["LOG", "REQUESTS", "Journal", "lines", "signal_name"]
 
 #: The file with the lines for the analysis.
 LOG = "record.log"
 #: What is printed within so many seconds of the end belongs to it.
 _SOON = 10.0
+#: An end is noticed a moment after it happened, and so is a signal.
+_SLACK = 0.2
 #: Signals of a user or a launcher, which end a rank and are no fault of it.
-_REQUESTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+REQUESTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 @dataclass
@@ -168,20 +170,22 @@ def lines(document: dict[str, Any]) -> list[str]:
 def _ends(document: dict[str, Any], ranks: list[dict[str, Any]]) -> list[tuple[float, str]]:
     """The ends of ranks. Those after the first bad one, or after the user's, may follow from it."""
     out = []
-    first: float | None = document["stopped"]
+    first: float | None = None
+    stopped = document["stopped"]
     for one in sorted((p for p in ranks if p["ended"] is not None), key=lambda p: float(p["ended"])):
-        after = one["ended"] - document["started"]
+        after = max(one["ended"] - document["started"], 0.0)
         who = f"psm record: process {one['host']}:{one['pid']}{_rank(one)}"
         if one["signal"] is None and one["status"] is None:
             out.append((one["ended"], f"{who} is gone after {after:.3f} s; its parent took its exit status"))
             continue
         bad = bool(one["signal"] or one["status"])
         how = f"was ended by {signal_name(one['signal'])}" if one["signal"] else f"ended with status {one['status']}"
-        follows = first is not None and (one["signal"] in _REQUESTS or first == document["stopped"])
+        late = stopped is not None and one["ended"] >= stopped - _SLACK
+        follows = late or (first is not None and one["signal"] in REQUESTS)
         if bad and follows:
             how += " when the job was being ended"
         out.append((one["ended"], f"{who} {how} after {after:.3f} s"))
-        if bad and first is None:
+        if bad and not follows and first is None:
             first = one["ended"]
     return out
 

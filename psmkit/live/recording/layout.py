@@ -88,6 +88,11 @@ class Layout:
         return self.root / ".lock"
 
     @property
+    def taken(self) -> Path:
+        """Exists when evidence of the first death was taken: agents of ranks that died wait for it, since the launcher ends all when one leaves."""
+        return self.root / ".taken"
+
+    @property
     def alive(self) -> Path:
         """Touched by the agent while it watches; its time is when a killed agent was last alive."""
         return self.root / ".alive"

@@ -20,7 +20,7 @@ from psmkit.live import procfs
 from psmkit.live.recording.layout import Layout, RecordError, write
 from psmkit.live.recording.watch import RANK_NAMES, number_in
 
-__all__ = ["Member", "Team", "join", "members", "others_live", "team_of"]
+__all__ = ["Member", "Team", "folder_of", "join", "leader_lives", "leaving", "members", "others_live", "team_of"]
 
 _LOCAL_RANKS = (
     "LOCAL_RANK",
@@ -39,7 +39,7 @@ _JOBS = (
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
     ("MASTER_ADDR", "MASTER_PORT"),
 )
-_LEADER = "leader.json"
+_LEADER = ".leader.json"
 _PATIENCE = 15.0
 
 
@@ -157,6 +157,15 @@ def leaving(layout: Layout) -> Iterator[None]:
         os.close(door)
 
 
+def leader_lives(layout: Layout) -> bool:
+    """Whether the agent that watches runs."""
+    try:
+        told = json.loads((layout.root / _LEADER).read_text())
+    except (OSError, ValueError):
+        return False
+    return any(m.living for m in members(layout) if m.agent == told.get("agent"))
+
+
 def folder_of(name: str, team: Team | None, host: str, suffix: str) -> Path:
     """The folder of a recording; agents of a team on several hosts of one file system have one each."""
-    return Path(f"{name}.{host}{suffix}" if team is not None else f"{name}{suffix}")
+    return Path(f"{name}.{host}{suffix}" if team is not None else f"{name}{suffix}").absolute()

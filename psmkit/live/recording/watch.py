@@ -36,7 +36,7 @@ _BUSY = 600.0
 _FACTOR = 4
 #: A look at the processes may cost this part of the time.
 _COST = 0.005
-_LEAST, _MOST_PAUSE = 0.5, 10.0
+_LEAST, _MOST_PAUSE = 0.5, 5.0
 _HEAD = re.compile(rb"(?:^|\n)(?:\[[^\]\n]*\] ?)?([^\s:\[\]]+):(\d+):\d+ ")
 _MOST_FILES = 4096
 _PIECE = 1 << 20
@@ -133,7 +133,7 @@ class Watch:
 
     def look(self) -> list[Seen]:
         """Find processes that are new; returns those that have ended since."""
-        begun = time.monotonic()
+        begun = time.thread_time()
         family = procfs.descendants([*self.roots, *(pid for pid, one in self.seen.items() if one.living)])
         for pid, parent in family.items():
             known = self.seen.get(pid)
@@ -145,7 +145,7 @@ class Watch:
             if one.living:
                 one.cpu = procfs.cpu_time(one.pid) or one.cpu
         self._tell()
-        cost = time.monotonic() - begun
+        cost = time.thread_time() - begun
         most = _MOST_PAUSE if self.stall is None else min(_MOST_PAUSE, self.stall / 8)
         self.pause = max(min(cost / _COST, most), min(_LEAST, most))
         return ended
