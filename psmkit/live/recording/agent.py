@@ -319,7 +319,9 @@ class _Agent:
                 and self._may_leave(now, over)
             ):
                 return
-            wait = max(0.0, min(due - now, 2 * _TICK if self.team is not None else due))
+            wait = max(0.0, due - now)
+            if self.team is not None:  # the others write files
+                wait = min(wait, 2 * _TICK)
             if self.child.waits or self.work is not None or over is not None or self.kill_at is not None:
                 wait = min(wait, _TICK / 5)
             for key, _ in self.selector.select(wait):
@@ -367,12 +369,7 @@ class _Agent:
         self.journal.breathe()
         if not self.leads or self.work is not None:
             return
-        if self.team is not None:
-            for member in team.members(self.layout):
-                self.watch.roots.add(member.child)
-                seen = self.watch.seen.get(member.child)
-                if seen is not None and member.code is not None:
-                    seen.code = member.code
+        self._admit()
         self._ended(self.watch.look())
         quiet = self.watch.moved(0 if self.options.deaf else self.child.bytes, now)
         if quiet is not None:
@@ -388,12 +385,25 @@ class _Agent:
         if not self.journal.layout.manifest.exists():
             self.journal.save(self.watch)
 
+    def _admit(self) -> None:
+        """Take over what the other agents of this host say of their commands."""
+        if self.team is None:
+            return
+        for member in team.members(self.layout):
+            self.watch.roots.add(member.child)
+            seen = self.watch.seen.get(member.child)
+            if seen is not None and member.code is not None:
+                seen.code = member.code
+
     def _hung(self) -> None:
         self._stopped("the job was ended because it hung (--end)", "terminated")
         self.child.send(signal.SIGTERM)
         self.kill_at = time.monotonic() + _GRACE
 
     def _ended(self, ended: list[Seen]) -> None:
+        if ended and self.journal.stopped is None:  # the newest state: who else is there
+            self._admit()
+            ended = [*ended, *self.watch.look()]
         ranks = {id(one) for one in self.watch.ranks()}
         for one in ended:
             if one.pid == self.child.pid and self.child.process.poll() is not None:
@@ -479,12 +489,13 @@ class _Agent:
 
     def _may_leave(self, now: float, over: float) -> bool:
         """Whether this agent may leave the others: a leader whose command ended well stays to watch; the end of another waits for evidence."""
-        if (
-            not self.leads
-            or self.team is None
-            or self.child.process.returncode != 0
-            or self.journal.stopped is not None
-        ):
+        code = self.child.process.returncode
+        if self.team is None or self.journal.stopped is not None:
+            return True
+        if code != 0:
+            held = now - over < _HELD and not self.layout.taken.exists()
+            return self.leads or not held or not team.leader_lives(self.layout)
+        if not self.leads:
             return True
         came = len(team.members(self.layout))
         expected = self.team.size or 1
@@ -530,9 +541,5 @@ class _Agent:
 
     def _ended_quietly(self) -> None:
         """A last look at the processes, after the command has ended."""
-        if self.team is not None:
-            for member in team.members(self.layout):
-                seen = self.watch.seen.get(member.child)
-                if seen is not None and member.code is not None:
-                    seen.code = member.code
+        self._admit()
         self.watch.look()

@@ -224,10 +224,11 @@ class Watch:
         return [one for one in self.seen.values() if one.living]
 
     def ranks(self, *, living: bool = False) -> list[Seen]:
-        """The processes that are ranks: those with a log or a record of their own, else the topmost ones whose environment has a rank."""
+        """The processes that are ranks: those with a log or a record of their own, and for a rank without any its topmost process."""
         told = [one for one in self.seen.values() if one.told]
-        named = told or [one for one in self.seen.values() if one.rank is not None and one.top]
-        return [one for one in named if one.living or not living]
+        known = {one.rank for one in told}
+        rest = [one for one in self.seen.values() if one.rank is not None and one.top and one.rank not in known]
+        return [one for one in (*told, *rest) if one.living or not living]
 
     def close(self) -> None:
         for one in self.seen.values():
