@@ -51,6 +51,7 @@ class Child:
         self.pid = process.pid
         self.pidfd = os.pidfd_open(process.pid)
         self.bytes = 0
+        self._tail = bytearray()
         #: Why the copy is not complete.
         self.trouble = ""
         self._input = terminal >= 0 and os.isatty(0)
@@ -74,15 +75,22 @@ class Child:
             if error.errno != errno.EIO:  # the last process of a pseudo terminal has closed it
                 raise
             data = b""
-        if not data:
-            self._keep(stream, b"", last=True)
-            self.streams.remove(stream)
-            os.close(stream.source)
-            return False
-        self.bytes += len(data)
-        self._keep(stream, data)
-        _pass_on(stream, data)
-        return True
+        if data:
+            self.bytes += len(data)
+            self._keep(stream, data)
+            if _pass_on(stream, data):
+                return True
+        # Nothing more comes, or nobody reads it any more: then the command gets SIGPIPE, as without an agent.
+        self._close(stream)
+        return False
+
+    def _close(self, stream: Stream) -> None:
+        self.streams.remove(stream)
+        os.close(stream.source)
+        if self.streams:  # a line without an end must not run into one of the other stream
+            self._tail += stream.held
+        else:
+            self._write(bytes(stream.held) + bytes(self._tail))
 
     def settle(self, now: float) -> None:
         """Copy the begin of a line that waited long enough for its rest, as that of a prompt does."""
@@ -96,9 +104,9 @@ class Child:
         """Whether :meth:`settle` has something to do."""
         return any(stream.held for stream in self.streams)
 
-    def _keep(self, stream: Stream, data: bytes, *, last: bool = False) -> None:
+    def _keep(self, stream: Stream, data: bytes) -> None:
         stream.held += data
-        end = len(stream.held) if last or len(self.streams) == 1 else stream.held.rfind(b"\n") + 1
+        end = len(stream.held) if len(self.streams) == 1 else stream.held.rfind(b"\n") + 1
         if end or len(stream.held) > _PIECE:
             end = end or len(stream.held)
             self._write(bytes(stream.held[:end]))
@@ -160,9 +168,7 @@ class Child:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(0, termios.TCSADRAIN, self._before)
         for stream in list(self.streams):
-            self._keep(stream, b"", last=True)
-            os.close(stream.source)
-        self.streams.clear()
+            self._close(stream)
         for fd in (self._copy, self.pidfd):
             if fd >= 0:
                 os.close(fd)
@@ -269,11 +275,15 @@ def _same_size(terminal: int) -> None:
             return
 
 
-def _pass_on(stream: Stream, data: bytes) -> None:
+def _pass_on(stream: Stream, data: bytes) -> bool:
+    """Write to the user's stream; False: its reader is gone."""
     while data and stream.target >= 0:
         try:
             data = data[os.write(stream.target, data) :]
         except BlockingIOError:
             time.sleep(0.001)
-        except OSError:  # nobody reads it any more: the copy goes on
+        except BrokenPipeError:
+            return False
+        except OSError:  # a full disk, for example: the copy goes on
             stream.target = -1
+    return True
