@@ -60,11 +60,11 @@ def test_standard_input_reaches_the_command(tmp_path: Path) -> None:
 
 
 def test_reader_that_leaves_ends_the_command(tmp_path: Path) -> None:
-    process = start(tmp_path, "-q", "-o", "a", "--", "yes")
-    assert process.stdout is not None
-    assert process.stdout.read(2) == b"y\n"
-    process.stdout.close()
-    assert process.wait(60) == -signal.SIGPIPE
+    with start(tmp_path, "-q", "-o", "a", "--", "yes") as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"y\n"
+        process.stdout.close()
+        assert process.wait(60) == -signal.SIGPIPE
 
 
 def test_agent_ends_by_the_signal_that_ended_the_command(tmp_path: Path) -> None:
@@ -169,30 +169,30 @@ def test_interrupt_takes_evidence_first_and_then_reaches_the_command(tmp_path: P
 
 def test_further_interrupts_end_a_command_that_ignores_them(tmp_path: Path) -> None:
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)"
-    process = start(tmp_path, "-q", "-o", "a", "--", sys.executable, "-c", deaf)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"deaf\n"
-    for _ in range(3):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    assert process.wait(60) == -signal.SIGKILL
-    assert (tmp_path / "a.psmkit.tar.zst").exists()
+    with start(tmp_path, "-q", "-o", "a", "--", sys.executable, "-c", deaf) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"deaf\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert process.wait(60) == -signal.SIGKILL
+        assert (tmp_path / "a.psmkit.tar.zst").exists()
 
 
 def test_stall_writes_an_archive_while_the_job_goes_on(tmp_path: Path) -> None:
-    process = start(tmp_path, "-o", "a", "--stall", "2", "--", *RANK, "steps=3", "sleep=15", "steps=5")
-    target = tmp_path / "a.psmkit.tar.zst"
-    until(target.exists, "the archive of the stall")
-    first = Archive(target)
-    assert process.poll() is None
-    assert "hang" in first.kinds
-    assert first.under("stacks")
-    assert process.wait(120) == 0
-    last = Archive(target)
-    assert last.kinds[0] == "start"
-    assert last.kinds[-1] == "end"
-    assert "stood still" not in last["record.log"]
-    assert not (tmp_path / "a.psmkit").exists()
+    with start(tmp_path, "-o", "a", "--stall", "2", "--", *RANK, "steps=3", "sleep=15", "steps=5") as process:
+        target = tmp_path / "a.psmkit.tar.zst"
+        until(target.exists, "the archive of the stall")
+        first = Archive(target)
+        assert process.poll() is None
+        assert "hang" in first.kinds
+        assert first.under("stacks")
+        assert process.wait(120) == 0
+        last = Archive(target)
+        assert last.kinds[0] == "start"
+        assert last.kinds[-1] == "end"
+        assert "stood still" not in last["record.log"]
+        assert not (tmp_path / "a.psmkit").exists()
 
 
 def test_job_that_stands_still_is_ended_on_request_and_says_so(tmp_path: Path) -> None:
@@ -204,25 +204,25 @@ def test_job_that_stands_still_is_ended_on_request_and_says_so(tmp_path: Path) -
 
 
 def test_killed_agent_loses_nothing_and_its_job_ends(tmp_path: Path) -> None:
-    process = start(tmp_path, "-o", "a", "--", *RANK, "steps=3", "sleep=600")
-    log = until(lambda: list(tmp_path.glob("a.psmkit/logs/*.log")), "a log")[0]
-    until(lambda: (tmp_path / "a.psmkit/manifest.json").exists(), "the manifest")
-    refused = subprocess.run(
-        [*PSMKIT, "record", "--salvage", "a.psmkit"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert refused.returncode == 2
-    assert b"is in use" in refused.stderr
-    process.kill()
-    process.wait()
-    pid = int(log.name.split(".")[2])
-    until(lambda: not alive(pid), "the end of the job")
-    written = log.read_bytes()
-    assert subprocess.run([*PSMKIT, "record", "--salvage", "a.psmkit"], cwd=tmp_path, check=False).returncode == 0
-    archive = Archive(tmp_path / "a.psmkit.tar.zst")
-    assert archive.members[f"logs/{log.name}"] == written
-    assert archive.manifest["ended"] is None
-    assert archive.manifest["agent_lost"] > archive.manifest["started"]
-    assert not (tmp_path / "a.psmkit").exists()
+    with start(tmp_path, "-o", "a", "--", *RANK, "steps=3", "sleep=600") as process:
+        log = until(lambda: list(tmp_path.glob("a.psmkit/logs/*.log")), "a log")[0]
+        until(lambda: (tmp_path / "a.psmkit/manifest.json").exists(), "the manifest")
+        refused = subprocess.run(
+            [*PSMKIT, "record", "--salvage", "a.psmkit"], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert refused.returncode == 2
+        assert b"is in use" in refused.stderr
+        process.kill()
+        process.wait()
+        pid = int(log.name.split(".")[2])
+        until(lambda: not alive(pid), "the end of the job")
+        written = log.read_bytes()
+        assert subprocess.run([*PSMKIT, "record", "--salvage", "a.psmkit"], cwd=tmp_path, check=False).returncode == 0
+        archive = Archive(tmp_path / "a.psmkit.tar.zst")
+        assert archive.members[f"logs/{log.name}"] == written
+        assert archive.manifest["ended"] is None
+        assert archive.manifest["agent_lost"] > archive.manifest["started"]
+        assert not (tmp_path / "a.psmkit").exists()
 
 
 def test_salvage_refuses_other_folders(tmp_path: Path) -> None:
