@@ -185,10 +185,20 @@ def wait_and_pack(root: Path, patience: float) -> None:
     while time.monotonic() < end and root.exists():
         with contextlib.suppress(OSError), leaving(layout):
             if not any(m.living for m in members(layout)):
-                finish(root, settle(root))
-                close(root)
+                _pack_again(root)
+                break
         time.sleep(0.1)
     os.close(guard)
+
+
+def _pack_again(root: Path) -> None:
+    """Pack a folder whose last agent was killed, perhaps while it removed the folder that it had packed."""
+    try:
+        finish(root, settle(root))
+        close(root)
+    except RecordError:
+        if not (root / "manifest.json").exists() and any(archive_name(root, kind).exists() for kind in ("zst", "gz")):
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def salvage(root: Path) -> Path:
@@ -220,5 +230,7 @@ def finish(root: Path, document: dict[str, Any]) -> None:
 def close(root: Path) -> Path:
     """Pack a folder and remove it."""
     target = pack(root)
+    with contextlib.suppress(OSError):  # first: a folder without it is not packed a second time
+        (root / "manifest.json").unlink()
     shutil.rmtree(root, ignore_errors=True)
     return target
