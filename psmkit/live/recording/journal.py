@@ -100,6 +100,7 @@ class Journal:
             "stopped": self.stopped,
             "sizes_when_stopped": self.sizes,
             "ended": self.ended,
+            "agent_cpu": round(time.process_time(), 3),
         }
 
     def save(self, watch: Watch) -> None:
