@@ -102,6 +102,24 @@ def test_progress_is_a_line_or_a_record_and_nothing_else(tmp_path: Path) -> None
     watch.close()
 
 
+def test_report_of_a_stall_is_no_progress(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "a.psmkit")
+    layout.make()
+    watch = Watch(layout, 10.0, now=0.0)
+    watch.adopt(os.getpid(), ["me"], {"RANK": "0"})
+    log, record = layout.logs / "x.log", layout.records / "x.rec"
+    log.write_text("n:1:1 [0] NCCL INFO one\n")
+    assert watch.moved(0, 1.0) is None
+    with log.open("a") as file:
+        file.write("n:1:2 [0] NCCL INFO psm p2p send rank 0 peer 1 channel 0 stalled for 10000 ms in stage offer\n")
+    record.write_bytes(b"stalled")
+    assert watch.moved(0, 6.0) is None
+    found = watch.moved(0, 12.0)
+    assert found is not None
+    assert found.seconds == 11.0
+    watch.close()
+
+
 def test_full_disk_ends_the_copy_and_not_the_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     started = child.start([sys.executable, "-c", "print('x' * 99)"], dict(os.environ), Path("/dev/full"))
     while started.streams:

@@ -374,7 +374,8 @@ class _Agent:
         quiet = self.watch.moved(0 if self.options.deaf else self.child.bytes, now)
         if quiet is not None:
             self.journal.quiets.append(quiet)
-            self._say(f"nothing moved for {quiet.seconds:.0f} s; taking evidence")
+            if self.occasions < _OCCASIONS:
+                self._say(f"nothing moved for {quiet.seconds:.0f} s; taking evidence")
             self._take("hang", f"no line and no record for {quiet.seconds:.0f} s", lambda: None)
         elif self.options.end and self.watch.quiet is not None and self.watch.quiet.proven and self.kill_at is None:
             self._hung()

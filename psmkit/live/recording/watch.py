@@ -40,6 +40,9 @@ _LEAST, _MOST_PAUSE = 0.5, 5.0
 _HEAD = re.compile(rb"(?:^|\n)(?:\[[^\]\n]*\] ?)?([^\s:\[\]]+):(\d+):\d+ ")
 _MOST_FILES = 4096
 _PIECE = 1 << 20
+#: Lines of libpsm and of emulated CUDA that repeat while something is stuck.
+_STALL = re.compile(rb"NCCL (?:INFO|WARN) (?:psm|hostcuda).* stall")
+_MOST_ADDED = 1 << 16
 
 
 def short_host() -> str:
@@ -122,7 +125,8 @@ class Watch:
         self.elsewhere: set[Path] = set()
         self.pause = _LEAST
         self.longest = 0.0  # the longest time without progress that passed
-        self._print: object = None
+        self._print: dict[str, int] | None = None
+        self._complained = False  # libpsm reported a stall, and wrote that into its record
         self._sum = 0
         self._moved = self._looked = time.monotonic() if now is None else now
         self._cpu: dict[int, float] = {}
@@ -240,12 +244,14 @@ class Watch:
 
     def moved(self, output: int, now: float) -> Quiet | None:
         """Compare what the job wrote with the last look. Returns a time in which nothing moved, once, when it is as long as ``stall``."""
-        current = (output, *_sizes((self.layout.logs, self.layout.flight), self.elsewhere))
+        current = _sizes((self.layout.logs, self.layout.flight), self.elsewhere) | {"": output}
         before, self._looked = self._looked, now
-        if current != self._print:
-            self._print = current
-            self._progress(now, before)
-            return None
+        old, self._print = self._print, current
+        if current != old:
+            if old is None or not all(_complains(path, old.get(path, 0), size) for path, size in current.items()):
+                self._progress(now, before)
+                return None
+            self._complained = True
         if self.quiet is not None and all(self.seen[pid].living for pid in self.quiet.used):
             self.quiet.at, self.quiet.seconds, self.quiet.used = time.time(), now - self._moved, self._used()
         if self.stall is None or self.quiet is not None:
@@ -256,7 +262,7 @@ class Watch:
             self._sum, self._summed = _checksum(self.layout.records), now
         if passed < self.stall or not self.living:
             return None
-        if self._summed is None or _checksum(self.layout.records) != self._sum:
+        if not self._complained and (self._summed is None or _checksum(self.layout.records) != self._sum):
             self._progress(now, before)
             return None
         self.quiet = Quiet(
@@ -274,7 +280,7 @@ class Watch:
             self.quiet = None
         elif self.ranks():  # the time to start the ranks is not theirs
             self.longest = max(self.longest, before - self._moved)
-        self._moved, self._summed = now, None
+        self._moved, self._summed, self._complained = now, None, False
         self._cpu = {one.pid: one.cpu for one in self.living}
 
 
@@ -296,16 +302,31 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _sizes(folders: Iterable[Path], files: Iterable[Path]) -> list[tuple[str, int]]:
-    out = []
+def _sizes(folders: Iterable[Path], files: Iterable[Path]) -> dict[str, int]:
+    out: dict[str, int] = {}
     for folder in folders:
         for entry in _entries(folder):
             with contextlib.suppress(OSError):
-                out.append((entry.path, entry.stat().st_size))
+                out[entry.path] = entry.stat().st_size
     for path in files:
         with contextlib.suppress(OSError):
-            out.append((str(path), path.stat().st_size))
-    return sorted(out)
+            out[str(path)] = path.stat().st_size
+    return out
+
+
+def _complains(path: str, before: int, size: int) -> bool:
+    """Whether what was added to a log, if anything, only reports that nothing moves: libpsm does so every few seconds."""
+    if size == before:
+        return True
+    if not path or not 0 < size - before <= _MOST_ADDED:
+        return False
+    try:
+        with open(path, "rb") as file:
+            file.seek(before)
+            added = file.read(size - before).splitlines()
+    except OSError:
+        return False
+    return all(_STALL.search(line) for line in added if line.strip())
 
 
 def _checksum(folder: Path) -> int:
