@@ -93,6 +93,13 @@ def _replace(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise RecordError(f"cannot run {command[0]}: {(error.strerror or str(error)).lower()}") from None
 
 
+def _short(path: Path) -> str:
+    """A path as a user would type it here."""
+    with contextlib.suppress(OSError, ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
 class _Agent:
     def __init__(self, command: list[str], options: Options, env: dict[str, str]) -> None:
         self.command, self.options, self.env = command, options, env
@@ -466,7 +473,7 @@ class _Agent:
                 evidence.surroundings(self.layout, self.watch, self.journal)
                 self.journal.save(self.watch)
                 try:
-                    self._say(f"wrote {archive.pack(self.layout.root)}; the job goes on")
+                    self._say(f"wrote {_short(archive.pack(self.layout.root))}; the job goes on")
                 except RecordError as error:
                     self.journal.missed("archive", str(error))
 
@@ -538,7 +545,7 @@ class _Agent:
                 f"{self.layout.root}: {(error.strerror or str(error)).lower()}; the evidence stays in this folder"
             )
         else:
-            self._say(f"wrote {target}: psmkit analyze {target}")
+            self._say(f"wrote {_short(target)}: psmkit analyze {_short(target)}")
 
     def _ended_quietly(self) -> None:
         """A last look at the processes, after the command has ended."""
