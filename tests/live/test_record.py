@@ -271,6 +271,32 @@ def test_terminal_stays_one_with_its_size_and_keys(tmp_path: Path) -> None:
     assert copy[copy.under("output")[0]].endswith("got a line\n")
 
 
+def test_interrupt_key_of_a_terminal_reaches_the_command_after_the_evidence(tmp_path: Path) -> None:
+    child = pexpect.spawn(
+        PSMKIT[0], [*PSMKIT[1:], "record", "-o", "a", "--", *RANK, "steps=1", "sleep=600"],
+        cwd=str(tmp_path), env=environment(), timeout=60,
+    )  # fmt: skip
+    child.expect_exact("rank 0 runs")
+    until(lambda: list(tmp_path.glob("a.psmkit/logs/*")), "a log")
+    child.sendcontrol("c")
+    child.expect_exact("taking evidence, then Ctrl-C reaches the command")
+    child.expect_exact("KeyboardInterrupt")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert Archive(tmp_path / "a.psmkit.tar.zst").kinds == ["start", "interrupt", "interrupt", "end"]
+
+
+def test_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
+    with start(tmp_path, "-q", "-o", "a", "--", *RANK, "sleep=3", preexec_fn=ignore_hangup) as process:
+        until(lambda: list(tmp_path.glob("a.psmkit/logs/*")), "a log")
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+
+
+def ignore_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 @pytest.mark.slow
 def test_lab_job_that_a_fault_stops_is_hung_with_its_culprit(tmp_path: Path) -> None:
     status, _, err = run(

@@ -29,6 +29,7 @@ from psmkit.analysis.inference.elapsed import Silence, silence
 from psmkit.analysis.inference.held import held
 from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
+from psmkit.model.settings import LOG_NAME, STAMPED
 
 __all__ = ["Owes", "deciding", "outlives", "owing", "suspect", "watched"]
 
@@ -98,9 +99,9 @@ def deciding(job: Job, owes: Owes) -> str:
     if not owes.visible:
         return "NCCL_DEBUG_SUBSYS=INIT,PROXY,P2P,SHM,NET,COLL"
     if any(job.scan.files[job.process(p).last.file].stream == stream for p in owes.waiting):
-        return "NCCL_DEBUG_FILE=nccl.%h.%p.log"
+        return f"NCCL_DEBUG_FILE={LOG_NAME}"
     if release is None or release >= (2, 26):
-        return "NCCL_DEBUG_TIMESTAMP_LEVELS=INFO,WARN,TRACE"
+        return f"NCCL_DEBUG_TIMESTAMP_LEVELS={STAMPED}"
     return "NCCL_DEBUG_FILE=/dev/stdout"  # one stream shows which ranks print later
 
 

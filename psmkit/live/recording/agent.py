@@ -114,6 +114,7 @@ class _Agent:
             )
         self.layout = Layout(team.folder_of(name, self.team, host, SUFFIX))
         self.leads, self.port, self._lock = True, 0, -1
+        self.begun = False
         self.signals: list[int] = []
         self.interrupts = 0
         self.work: threading.Thread | None = None
@@ -133,24 +134,16 @@ class _Agent:
         self.watch = Watch(self.layout, self.options.stall)
         self._explain()
         self.copy = self.layout.output / f"{os.getpid()}.txt"
-        try:
-            self.child = child.start(self.command, settings.environment, self.copy)
-        except RecordError:
-            self._abandon()
-            raise
-        self.member = team.enter(self.layout, self.child.pid, number_in(self.env, RANK_NAMES))
-        self.watch.adopt(self.child.pid, self.command, settings.environment)
-        if self.team is not None:
-            self.journal.team = {"key": self.team.key, "size": self.team.size}
-        self.journal.event("start", "the command was started")
         handled = self._handle_signals()
         try:
+            self._begin(settings.environment)
             with selectors.DefaultSelector() as self.selector:
                 self._loop()
             self._wait_for_work()
             code = self.child.process.wait()
         finally:
-            self.child.close()
+            if self.begun:
+                self.child.close()
             self._restore(handled)
         # From here on nothing may stop the agent but SIGKILL: the command has ended.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -164,6 +157,19 @@ class _Agent:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return code
+
+    def _begin(self, environment: dict[str, str]) -> None:
+        try:
+            self.child = child.start(self.command, environment, self.copy)
+        except RecordError:
+            self._abandon()
+            raise
+        self.begun = True
+        self.member = team.enter(self.layout, self.child.pid, number_in(self.env, RANK_NAMES))
+        self.watch.adopt(self.child.pid, self.command, environment)
+        if self.team is not None:
+            self.journal.team = {"key": self.team.key, "size": self.team.size}
+        self.journal.event("start", "the command was started")
 
     def _make(self) -> None:
         root = self.layout.root
@@ -205,7 +211,8 @@ class _Agent:
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         before: dict[int, Any] = {-1: signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGQUIT):
-            before[number] = signal.signal(number, lambda n, _frame: self.signals.append(n))
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does, and a shell for what it starts with &
+                before[number] = signal.signal(number, lambda n, _frame: self.signals.append(n))
         return before
 
     def _restore(self, before: dict[int, Any]) -> None:

@@ -86,6 +86,8 @@ class Child:
 
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
+        if stream.source == self.terminal:
+            self.terminal = -1
         os.close(stream.source)
         if self.streams:  # a line without an end must not run into one of the other stream
             self._tail += stream.held
