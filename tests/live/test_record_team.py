@@ -98,6 +98,14 @@ def test_second_job_does_not_mix_with_the_folder_of_an_earlier_one(tmp_path: Pat
     assert b"holds another recording: pack it with psmkit record --salvage" in done.stderr
 
 
+def test_archive_of_an_earlier_run_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert [agent.wait(120) for agent in launch(tmp_path, 2, "steps=2")] == [0, 0]
+        until(lambda: not list(tmp_path.glob("*.psmkit")), "the end of the folder")
+    first, second = sorted(path.name for path in tmp_path.iterdir())
+    assert second == first.replace(".psmkit", "-2.psmkit") or first == second.replace(".psmkit", "-2.psmkit")
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 def test_mpirun_that_ends_all_ranks_gets_one_archive_with_the_dead_rank(tmp_path: Path) -> None:
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", *PSMKIT, "record", "-q", "-o", "a", "--"]

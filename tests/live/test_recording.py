@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +195,55 @@ def test_team_needs_a_rank_and_a_job() -> None:
     assert second is not None
     assert first.local == 1
     assert first.key != second.key
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "size"), [("3", "0", 3), ("2(x3),1", "3", 1), ("2(x3),1", "2", 2), ("2", "7", None)]
+)
+def test_slurm_says_how_many_agents_a_host_has(tasks: str, node: str, size: int | None) -> None:
+    env = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_NODEID": node,
+    }
+    found = team_of(env)
+    assert found is not None
+    assert found.size == size
+
+
+def test_ranks_of_pytorch_are_asked_for_their_dumps(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "a.psmkit")
+    layout.make()
+    pipe = layout.flight / "pipe_rank_0.pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(Exception, match="no process has a flight recorder"):  # nobody listens
+        evidence._dump(layout)
+    fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def answer() -> None:
+        select.select([fd], [], [], 30)
+        (layout.flight / "trace_rank_0").write_bytes(b"dump")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert evidence._dump(layout) == "flight"
+    thread.join()
+    os.close(fd)
+
+
+def test_ras_is_asked_twice_since_equal_answers_prove_that_nothing_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path / "a.psmkit")
+    layout.make()
+    monkeypatch.setattr("psmkit.live.ras.ask", lambda port: f"answer of {port}")
+    watch = Watch(layout, None)
+    noted = journal.Journal(layout, ["me"], settings.Settings({}), "0")
+    evidence.take(layout, watch, noted, 4242, number=1)
+    assert [(layout.ras / f"ras-1{x}.txt").read_text() for x in "ab"] == ["answer of 4242"] * 2
+    assert {entry["what"] for entry in noted.failed} == {"flight recorder", "stacks"}
 
 
 def test_status_of_an_ended_process_is_read_before_its_parent_takes_it() -> None:

@@ -177,6 +177,10 @@ class _Agent:
             raise RecordError(
                 f"{root.name} or its archive exists already in {root.parent.absolute()}: choose another name with -o NAME"
             )
+        number = 1
+        while self.team is not None and any(archive_name(self.layout.root, kind).exists() for kind in ("zst", "gz")):
+            number += 1  # an earlier run of the same name; all agents of this one count alike
+            self.layout = Layout(root.with_name(f"{root.name.removesuffix(SUFFIX)}-{number}{SUFFIX}"))
         self.layout.make()
         self.port = ras.free_port()
         if self.team is not None:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _JOBS = (
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
     ("MASTER_ADDR", "MASTER_PORT"),
 )
+_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
+_MOST_NODES = 100_000
 _LEADER = ".leader.json"
 _PATIENCE = 15.0
 
@@ -79,8 +82,16 @@ def team_of(environment: Mapping[str, str]) -> Team | None:
         if all(env.get(name) for name in names):
             text = "\0".join(f"{name}={env[name]}" for name in names)
             key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
-            return Team(key, number_in(env, _LOCAL_RANKS), number_in(env, _LOCAL_SIZES))
+            return Team(key, number_in(env, _LOCAL_RANKS), number_in(env, _LOCAL_SIZES) or _tasks_of_slurm(env))
     return None
+
+
+def _tasks_of_slurm(env: Mapping[str, str]) -> int | None:
+    """The number of tasks on this node: that of its place in a list such as ``2(x3),1``."""
+    node, tasks = number_in(dict(env), ("SLURM_NODEID",)), []
+    for each, times in _TASKS.findall(env.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        tasks += [int(each)] * min(int(times or 1), _MOST_NODES)
+    return tasks[node] if node is not None and node < len(tasks) else None
 
 
 def join(layout: Layout, team: Team, port: int) -> tuple[bool, int, int]:
