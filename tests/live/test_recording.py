@@ -41,6 +41,12 @@ def test_first_death_is_one_and_what_a_launcher_ends_after_it_follows() -> None:
     ]
 
 
+def test_signal_of_a_launcher_after_an_end_of_unknown_status_follows_from_it() -> None:
+    found = texts(document(process(0, ended=102.0), process(1, ended=103.0, signal=15)))
+    assert "is gone" in found[0]
+    assert "when the job was being ended" in found[1]
+
+
 def test_ends_before_the_user_ended_the_job_are_their_own() -> None:
     found = document(process(0, ended=102.0, signal=11), process(1, ended=110.0, status=1), stopped=109.0)
     assert ["being ended" in text for text in texts(found)] == [False, True]

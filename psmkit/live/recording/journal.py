@@ -173,11 +173,14 @@ def _ends(document: dict[str, Any], ranks: list[dict[str, Any]]) -> list[tuple[f
     out = []
     first: float | None = None
     stopped = document["stopped"]
+    well = document["ended"] is not None and document["ended"]["status"] == 0
     for one in sorted((p for p in ranks if p["ended"] is not None), key=lambda p: float(p["ended"])):
         after = max(one["ended"] - document["started"], 0.0)
         who = f"psm record: process {one['host']}:{one['pid']}{_rank(one)}"
         if one["signal"] is None and one["status"] is None:
             out.append((one["ended"], f"{who} is gone after {after:.3f} s; its parent took its exit status"))
+            if first is None and not well:  # it may be what the launcher ended the others for
+                first = one["ended"]
             continue
         bad = bool(one["signal"] or one["status"])
         how = f"was ended by {signal_name(one['signal'])}" if one["signal"] else f"ended with status {one['status']}"
