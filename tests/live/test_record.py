@@ -309,3 +309,9 @@ def test_lab_job_that_a_fault_stops_is_hung_with_its_culprit(tmp_path: Path) -> 
     report = psmkit.analyze([tmp_path / "a.psmkit.tar.zst"])
     assert report.verdict is Verdict.HUNG
     assert [c.rank for c in report.culprits] == [1]
+    # The logs alone do not show where rank 1 stands. Rank 0, which did all its steps, is not to blame.
+    (tmp_path / "logs").mkdir()
+    for name in ("record.log", *archive.under("copied")):
+        kept = "".join(line for line in archive[name].splitlines(keepends=True) if "PSM_FAULTS" not in line)
+        (tmp_path / "logs" / name.rpartition("/")[2]).write_text(kept)
+    assert 0 not in [c.rank for c in psmkit.analyze([tmp_path / "logs"]).culprits]
