@@ -17,6 +17,7 @@ __all__ = [
     "in_sessions",
     "in_use",
     "parents",
+    "pidfd",
     "program_of",
     "start_time",
     "state_of",
@@ -93,6 +94,14 @@ def descendants(roots: Iterable[int]) -> dict[int, int]:
             found[pid] = family[pid]
             left += children.get(pid, ())
     return found
+
+
+def pidfd(pid: int) -> int:
+    """A descriptor that becomes readable when a process ends; -1: it is gone, or the system (Linux before 5.3) has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
 
 
 def cpu_time(pid: int) -> float:

@@ -113,7 +113,7 @@ class _Agent:
                 else f"record-{host}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             )
         self.layout = Layout(team.folder_of(name, self.team, host, SUFFIX))
-        self.leads, self.port, self._lock = True, 0, -1
+        self.leads, self.port = True, 0
         self.begun = False
         self.signals: list[int] = []
         self.interrupts = 0
@@ -151,8 +151,6 @@ class _Agent:
             self._finish(code)
         finally:
             self.watch.close()
-            if self._lock >= 0:
-                os.close(self._lock)
             for number in signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -184,7 +182,7 @@ class _Agent:
         self.layout.make()
         self.port = ras.free_port()
         if self.team is not None:
-            self.leads, self.port, self._lock = team.join(self.layout, self.team, self.port)
+            self.leads, self.port = team.join(self.layout, self.team, self.port)
 
     def _abandon(self) -> None:
         """Remove the folder of a command that did not start, unless others use it."""
@@ -192,8 +190,6 @@ class _Agent:
 
         if self.team is None:
             shutil.rmtree(self.layout.root, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
 
     def _explain(self) -> None:
         settings = self.journal.settings
@@ -304,7 +300,8 @@ class _Agent:
         for stream in self.child.streams:
             self.selector.register(stream.source, selectors.EVENT_READ, stream)
         self.selector.register(self._wake, selectors.EVENT_READ, "wake")
-        self.selector.register(self.child.pidfd, selectors.EVENT_READ, "child")
+        if self.child.pidfd >= 0:
+            self.selector.register(self.child.pidfd, selectors.EVENT_READ, "child")
         if self.child.listens:
             self.selector.register(0, selectors.EVENT_READ, "keys")
         followed: dict[int, int] = {}  # pidfds of ranks, to notice an end at once
@@ -327,7 +324,7 @@ class _Agent:
                 self._worked()
             if over is None and self.child.process.poll() is not None:
                 over = now + _DRAIN
-                with contextlib.suppress(KeyError):
+                if self.child.pidfd >= 0:
                     self.selector.unregister(self.child.pidfd)
                 self._child_ended()
             if (
@@ -338,7 +335,7 @@ class _Agent:
             ):
                 return
             wait = max(0.0, due - now)
-            if self.team is not None:  # the others write files
+            if self.team is not None or self.child.pidfd < 0:  # nothing wakes the agent where others write files
                 wait = min(wait, 2 * _TICK)
             if self.child.waits or self.work is not None or over is not None or self.kill_at is not None:
                 wait = min(wait, _TICK / 5)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from psmkit.live import procfs
 from psmkit.live.recording.layout import RecordError
 
 __all__ = ["Child", "Stream", "start"]
@@ -49,7 +50,7 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes], streams: list[Stream], copy: Path, terminal: int) -> None:
         self.process, self.streams, self.terminal = process, streams, terminal
         self.pid = process.pid
-        self.pidfd = os.pidfd_open(process.pid)
+        self.pidfd = procfs.pidfd(process.pid)
         self.bytes = 0
         self._tail = bytearray()
         #: Why the copy is not complete.

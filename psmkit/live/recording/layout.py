@@ -83,11 +83,6 @@ class Layout:
         return self.root / "manifest.json"
 
     @property
-    def lock(self) -> Path:
-        """Held by the agent that leads."""
-        return self.root / ".lock"
-
-    @property
     def taken(self) -> Path:
         """Exists when evidence of the first death was taken: agents of ranks that died wait for it, since the launcher ends all when one leaves."""
         return self.root / ".taken"

@@ -1,6 +1,6 @@
 """Agents of one job on one host: `mpirun -n 8 psmkit record -- prog` starts eight. One leads and watches; the last to leave packs.
 
-They meet in the folder of the recording: a lock decides who leads, each writes a file about its own command, and nobody waits for a message.
+They meet in the folder of the recording: a file decides who leads, each writes a file about its own command, and nobody waits for a message.
 """
 
 from __future__ import annotations
@@ -94,37 +94,31 @@ def _tasks_of_slurm(env: Mapping[str, str]) -> int | None:
     return tasks[node] if node is not None and node < len(tasks) else None
 
 
-def join(layout: Layout, team: Team, port: int) -> tuple[bool, int, int]:
-    """Join the agents of this host. Returns whether this one leads, the port for RAS that all use, and the descriptor that holds the lock.
+def join(layout: Layout, team: Team, port: int) -> tuple[bool, int]:
+    """Join the agents of this host: the first to create a file leads. Returns whether this one does, and the port for RAS that all use.
 
     Raises:
         RecordError: the folder holds another recording, or the leader does not come.
     """
+    leader = layout.root / _LEADER
     try:
-        lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.close(os.open(leader, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        write(leader, json.dumps({"key": team.key, "port": port, "agent": os.getpid()}) + "\n")
+        return True, port
+    except FileExistsError:
+        pass
     except OSError as error:
         raise RecordError(f"cannot record into {layout.root}: {(error.strerror or str(error)).lower()}") from None
-    leads = True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        leads = False
-    leader = layout.root / _LEADER
-    if leads and not leader.exists():
-        write(leader, json.dumps({"key": team.key, "port": port, "agent": os.getpid()}) + "\n")
-        return True, port, lock
     end = time.monotonic() + _PATIENCE
     while True:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # it is empty for a moment
             told = json.loads(leader.read_text())
             if told.get("key") != team.key:
-                os.close(lock)
                 raise RecordError(
                     f"{layout.root} holds another recording: pack it with psmkit record --salvage, or give -o NAME"
                 )
-            return False, int(told["port"]), lock
+            return False, int(told["port"])
         if time.monotonic() > end:
-            os.close(lock)
             raise RecordError(f"no agent of this job leads in {layout.root}; the folder is left from an earlier one")
         time.sleep(0.02)
 
@@ -162,7 +156,8 @@ def leaving(layout: Layout) -> Iterator[None]:
     """One agent at a time may find out whether it is the last."""
     door = os.open(layout.root / ".door", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(door, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: two may pack, one after the other
+            fcntl.flock(door, fcntl.LOCK_EX)
         yield
     finally:
         os.close(door)

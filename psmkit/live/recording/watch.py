@@ -176,8 +176,7 @@ class Watch:
         above = self.seen.get(parent)
         one.top = above is None or above.rank != one.rank
         one.host = short_host()
-        with contextlib.suppress(OSError):
-            one.pidfd = os.pidfd_open(pid)
+        one.pidfd = procfs.pidfd(pid)
         self.seen[pid] = one
 
     def reap(self) -> list[Seen]:
