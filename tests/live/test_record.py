@@ -286,6 +286,21 @@ def test_interrupt_key_of_a_terminal_reaches_the_command_after_the_evidence(tmp_
     assert Archive(tmp_path / "a.psmkit.tar.zst").kinds == ["start", "interrupt", "interrupt", "end"]
 
 
+def test_old_kernels_without_pidfds_are_enough(tmp_path: Path) -> None:
+    code = (
+        "from psmkit.live import procfs\n"
+        "procfs.pidfd = lambda pid: -1\n"
+        "from psmkit.live.recording import agent\n"
+        "code = agent.record(['sh', '-c', 'echo out; exit 4'], agent.Options(name='a', quiet=True))\n"
+        "agent.leave(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (4, b"out\n"), done.stderr
+    assert (tmp_path / "a.psmkit.tar.zst").exists()
+
+
 def test_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     with start(tmp_path, "-q", "-o", "a", "--", *RANK, "sleep=3", preexec_fn=ignore_hangup) as process:
         until(lambda: list(tmp_path.glob("a.psmkit/logs/*")), "a log")
