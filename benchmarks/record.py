@@ -82,7 +82,8 @@ def main() -> None:
 
 `python benchmarks/record.py --pairs {options.pairs} --ranks {options.ranks} --iters {options.iters}`, {processor()}, Linux {platform.release()},
 Python {platform.python_version()}, load {busy} before. The same job of the lab with and without an agent, in turns; {options.ranks} ranks that send
-each other 1 MiB, logged and recorded in both. Seconds are those of the ranks. The agent's CPU time is that of its whole life, its start included. Where the spread of the pairs is
+each other 1 MiB, logged and recorded in both. Seconds are those of the ranks. The agent's CPU time is that of its whole life, its start included.
+Where the spread of the pairs is
 wider than the cost, that CPU time is the bound: the agent has one thread, and ranks wait for it only where they print faster than it passes on.
 
 | | median |

@@ -35,7 +35,7 @@ _BUSY = 600.0
 #: A time without progress proves something only if it is so many times the longest before it.
 _FACTOR = 4
 #: A look at the processes may cost this part of the time.
-_COST = 0.005
+_COST = 0.003
 _LEAST, _MOST_PAUSE = 0.5, 5.0
 _HEAD = re.compile(rb"(?:^|\n)(?:\[[^\]\n]*\] ?)?([^\s:\[\]]+):(\d+):\d+ ")
 _MOST_FILES = 4096
