@@ -28,12 +28,11 @@ from psmkit.model import (
     Shape,
     Verdict,
 )
+from psmkit.model.settings import WANTED, logs_of_a_run
 from psmkit.model.wording import LACKS, counted, plural
 
 __all__ = ["communicators", "coverage", "matching", "versions"]
 
-# The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
-_WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
 #: The name of an exception begins within so much of its line.
 _EXCEPTION = 160
@@ -173,7 +172,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         ),
         missing_ranks=tuple(missing),
         missing_subsystems=() if outside else _missing_subsystems(job),
-        rerun_with={} if healthy or (instead is not None and not _unshown(job)) else _rerun(),
+        rerun_with={} if healthy or (instead is not None and not _unshown(job)) else logs_of_a_run(),
         notes=tuple(notes),
         beside=beside,
     )
@@ -257,7 +256,7 @@ def _missing_subsystems(job: Job) -> tuple[str, ...]:
     seen = {by_name[name].subsystem for name in (*job.scan.counts.names, *job.scan.events.names) if name in by_name}
     if job.scan.totals.calls_matched or job.scan.calls:
         seen.add("proxy")
-    return tuple(name for name, part in _WANTED.items() if part not in seen)
+    return tuple(name for name, part in WANTED.items() if part not in seen)
 
 
 def _messages(job: Job) -> Mapping[str, Message]:
@@ -335,19 +334,6 @@ def _unshown(job: Job) -> bool:
     """Whether a rank connects and the log lacks the lines of the proxy, which show what it waits for."""
     connecting = any(furthest_stage(job, p) == "connect" for run in job.runs for p in run.procs)
     return connecting and "PROXY" in _missing_subsystems(job)
-
-
-def _rerun() -> dict[str, str]:
-    """The environment for a run that would show more: one file for each rank, and time stamps on every line.
-
-    It enables all subsystems, whatever is missing: the full list costs little, and half a list risks a third run.
-    """
-    return {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,ENV,BOOTSTRAP,PROXY,P2P,SHM,NET,COLL,REG,ALLOC,RAS,DESTROY",
-        "NCCL_DEBUG_FILE": "nccl.%h.%p.log",
-        "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO,WARN,TRACE",
-    }
 
 
 def versions(job: Job) -> tuple[str, ...]:

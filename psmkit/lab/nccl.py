@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import faults, nccl_ras, programs, runner, transfer
+from psmkit.lab import faults, programs, runner, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
 from psmkit.lab.nccl_memory import NcclMemory
 from psmkit.lab.nccl_symbols import Symbols, crash
 from psmkit.lab.topology import Machine
+from psmkit.live import ras
 from psmkit.model.wording import counted
 
 __all__ = [
@@ -208,12 +209,12 @@ class _Run:
         command = [str(program()), str(self.library.path)]
         asked = self._asked()
         self._write()
-        port = nccl_ras.free_port()
+        port = ras.free_port()
         memory = NcclMemory()
 
         def look(pids: list[int]) -> None:
             memory.look(pids)
-            if text := nccl_ras.ask(port):
+            if text := ras.ask(port):
                 (folder / "ras").mkdir(exist_ok=True)
                 (folder / "ras" / _RAS_FILE).write_text(text)
 

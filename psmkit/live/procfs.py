@@ -15,11 +15,15 @@ __all__ = [
     "STOPPED",
     "age_of",
     "command_of",
+    "cpu_time",
+    "descendants",
     "environment_of",
+    "exit_code",
     "in_sessions",
     "in_use",
     "parents",
     "pid_namespace",
+    "pidfd",
     "processes",
     "program_of",
     "start_time",
@@ -119,6 +123,45 @@ def _text(path: str) -> str:
 def parents() -> dict[int, int]:
     """The parent of each process."""
     return {pid: int(fields[2]) for pid in processes() if len(fields := _stat(pid)) > 2}
+
+
+def descendants(roots: Iterable[int]) -> dict[int, int]:
+    """The processes below some, and these themselves while they live, each with its parent."""
+    family = parents()
+    children: dict[int, list[int]] = {}
+    for pid, parent in family.items():
+        children.setdefault(parent, []).append(pid)
+    found: dict[int, int] = {}
+    left = [pid for pid in roots if pid in family]
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found[pid] = family[pid]
+            left += children.get(pid, ())
+    return found
+
+
+def pidfd(pid: int) -> int:
+    """A descriptor that becomes readable when a process ends; -1: it is gone, or the system (Linux before 5.3) has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
+
+
+def cpu_time(pid: int) -> float:
+    """Seconds of CPU time that a process has used; 0: it is gone."""
+    fields = _stat(pid)
+    return (int(fields[12]) + int(fields[13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else 0.0
+
+
+def exit_code(pid: int) -> int | None:
+    """How a process ended whose parent has not asked yet: its status, or minus a signal; None: it lives, it is gone, or the kernel does not say."""
+    fields = _stat(pid)
+    if len(fields) < 51 or fields[1] not in "ZX":
+        return None
+    status = int(fields[50])
+    return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
 def _stat(pid: int) -> list[str]:

@@ -48,6 +48,8 @@ _MAGICS = tuple(magic for magic, _ in _FORMATS)
 _PACKED = tuple(magic for magic, _ in _COMPRESSIONS)
 #: In the head of every page that psmkit writes, since a page beside the logs holds their lines.
 _PAGE = b'<meta name="generator" content="psmkit">'
+#: In the first line of each file of a recording (`psmkit record`) that is a fact about the job and no log of it.
+_FACT = b"psmkit-record/"
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
@@ -110,6 +112,8 @@ def unread(head: bytes) -> str | None:
         return next(name for magic, name in _FORMATS if head.startswith(magic))
     if head.startswith(b"<!doctype html>") and _PAGE in head:
         return "an HTML page of psmkit"
+    if _FACT in head[:64]:
+        return "a fact about a recorded job, beside its logs"
     if _PICKLE.match(head):
         return "a Python pickle that psmkit does not know"
     # A log that was truncated while it was written begins with zeros.

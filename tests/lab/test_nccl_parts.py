@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psmkit.lab import nccl, nccl_ras
+from psmkit.lab import nccl
 from psmkit.lab.cuda import LabError
 from psmkit.lab.nccl_memory import NcclMemory
 from psmkit.lab.nccl_symbols import Symbols
+from psmkit.live import ras
 
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CC", "cc")
@@ -226,17 +227,17 @@ def test_ras_is_asked_for_the_verbose_status() -> None:
     port = _serve(
         {b"CLIENT PROTOCOL 2": b"SERVER PROTOCOL 2\n", b"TIMEOUT 3": b"OK\n", b"VERBOSE STATUS": b"Job summary\n"}
     )
-    assert nccl_ras.ask(port) == "Job summary\n"
+    assert ras.ask(port) == "Job summary\n"
 
 
 def test_who_does_not_speak_ras_is_no_ras() -> None:
-    assert nccl_ras.ask(_serve({b"CLIENT PROTOCOL 2": b"HTTP/1.1 400 Bad Request\n"})) is None
-    assert nccl_ras.ask(nccl_ras.free_port()) is None
+    assert ras.ask(_serve({b"CLIENT PROTOCOL 2": b"HTTP/1.1 400 Bad Request\n"})) is None
+    assert ras.ask(ras.free_port()) is None
 
 
 def test_a_silent_ras_does_not_hold_the_run_up() -> None:
     begun = time.monotonic()
-    assert nccl_ras.ask(_serve({}), patience=0.2) is None
+    assert ras.ask(_serve({}), patience=0.2) is None
     assert time.monotonic() - begun < 30
 
 

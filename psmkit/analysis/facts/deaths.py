@@ -27,7 +27,7 @@ __all__ = [
     "ended_by_lab",
     "manner",
     "signal_name",
-    "told_by_lab",
+    "told_from_outside",
     "workers",
 ]
 
@@ -82,9 +82,9 @@ _ACTOR_DEAD = "launch.ray.actor_dead"
 _ACTOR_LINES = 16
 
 
-def told_by_lab(job: Job, event: Event) -> bool:
-    """Whether `psmkit lab run` reports how the process of a record ended: by itself, or with the run."""
-    return event.proc in _named_by_lab(job)
+def told_from_outside(job: Job, event: Event) -> bool:
+    """Whether `psmkit lab run` or `psmkit record` reports how the process of a record ended, or that it lived when the record was taken."""
+    return event.proc in _named_from_outside(job)
 
 
 @once
@@ -100,8 +100,10 @@ def ended_by_lab(job: Job) -> set[int | None]:
 
 
 @once
-def _named_by_lab(job: Job) -> set[int | None]:
-    return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")}
+def _named_from_outside(job: Job) -> set[int | None]:
+    lab = job.events("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
+    watched = (e for e in job.events("watched.", "launch.watched.") if "pid" in e.fields)
+    return {job.named_by(e) for e in (*lab, *watched)}
 
 
 def collect(job: Job, run: int | None) -> Sequence[Death]:

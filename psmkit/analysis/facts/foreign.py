@@ -16,6 +16,7 @@ _LASTING = (
     "torch.heartbeat.",
     "ras.keepalive.error",
     "ras.peer.declared_dead",
+    "watched.still",
 )
 
 

@@ -220,6 +220,10 @@ class Job:
         if event.name.startswith("lab."):
             run = self.lab_run_of(event)
             return len(self.runs) - 1 if run is None else run
+        if "watched." in event.name and "pid" in event.fields:
+            proc = self.named_by(event)
+            if proc is not None:
+                return self.run_of(proc)
         if len(self.runs) <= 1:
             return 0 if self.runs else None
         spans = self._spans.get(event.stream)

@@ -185,7 +185,10 @@ class _Agreed:
         if not self.enough:
             return None
         kept = _others(self.kept, shake.answered - shake.imported)
-        if kept is not None and shake.answered - shake.imported > kept:
+        answered = _others(self.answered, shake.answered)
+        # who received fewer descriptors shows nothing of what a rank does with one
+        behind = answered is None or answered < shake.answered
+        if kept is not None and shake.answered - shake.imported > kept and not behind:
             return "the import of a descriptor", "import", True
         mine = _beside_nets(shake.kinds)
         same = _others(self.opened, mine) == mine

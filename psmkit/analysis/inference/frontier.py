@@ -26,10 +26,12 @@ from psmkit.analysis.facts.start import MET
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.debts import MEETING, SHAKEN, debts, uneven
 from psmkit.analysis.inference.elapsed import Silence, silence
+from psmkit.analysis.inference.held import held
 from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
+from psmkit.model.settings import LOG_NAME, STAMPED
 
-__all__ = ["Owes", "deciding", "outlives", "owing", "suspect"]
+__all__ = ["Owes", "deciding", "outlives", "owing", "suspect", "watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ def deciding(job: Job, owes: Owes) -> str:
     if not owes.visible:
         return "NCCL_DEBUG_SUBSYS=INIT,PROXY,P2P,SHM,NET,COLL"
     if any(job.scan.files[job.process(p).last.file].stream == stream for p in owes.waiting):
-        return "NCCL_DEBUG_FILE=nccl.%h.%p.log"
+        return f"NCCL_DEBUG_FILE={LOG_NAME}"
     if release is None or release >= (2, 26):
-        return "NCCL_DEBUG_TIMESTAMP_LEVELS=INFO,WARN,TRACE"
+        return f"NCCL_DEBUG_TIMESTAMP_LEVELS={STAMPED}"
     return "NCCL_DEBUG_FILE=/dev/stdout"  # one stream shows which ranks print later
 
 
@@ -138,7 +140,11 @@ def _suspects(job: Job) -> dict[int, Owes]:
             found.append(_of_group(job, run, None, {}, {}))
         suspects = [one for one in found if one is not None]
         # several do not wait for each other, so none of them explains where the others stop
-        if suspects and len({one.proc for one in suspects}) == 1:
+        if (
+            suspects
+            and len({one.proc for one in suspects}) == 1
+            and not set(run.procs) & set(held(job)) - {suspects[0].proc}
+        ):
             out[run.index] = suspects[0]
     return out
 
@@ -321,7 +327,7 @@ def _prints(job: Job, proc: int, kinds: tuple[str, ...]) -> bool:
 def outlives(job: Job, proc: int) -> bool:
     """Whether the end of a process's log is no cut: the log, or the stream that it is part of, goes on.
 
-    That is so if it is the process that others report as silent, if it reports a wait itself, or if lines about a wait follow in
+    That is so if it is the process that others report as silent, or that `psmkit record` saw alive and silent, if it reports a wait itself, or if lines about a wait follow in
     the stream that it shares with others. The end of a file proves nothing.
     """
     process = job.process(proc)
@@ -329,13 +335,20 @@ def outlives(job: Job, proc: int) -> bool:
     run = job.run_of(proc)
     if run is None or proc in lost(job):
         return False
-    if proc in proof.of(job, run).suspects:
+    if proc in proof.of(job, run).suspects or proc in watched(job):
         return True  # lines from outside name this process
     ends, complaining = _lasting(job)
     shown, by = ends.get((run, stream), (0, -1))
     if (by != proc and shown > process.last.seq) or proc in complaining:
         return True
     return job.rank_of(proc) in _unreported(job).get(run, ())
+
+
+@once
+def watched(job: Job) -> set[int]:
+    """The processes that `psmkit record` saw stand still: their logs are whole, and end where the processes wait."""
+    named = {job.named_by(event) for event in job.events("watched.still")}
+    return {proc for proc in named if proc is not None}
 
 
 @once

@@ -40,6 +40,7 @@ _LASTING = (
     "torch.desync.at",
     "torch.barrier.monitored",
     "torch.store.timeout",
+    "watched.still",
 )
 #: An open exchange is old after this many times the greatest age of a completed one, and at least this many lines.
 _AGE_FACTOR, _AGE_LEAST = 4, 200

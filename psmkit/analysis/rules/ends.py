@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psmkit.analysis.facts.deaths import told_by_lab
+from psmkit.analysis.facts.deaths import told_from_outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, names_of, ranks_text
 from psmkit.analysis.facts.progress import torn_down
@@ -39,11 +39,11 @@ def find(job: Job) -> list[Finding]:
     by_run: dict[int | None, dict[int, Event]] = {}
     open_: set[int] = {e.proc for e in job.events("record.unclosed", "record.died")}
     for event in job.events("record.died"):
-        if event.proc >= 0 and not told_by_lab(job, event):
+        if event.proc >= 0 and not told_from_outside(job, event):
             by_run.setdefault(job.run_of_event(event), {}).setdefault(event.proc, event)
     for run, died in by_run.items():
         records = {e.proc for e in job.events("record.process") if e.proc >= 0 and job.run_of(e.proc) == run}
-        # what the lab says of one process may be all that is left of its output, so it excuses no other one
+        # what is said from outside of one process may be all that is left of its output, so it excuses no other one
         survivors = sorted(records - open_)
         said = [e for e in job.events(*_SAID) if e.proc in survivors]
         alone = [p for p in died if run is not None and survivors and _was_needed(job, p, bool(said))]

@@ -82,8 +82,10 @@ def _lacking(owes: Owes) -> str:
     return "No evidence shows that the wait lasted."
 
 
-def _lasted(owes: Owes) -> str:
+def _lasted(job: Job, owes: Owes) -> str:
     """How the log shows that time passed."""
+    if owes.proc in frontier.watched(job):
+        return "psmkit record saw it alive and at rest"
     if owes.silence is None:
         return "lines from outside NCCL show that the wait lasted"
     quiet, pause = owes.silence.seconds / 60, owes.silence.pause
@@ -98,7 +100,7 @@ def _hung(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} {_waits(owes)} for it",
         confidence=0.8,
-        explanation=f"Other ranks print this step, other lines follow the last line of {who}, and {_lasted(owes)}.",
+        explanation=f"Other ranks print this step, other lines follow the last line of {who}, and {_lasted(job, owes)}.",
         refs=[
             *owes.refs[:3],
             owes.last,

@@ -15,6 +15,7 @@ from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import reports, steps
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.held import held
 from psmkit.analysis.registry import rule
 from psmkit.catalogue.reasons import DAMAGED, FOLLOWS, about
 from psmkit.logparse.types import Event, Ref
@@ -217,12 +218,7 @@ def _hung(
 
 def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
     """The rank that an injected fault stops for ever, according to the lab's line."""
-    over = {(e.proc, e.fields.get("site")) for e in job.events("fault.aborted", run=run)}
-    fired = [
-        e
-        for e in job.events("fault.fired", run=run)
-        if e.fields.get("action") == "hang" and (e.proc, e.fields.get("site")) not in over
-    ]
+    fired = [e for proc, e in held(job).items() if job.run_of(proc) == run]
     ranks = set(map(_rank, hung))
     found = {rank: e for e in fired if (rank := job.rank_of(e.proc)) is not None and rank in ranks}
     return {rank: f"PSM_FAULTS holds it in {e.fields.get('site')}" for rank, e in found.items()}
