@@ -151,10 +151,10 @@ def _check_folder(output: str | None) -> None:
 
 
 def _write(found: list[Inspection], output: str, *, single: bool) -> None:
+    from psmkit.live.hosts import file_name
     from psmkit.model.inspection import to_json
 
     for one in found:
         if single or one.threads:
-            name = f"{one.host}-{one.pid}.inspect.json".replace("/", "_")
-            path = output if single else str(Path(output) / name)
+            path = output if single else str(Path(output) / file_name(one))
             show(json.dumps(to_json(one)) + "\n", path)

@@ -19,7 +19,7 @@ from psmkit.live.inspect import Options, inspect, rank_of
 from psmkit.model.errors import InputError, PsmkitError
 from psmkit.model.inspection import Inspection, Note, from_json
 
-__all__ = ["Target", "check_template", "inspect_all", "own_processes", "read_targets"]
+__all__ = ["Target", "check_template", "file_name", "inspect_all", "own_processes", "read_targets"]
 
 _MOST = 64 << 20  # bytes of an answer
 _LINES = 100_000
@@ -129,6 +129,11 @@ def inspect_all(
 
     with ThreadPoolExecutor(max_workers=max(1, min(parallel, len(targets)))) as pool:
         return list(pool.map(one, targets))
+
+
+def file_name(inspection: Inspection) -> str:
+    """The name of the file of an inspection."""
+    return f"{inspection.host}-{inspection.pid}.inspect.json".replace("/", "_")
 
 
 def _one(target: Target, options: Options, via: str | None, end: float) -> Inspection:

@@ -361,6 +361,11 @@ def test_a_rank_that_waits_for_its_own_proxy_is_the_suspect_of_one_that_waits_fo
     assert report.next[0].command == "psmkit inspect --all -o SECOND_LOOK && psmkit analyze FIRST_LOOK SECOND_LOOK"
 
 
+def test_a_rank_that_is_ahead_in_a_barrier_is_no_suspect_where_the_others_wait_for_another(tmp_path: Path) -> None:
+    seen = one_look(*(inspected(r, GETFD, peer=1) for r in range(3)), inspected(3, MEET))
+    assert [s.rank for s in analyzed(tmp_path, s__json=seen).suspects] == [1]
+
+
 def test_ranks_that_wait_for_each_other_in_a_circle_have_no_suspect(tmp_path: Path) -> None:
     seen = one_look(inspected(0, MEET), inspected(1, GETFD, peer=2), inspected(2, GETFD, peer=1), inspected(3, MEET))
     assert analyzed(tmp_path, s__json=seen).suspects == ()

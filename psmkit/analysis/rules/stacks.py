@@ -66,6 +66,9 @@ def find(job: Job) -> list[Finding]:
     moves = [s for s in known if s.moved is not None]
     out: list[Finding] = []
     odd = _odd(known)
+    blamed = _pointed_at(known) if not moves and len(known) == len(ours) else None
+    if blamed is not None and odd and all(step_of(s.kind) in _PEERS and s.rank != blamed[0] for s in odd):
+        odd = []  # it waits as well, and the inspections show for whom the others wait
     if odd:
         out.append(_elsewhere(job, run, known, odd, moves, whole=len(known) == len(ours)))
     full = [s for s in known if s.kind == "fifo"]
@@ -76,8 +79,8 @@ def find(job: Job) -> list[Finding]:
         out.append(served)
     if not odd and not full and waits and waits <= {*_PEERS} and len(known) == len(ours):
         if len(waits) == 1:
-            out += _all_wait(job, run, known, moves)
-        elif not moves and (blamed := _pointed_at(known)) is not None:
+            out += _all_wait(job, run, known, moves, blamed)
+        elif blamed is not None:
             out.append(_pointed(job, run, known, *blamed))
     lacking, nranks = standing.lacking(job)
     if lacking:
@@ -327,16 +330,17 @@ def _fifo_step(proven: bool, still: bool) -> str:
 # -- nobody stands elsewhere
 
 
-def _all_wait(job: Job, run: int | None, known: Sequence[Stand], moves: Sequence[Stand]) -> list[Finding]:
+def _all_wait(
+    job: Job, run: int | None, known: Sequence[Stand], moves: Sequence[Stand], blamed: tuple[int, int] | None
+) -> list[Finding]:
     """PSM315, if all processes wait for peers in a step that a job passes once, and do not go on."""
     step = step_of(known[0].kind)
-    blamed = _pointed_at(known)
     # the two samples of an inspection are taken right after each other: an age, a second look or the log shows that time passed
     passed = (
         all(len(s.looks) > 1 for s in known) or max(map(standing.oldest_call, known)) >= _LONG or _lasting(job, run)
     )
     if moves or step not in _ONCE or not all(s.still for s in known) or not passed:
-        return [_pointed(job, run, known, *blamed)] if blamed is not None and not moves else []
+        return [_pointed(job, run, known, *blamed)] if blamed is not None else []
     text = Counter(s.look.place.text for s in known if s.look.place is not None).most_common(1)[0][0]
     name = who(job, known[0]) if len(known) == 1 else f"each of the {len(known)} processes"
     same = len({s.look.place.text for s in known if s.look.place is not None}) == 1

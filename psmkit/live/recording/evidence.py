@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from psmkit.live import ras, stacks
+from psmkit.live import hosts, ras
+from psmkit.live.inspect import Options
 from psmkit.live.recording.journal import Journal
 from psmkit.live.recording.layout import FACT, Layout
 from psmkit.live.recording.settings import masked, masked_words
 from psmkit.live.recording.watch import Seen, Watch, data_of
+from psmkit.model.inspection import to_json
 
 __all__ = ["copy_logs", "inspect", "keep_records", "kernel_lines", "surroundings", "take"]
 
@@ -99,17 +102,21 @@ def _step(journal: Journal, what: str, step: Callable[[], str]) -> None:
 
 
 def inspect(pids: Sequence[int], folder: Path) -> str:
-    """Write the stacks of processes into a folder; the processes go on."""
+    """Write an inspection of each process into a folder; the processes go on."""
     if not pids:
         raise _MissingError("no process of the job lives")
-    failed = []
-    for pid in pids:
-        try:
-            stacks.write(pid, folder / f"{pid}.txt", title=f"process {pid}", timeout=_PATIENCE)
-        except OSError as error:
-            failed.append(f"{pid}: {error.strerror}")
-    if len(failed) == len(pids):
-        raise _MissingError("; ".join(failed))
+    targets = [hosts.Target("localhost", pid) for pid in pids]
+    found = hosts.inspect_all(
+        targets, Options(timeout=_PATIENCE), deadline=_PATIENCE, parallel=max(2, os.cpu_count() or 1)
+    )
+    seen = [one for one in found if one.threads]
+    if not seen:
+        notes = dict.fromkeys(note.what for one in found for note in one.notes)
+        raise _MissingError("; ".join(notes) or "no thread was seen")
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in seen:
+        hidden = replace(one, command=tuple(masked_words(list(one.command))))
+        (folder / hosts.file_name(one)).write_text(json.dumps(to_json(hidden)) + "\n")
     return f"stacks/{folder.name}"
 
 
