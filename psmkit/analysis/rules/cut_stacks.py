@@ -100,7 +100,7 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
 def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
     """Ray's report of an exception in another process, cut before the line with its text. Of a chain the last one is the origin."""
     fields = tasks[-1].fields
-    pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type"))
+    pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type", "an exception"))
     named = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
     passed_on = faults.phrase(job, "the others are named", kind.removeprefix("Nccl")) is not None
     shown = shown_below(job, tasks[-1])
