@@ -58,6 +58,7 @@ _OF_TENSORS = re.compile(
 #: Addresses of no host.
 _NO_HOST = ("0.0.0.0", "255.255.255.255")
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
+_HEAD = "Traceback (most recent call last)"
 #: So many lines of a box are read.
 _BOX = 16
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
@@ -200,13 +201,14 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
 
 
 def _goes_on(job: Job, last: Event) -> bool:
-    """Whether a line below the last error shows work or a start, in common words."""
-    ref = lines.below(job, last.last or last.ref)
+    """Whether a line below the last error shows work or a start, in common words. The source lines of a traceback show none."""
+    ref, stack = lines.below(job, last.last or last.ref), False
     for _ in range(_NEAR):
         if ref is None:
             return False
         text = "".join(e.text for e in job.quotes.of(ref))
-        if lines.catalogue(job).phrase("a program goes on", text) is not None:
+        stack = _HEAD in text or (stack and text.startswith("  "))
+        if not stack and lines.catalogue(job).phrase("a program goes on", text) is not None:
             return True
         ref = lines.below(job, ref)
     return False
@@ -225,8 +227,10 @@ def _last(job: Job, run: int | None, events: Sequence[Event]) -> Iterator[Event]
     end = job.scan.files[events[0].ref.file].lines
     near: list[Event] = []
     for event in reversed(events):
-        if end - event.ref.line > (_CLOSE if event.name == _FAILED else _NEAR):
+        if end - event.ref.line > _NEAR:
             break
+        if event.name == _FAILED and end - event.ref.line > _CLOSE:
+            continue  # these words prove too little here, but an error above them may still be near enough
         end = event.ref.line
         near.append(event)
     if near and _goes_on(job, near[0]):
