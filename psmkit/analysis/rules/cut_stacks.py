@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import (
+    called,
     called_in,
     headless,
     innermost,
@@ -128,15 +129,15 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     error = level or _by_hook(job, frames[-1])
     who, ranks, named = _who(job, run, frames)
     deepest = innermost(calls or frames) or frames[-1]
-    last = str(deepest.fields.get("fn"))
-    through = next((str(e.fields["fn"]) for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
-    called = None if calls or frames[-1] is deepest else called_in(job, frames[-1])
-    to = f" to a call of {called}()" if called is not None else ""
+    last = called(job, deepest)
+    through = next((f"{e.fields['fn']}()" for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
+    inner = None if calls or frames[-1] is deepest else called_in(job, frames[-1])
+    to = f" to a call of {inner}()" if inner is not None else ""
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{who} printed a part of a stack {'at level ERROR ' if level else ''}that passes through {through}(){to}, and the log does not show the exception",
+        title=f"{who} printed a part of a stack {'at level ERROR ' if level else ''}that passes through {through}{to}, and the log does not show the exception",
         severity=Severity.ERROR if error else Severity.WARNING,
         confidence=0.6 if error else 0.4,
         explanation="The head of the traceback and the line that names the exception are not in the log."
