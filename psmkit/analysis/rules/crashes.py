@@ -185,7 +185,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         confidence=0.8,
         explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
         if elastic
-        else "Each of these ranks reports a failure of its own, and no line names another rank as the reason."
+        else "Each of these ranks reports a failure of its own, and its report blames no other rank."
         if each
         else "The launcher reports several processes and does not say which one failed first.",
         next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank."
