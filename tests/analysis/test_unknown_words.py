@@ -183,3 +183,16 @@ def test_a_setting_or_an_information_is_no_line_that_tells_of_an_error(tmp_path:
     assert "tells of an error" not in quiet.reason
     told = analyzed(tmp_path, "INFO:agent:[default] Worker group FAILED. 3/3 attempts left\nINFO:agent: nccl next\n")
     assert "tells of an error" in told.reason
+
+
+def test_the_rank_on_which_a_communicator_was_aborted_is_not_the_cause(tmp_path: Path) -> None:
+    assert who("[CRITICAL] Training failed due to NCCL communicator was aborted on rank 3. :\n", tmp_path) == (
+        "failed",
+        [],
+    )
+    assert who("[CRITICAL] Training failed due to a bad shard on rank 3\n", tmp_path)[1] == [(3, None, None)]
+
+
+def test_the_name_of_a_process_of_open_mpi_is_not_quoted_in_part(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + "[node7:4711] [[28214,2],0] ORTE_ERROR_LOG: Not found in file a.c at line 3\n")
+    assert "log: ORTE_ERROR_LOG: Not found" in report.reason

@@ -32,6 +32,8 @@ _KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _PID = re.compile(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
 _LOCAL = re.compile(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
+#: torch says where a communicator was aborted: the reason is elsewhere.
+_ABORTED = re.compile(r"communicator was aborted on rank \d+", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
 _MOST, _FEW, _PARTS = 64, 2, 3
@@ -39,7 +41,9 @@ _MOST, _FEW, _PARTS = 64, 2, 3
 _SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
-_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*")
+_NOISE = re.compile(
+    r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
+)
 _WORD = re.compile(r"\S*$")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
@@ -118,7 +122,7 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         return [Named(host=placed.pop())] if len(placed) == 1 else []
     if ended := _ended(texts):
         return ended
-    ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(t))
+    ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(_ABORTED.sub("", t)))
     either = any(map(_CONNECTS.search, texts))
     named_ = [Named(rank, basis=_BASIS, either=either, peer_unnamed=either and len(ranks) == 1) for rank in ranks]
     if len(named_) > _FEW:
