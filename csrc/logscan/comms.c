@@ -216,13 +216,19 @@ static void on_init(struct ls_scan *scan, const struct ls_record *rec, const str
 
 static void on_end(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
 {
+    enum { MOST_GROUPS = 64 };
     struct ls_comms *c = scan->comms;
     uint32_t at = find_instance(c, rec->proc, comm);
     int64_t rank = rank_of(m, F_RANK), nranks = rank_of(m, F_NRANKS);
     if (at != LS_NONE && !may_be(&c->instances.at[at], rank, nranks)) at = LS_NONE;
     if (at == LS_NONE) {
         if (nranks <= 0) return;
-        at = new_instance(scan, rec->proc, LS_NONE, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
+        int64_t dev = ls_role_int(m, F_DEV, -1);
+        /* the first communicator of a process whose begin is cut off: the only one with a member that lacks this rank
+         */
+        bool first = rank >= 0 && c->groups.n <= MOST_GROUPS && ordinal_of(c, rec->proc, nranks, dev) == 0;
+        uint32_t group = first ? group_lacking(c, nranks, rank) : LS_NONE;
+        at = new_instance(scan, rec->proc, group, comm, rank, nranks, dev, false, 0);
         if (at == LS_NONE) return;
     }
     ls_instance *i = &c->instances.at[at];

@@ -66,3 +66,10 @@ def test_a_process_that_drives_several_ranks_fails_on_those_that_the_table_gives
     assert report.reason.startswith("nccl-tests stopped on ranks 2, 3: internal error")
     assert [(c.host, c.pid) for c in report.culprits] == [("n8", 82)]
     assert "NCCL_DEBUG=INFO" in report.findings[0].next_step
+
+
+def test_a_log_with_lines_of_level_info_is_not_asked_for_them(tmp_path: Path) -> None:
+    failure = "node7: Test NCCL failure common.cu:891 'unhandled system error'\n"
+    info = "node7:4711:4711 [0] NCCL INFO Connected all trees\n"
+    assert "NCCL_DEBUG=INFO" in (analyzed(tmp_path, failure).findings[0].next_step or "")
+    assert "NCCL_DEBUG=INFO" not in (analyzed(tmp_path, info + failure).findings[0].next_step or "")

@@ -208,6 +208,12 @@ def test_ranks_that_wait_in_torchs_store_name_the_only_rank_that_is_late(tmp_pat
     assert "for 1 of 4 ranks" in unknown.reason
 
 
+def test_more_workers_than_ranks_in_torchs_store_are_those_of_another_start(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, BARRIER.format(0, 7) * 3)
+    assert "which counts 7 workers for a world of 4" in report.reason and "for -" not in report.reason
+    assert "earlier start" in (report.findings[0].next_step or "")
+
+
 def test_a_barrier_of_torchs_store_that_passed_is_no_wait(tmp_path: Path) -> None:
     report = analyzed(tmp_path, "".join(BARRIER.format(rank, 3) for rank in (0, 1, 3)) + PASSED)
     assert report.verdict == "inconclusive" and not report.findings

@@ -166,6 +166,9 @@ def test_a_rank_whose_last_line_is_cut_may_report_too(tmp_path: Path) -> None:
     cut = analyzed(tmp_path, timeout(1) + timeout(2) + "[rank6]:[E617 09:00:00.1 ProcessGroupNCCL\n")
     assert "only the watchdog reports of ranks 1 and 2 and a line of rank 6 that is cut" in cut.reason
     assert "rank 6" not in first(cut).explanation
+    # the tag of another launcher stands before it, and its text ends within the words of the report
+    behind = "10:00:01 | [3]:[E ProcessGroupNCCL.cpp:828] [Rank 6] Watchdog caught colle\n"
+    assert "a line of rank 6 that is cut" in analyzed(tmp_path, timeout(1) + timeout(2) + behind).reason
     whole = analyzed(tmp_path, timeout(1) + timeout(2) + "[rank6]:[E617 09:00:00.1 store.cpp:7] done\n")
     assert "cut" not in whole.reason
     # a line of the program says nothing about its watchdog

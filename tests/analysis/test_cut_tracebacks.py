@@ -74,3 +74,9 @@ def test_the_empty_exception_of_spawns_parent_is_no_reason(tmp_path: Path) -> No
     assert [c.rank for c in cut.culprits] == [3] and "Exception" not in cut.reason
     (tmp_path / "job.log").write_text(parent + child + frame + "ValueError: no such step\n")
     assert "ValueError: no such step" in psmkit.analyze([tmp_path / "job.log"]).reason
+
+
+def test_a_function_in_the_last_line_of_a_log_may_be_cut_and_is_shown_so(tmp_path: Path) -> None:
+    text = "ray.exceptions.RayTaskError(NcclError): ray::Actor.compute() (pid=402, ip=10.1.7.14, actor_id=5d20, repr=<Actor>)\n"
+    found = analyzed(tmp_path, text + '  File "/srv/job.py", line 21, in compu\n').findings[0]
+    assert found.title.endswith("in or below compu\N{HORIZONTAL ELLIPSIS}")

@@ -292,3 +292,13 @@ def test_a_chain_without_processes_that_reaches_the_application_is_a_failure(tmp
 
 def test_a_chain_without_processes_that_is_cut_leaves_the_verdict_open(tmp_path: Path) -> None:
     assert analyzed(tmp_path, CHAIN).verdict == "inconclusive"
+
+
+def test_ends_below_a_cut_begin_belong_to_the_only_communicator_that_lacks_their_ranks(tmp_path: Path) -> None:
+    complete = "n1:713:741 [3] NCCL INFO comm 0x5a03 rank 3 nranks 4 cudaDev 3 busId 81000 commId 0x4c70b29e115df836 - Init COMPLETE\n"
+    end = "n1:71{0}:76{0} [0] NCCL INFO comm 0x5a0{0} rank {0} nranks 4 cudaDev {0} busId {0}1000 - Abort COMPLETE\n"
+    report = analyzed(tmp_path, complete + "".join(end.format(rank) for rank in (2, 1, 3, 0)))
+    assert report.runs[0].ranks_seen == (0, 1, 2, 3) and "names 3 of 4" not in report.reason
+    # a second end of the same rank is that of another one
+    again = analyzed(tmp_path, complete + "".join(end.format(rank) for rank in (2, 1, 3, 0)) + end.format(2))
+    assert again.runs[0].ranks_seen == (0, 1, 2, 3)

@@ -141,3 +141,20 @@ def test_processes_that_abort_together_are_those_that_their_handlers_name(tmp_pa
     deaths = [f for f in analyzed.findings if f.code == "PSM402"]
     assert [[(n.host, n.pid) for n in f.named] for f in deaths] == [[("n1", 701)], [("n2", 702)]]
     assert all("std::runtime_error" in f.title and "on rank" not in f.title for f in deaths)
+
+
+def test_a_function_of_glibc_without_its_library_is_not_where_a_process_died(tmp_path: Path) -> None:
+    text = (
+        "[n3:4411:0:4411] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)\n==== backtrace (tid: 4411) ====\n"
+        " 0 0x0000000000085f0c __GI___libc_free()  :0\n 1 0x00000000000fef1f ring_release()  ???:0\n"
+    )
+    found = first(tmp_path, text)
+    assert found.title.endswith("in ring_release()") and "ring_release()" in (found.explanation or "")
+
+
+def test_a_stack_that_lacks_a_frame_does_not_say_which_one_is_the_first(tmp_path: Path) -> None:
+    frame = HEAD + "[ {}] {}(+0x{}0)[0x7f6e5ec62cf{}]\n"
+    torn = ABORTED + frame.format(0, "/lib64/libc.so.6", 9, 0) + frame.format(2, "/opt/app/ring", 7, 2)
+    found = first(tmp_path, torn)
+    assert "its stack passes through ring" in found.title
+    assert found.explanation == "A frame above ring is not in the log, or its line is torn."

@@ -46,3 +46,35 @@ def test_a_strange_client_of_the_proxy_service_does_not_fail_a_job(tmp_path: Pat
     report = analyzed(tmp_path, "\n".join(rank.destroy().lines) + "\n")
     assert report.verdict != "failed" and not report.culprits
     assert "PSM106" in {finding.code for finding in report.findings}
+
+
+LEGEND = "# Errors with asterisks indicate errors that have exceeded the maximum threshold.\n"
+SETTINGS = "# nThreads: 1 nGpus: 2 nRanks: 1 minBytes: 1024 maxBytes: 4096 step: 2(factor) warmupIters: 5 iters: 20 validation: 1\n#\n"
+
+
+def rows(*errors: str) -> str:
+    return "".join(
+        f"  {1024 << at}     {256 << at}     float     sum    44.1   0.02   0.02  2e-07    43.7   0.02   0.02  {error}\n"
+        for at, error in enumerate(errors)
+    )
+
+
+def test_the_legend_below_the_last_size_is_no_error_but_the_end_of_the_table(tmp_path: Path) -> None:
+    whole = SETTINGS + HEAD + rows("0e+00", "1e-07", "1e-07")
+    for legend in (LEGEND, LEGEND[:26]):
+        report = analyzed(tmp_path, whole + legend)
+        assert report.verdict == "healthy" and "marks no error" in report.reason
+
+
+def test_a_table_that_is_marked_or_not_whole_is_not_healthy(tmp_path: Path) -> None:
+    good = rows("0e+00", "1e-07", "1e-07")
+    for text in (
+        SETTINGS + HEAD + rows("0e+00", "1e-02*", "1e-07") + LEGEND,  # an error above the limit
+        SETTINGS + HEAD + good,  # no legend: the test may not have finished
+        HEAD + good + LEGEND,  # the begin is not in view
+        SETTINGS + HEAD + good.replace("\n", "\n...\n", 1) + LEGEND,  # rows may be left out
+        SETTINGS + HEAD + good[:-12] + "\n" + LEGEND,  # a torn row
+        SETTINGS + HEAD + LEGEND,
+    ):
+        report = analyzed(tmp_path, text)
+        assert report.verdict == "inconclusive" and not report.culprits, text

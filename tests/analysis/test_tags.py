@@ -48,6 +48,8 @@ INSIDE = {
     "[process=5][thread=MainThread] step": 5,
     "[TensorRT-LLM][ERROR][5] step": 5,
     "[TRT-LLM] [E] [5] step": 5,
+    "[HUGECTR][10:00:00][INFO][RANK5]: step": 5,
+    "[HCTR][10:00:00.123][ERROR][RK5][main]: step": 5,
     "[pod-3] (VllmWorker rank=5 pid=812) step": 5,
     "> (Worker_DP0_PP0_TP5_EP5 pid=812) step": 5,
     "> (Worker_DP1_TP1_EP5 pid=812) step": 5,

@@ -128,3 +128,71 @@ def test_processes_that_srun_could_not_start_are_no_dead_ranks(tmp_path: Path) -
     log = "srun: error: Task launch for StepId=141.0 failed on node c2: Socket timed out on send/recv operation\n"
     report = analyzed(tmp_path, log)
     assert "could not start the tasks on c2" in report.reason and [c.host for c in report.culprits] == ["c2"]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "# Errors are marked with an exclamation mark\n",
+        "Errors may follow from this setting\n",
+        "Note: if any error is shown, send this page\n",
+        "In case of errors read the manual\n",
+        "Failures, if any, are listed in the last column\n",
+        "some failures can be repeated\n",
+    ],
+)
+def test_a_note_about_errors_in_general_is_no_error(note: str, tmp_path: Path) -> None:
+    assert who(note, tmp_path) == ("inconclusive", [])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ERROR frobnicator: errors are listed in the file\n",
+        "frobnicator: failed; errors may follow\n",
+        "frobnicator: error: if you see this, the queue overran\n",
+    ],
+)
+def test_an_error_that_goes_on_with_a_note_stays_one(error: str, tmp_path: Path) -> None:
+    assert who(error, tmp_path)[0] == "failed"
+
+
+def test_words_of_a_failure_in_an_advice_hide_no_error_above_it(tmp_path: Path) -> None:
+    advice = "see the manual: a start without the option cannot\nwork, so add it\n" + "and read on\n" * 8
+    assert who("[node7:4711] OPAL ERROR: Not ready in file a.c at line 3\n" + advice, tmp_path) == (
+        "failed",
+        [(None, "node7", 4711)],
+    )
+
+
+def test_the_code_of_a_traceback_shows_no_work(tmp_path: Path) -> None:
+    error = "10:00:01 CRITICAL app: the step failed\nTraceback (most recent call last):\n"
+    frame = '  File "/app/t.py", line 9, in run\n    loop.epoch(step=1, loss=2)\n'
+    assert who(error + frame * 3, tmp_path)[0] == "failed"
+    assert who(error + frame + "epoch 3 | loss 2.31\n" + frame, tmp_path)[0] == "inconclusive"
+
+
+def test_an_error_far_from_the_end_is_not_called_near(tmp_path: Path) -> None:
+    error = "ERROR frobnicator: queue 4 overran\n"
+    assert "near the end" in analyzed(tmp_path, START + error + "a\n" * 3).reason
+    assert "near the end" not in analyzed(tmp_path, START + error + "a\n" * 20).reason
+
+
+def test_a_setting_or_an_information_is_no_line_that_tells_of_an_error(tmp_path: Path) -> None:
+    quiet = analyzed(tmp_path, "LAUNCH INFO 10:00:01 elastic_timeout: 30\nLAUNCH INFO 10:00:01 nccl: on\n")
+    assert "tells of an error" not in quiet.reason
+    told = analyzed(tmp_path, "INFO:agent:[default] Worker group FAILED. 3/3 attempts left\nINFO:agent: nccl next\n")
+    assert "tells of an error" in told.reason
+
+
+def test_the_rank_on_which_a_communicator_was_aborted_is_not_the_cause(tmp_path: Path) -> None:
+    assert who("[CRITICAL] Training failed due to NCCL communicator was aborted on rank 3. :\n", tmp_path) == (
+        "failed",
+        [],
+    )
+    assert who("[CRITICAL] Training failed due to a bad shard on rank 3\n", tmp_path)[1] == [(3, None, None)]
+
+
+def test_the_name_of_a_process_of_open_mpi_is_not_quoted_in_part(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, START + "[node7:4711] [[28214,2],0] ORTE_ERROR_LOG: Not found in file a.c at line 3\n")
+    assert "log: ORTE_ERROR_LOG: Not found" in report.reason

@@ -34,7 +34,7 @@ class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
     ``oom`` means that memory ran out, ``raised`` that torch.multiprocessing.spawn reports its exception, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
-    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``later`` that it
+    another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``itself`` that it reports a failure of its own, ``later`` that it
     failed after the first one. ``time`` is
     the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``where`` names a library or holds
     the last printed text. ``untold``: no line shows the exit code. ``events`` are the lines about this death,
@@ -53,6 +53,7 @@ class Death:
     root: bool = False
     by_peer: bool = False
     listed: bool = False
+    itself: bool = False
     later: bool = False
     time: str = ""
     local: int | None = None
@@ -108,6 +109,7 @@ class Death:
         self.raised |= other.raised
         self.root |= other.root
         self.by_peer |= other.by_peer
+        self.itself |= other.itself
         self.listed &= other.listed
         self.later |= other.later
         self.time = self.time or other.time

@@ -32,7 +32,14 @@ __all__ = [
 ]
 
 #: Lines of signal handlers.
-_SIGNALS = ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal", "sys.absl.signal", "sys.glog.signal")
+_SIGNALS = (
+    "sys.ompi.signal",
+    "sys.ompi.signal_name",
+    "sys.ucx.signal",
+    "sys.absl.signal",
+    "sys.glog.signal",
+    "sys.gasnet.signal",
+)
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
 #: Lines about an end that need more than their fields.
@@ -171,7 +178,7 @@ def _in_pairs(found: list[Death]) -> set[int]:
     given: set[int] = set()
     for number in {d.signal for d in found if d.signal is not None}:
         same = sorted((d for d in found if d.signal == number), key=lambda d: (d.events[0].stream, d.events[0].ref.seq))
-        named = [d for d in same if d.pid is not None and not d.sent]
+        named = [d for d in same if (d.pid is not None or d.rank is not None) and not d.sent]
         nobody = [d for d in same if (d.rank, d.pid, d.local, d.host) == (None,) * 4]
         if len(named) != len(nobody) or {d.events[0].stream for d in same} != {same[0].events[0].stream}:
             continue
@@ -479,6 +486,7 @@ def _only_worker(job: Job, event: Event) -> int | None:
 def _handler(job: Job, event: Event, death: Death) -> Death | None:
     """Lines that the dying process prints itself."""
     fields, name = event.fields, event.name
+    death.itself = name in _SIGNALS
     number = fields.get("signal")
     if name in _SIGNALS:
         death.signal = number if isinstance(number, int) else signal_of(fields.get("signame"))

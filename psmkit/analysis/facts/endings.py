@@ -64,6 +64,7 @@ STOPS = (
     "launch.sglang.",
     "sys.python.interrupt",
 )
+_OWN_TRACEBACK = "launch.ended.spawn.raised"
 # Lines of frameworks, launchers, kernels and libraries beside NCCL.
 _OUTSIDE = (
     *("launch.", "sys.", "torch.", "framework.", "nccltests.", "python."),
@@ -152,7 +153,9 @@ def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) ->
 
 @once
 def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
-    return _firsts(job, [*job.events(*_GIVES_UP, *STOPS), *open_stalls(job)])
+    # what stands below the head of a spawned process's own traceback is no consequence
+    told = (e for e in job.events(*_GIVES_UP, *STOPS) if e.name != _OWN_TRACEBACK)
+    return _firsts(job, [*told, *open_stalls(job)])
 
 
 @once

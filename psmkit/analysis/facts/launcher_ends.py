@@ -3,7 +3,7 @@
 Fields, read from the text or ``set`` by the entry: ``rank``, ``local_rank``, ``ranks`` or ``tasks`` (a list), ``pid``, ``host``; ``exitcode``,
 ``signal`` (a number), ``signame`` (a name, or a text of strsignal()), ``status`` (as wait() gives it); ``oom`` (memory ran out), ``where`` (how
 it ended, in words), ``first`` (the launcher calls it the first), ``raised`` (by an exception, in a child of torch.multiprocessing.spawn,
-which numbers its children), ``several`` (it reports all processes, also those that it ended itself),
+which numbers its children), ``several`` (it reports all processes, also those that it ended itself), ``itself`` (the process prints it of itself),
 ``more`` (the line adds to one of the same entry group just before it).
 """
 
@@ -99,6 +99,7 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
         raised="raised" in fields,
         root="first" in fields,
         listed="several" in fields,
+        itself="itself" in fields,
         where=str(fields["where"]) if "where" in fields else None,
     )
     _how(job, death, event)

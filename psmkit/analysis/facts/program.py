@@ -15,13 +15,16 @@ from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 from psmkit.model.wording import counted
 
-__all__ = ["came_after", "ends", "restarted_after", "told", "worked_after", "wrong_rows"]
+__all__ = ["came_after", "ends", "restarted_after", "told", "unmarked", "worked_after", "wrong_rows"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 #: Lines of which the program prints one after the other while it works.
 #: From here on nccl-tests prints times in us without a fraction; no root is as large.
 _TIME = 10_000
-_STEPS = ("program.step", "nccltests.row", "nccltests.unchecked")
+_ROWS = ("nccltests.row", "nccltests.unchecked", "nccltests.older_row")
+_STEPS = ("program.step", *_ROWS)
+#: The legend of nccl-tests stands so many lines below its last row.
+_NEAR = 3
 
 
 def told(job: Job, run: int) -> str | None:
@@ -55,6 +58,27 @@ def wrong_rows(job: Job, run: int | None) -> list[Event]:
     return [e for e in rows if any(isinstance(n := e.fields.get(f), int) and n > 0 for f in ("wrong", "wrong2"))]
 
 
+def unmarked(job: Job, run: int | None) -> bool:
+    """Whether an older nccl-tests printed all its sizes, which its legend proves, and marked no error as above the limit.
+
+    The rows of the whole test must be in view: it begins with its settings, and the last row is right above the legend.
+    """
+    for legend in job.events("nccltests.legend", run=run):
+        begun = max((e.ref.seq for e in job.events("nccltests.header", run=run) if _above(e, legend)), default=None)
+        rows = [e for e in job.events("nccltests.older_row", run=run) if _above(e, legend)]
+        if begun is None or not rows or rows[0].ref.seq < begun or legend.ref.seq - rows[-1].ref.seq > _NEAR:
+            continue
+        whole = rows[-1].ref.seq - rows[0].ref.seq == len(rows) - 1  # no line between them
+        told = [str(e.fields.get("rest")) for e in rows]
+        if whole and all("*" not in rest and "e" in rest for rest in told):  # the second error ends the row
+            return True
+    return False
+
+
+def _above(event: Event, other: Event) -> bool:
+    return event.stream == other.stream and event.ref.seq < other.ref.seq
+
+
 def _older(row: Event) -> bool:
     """Whether a row is that of an older nccl-tests, which prints no root: its times would be numbers of wrong values."""
     root = row.fields.get("root")
@@ -66,7 +90,7 @@ def _rows(job: Job, run: int) -> str | None:
     begun, right = job.events("nccltests.header", run=run), job.events("nccltests.ok", run=run)
     if right and any(e.stream == right[-1].stream and _last(e) > right[-1].ref.seq for e in begun):
         return "nccl-tests finished a test with right values, and then began one that does not end in this log"
-    rows = job.events("nccltests.row", "nccltests.unchecked", run=run)
+    rows = job.events(*_ROWS, run=run)
     if not rows:
         return None
     bad = bool(wrong_rows(job, run))

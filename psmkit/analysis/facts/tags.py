@@ -87,6 +87,7 @@ INSIDE = (
         rf" TP(?P<rank>{_N})(?: EP\d+)?\] ",
     ),
     _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
+    _form("HugeCTR", rf"\[(?:HCTR|HUGECTR)\]\[[\d:.]+\]\[\w+\]\[(?:RANK|RK)(?P<rank>{_N})\]"),
     _form("Lightning", rf"\[rank: (?P<rank>{_N})\] "),
     _form("Composer", rf"\brank(?P<rank>{_N})\[\d+\]\[\w+\]: "),
     _form("NVIDIA's resiliency extension", rf"\[workload:(?P<rank>{_N})\(\d+\) infra:"),

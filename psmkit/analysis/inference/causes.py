@@ -7,18 +7,24 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import deaths, endings, gpus, outside
+from psmkit.analysis.facts import deaths, endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["RECORDED", "Cause", "alike", "causes", "ends", "failed_before", "on_device"]
+__all__ = ["RECORDED", "Cause", "alike", "causes", "each_by_itself", "ends", "failed_before", "on_device"]
 
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
 _OOM = "sys.cuda.oom"
+#: More ranks that report a failure are not few, and from this part of all ranks on they are most of them.
+_MOST_ALIKE, _MOST = 8, 0.75
+#: So many lines of the stack below an error of MPI are read, up to the report of the next rank.
+_STACK, _NEXT = 12, ("Abort(", "MPICH ERROR", "*** An error occurred in")
+#: What such a stack says where another process ended.
+_OF_OTHERS = ("error with rank", "proc_failed", "process failed", "process failure")
 #: The exception of a worker as torchrun's error handler prints it.
 RECORDED = "launch.elastic.error_file"
 
@@ -135,6 +141,34 @@ def alike(job: Job, run: int | None) -> set[int]:
     if texts[first.where] >= len(untold):
         ranks |= untold
     return ranks - {first.rank}
+
+
+def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> bool:
+    """Whether each of a few ranks reports a failure of its own: then each may be a cause.
+
+    Where most ranks of the job fail alike, something else is: what they share, or the rank that does not report.
+    """
+    ranks = {d.rank for d in found if d.rank is not None}
+    if len(ranks) < len(found) or len(ranks) > _MOST_ALIKE:
+        return False
+    nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
+    if _MOST * max(nranks or 0, max(ranks) + 1) <= len(ranks):
+        return False
+    return all(d.itself and not d.by_peer and not _about_a_peer(job, d) for d in found)
+
+
+def _about_a_peer(job: Job, death: deaths.Death) -> bool:
+    """Whether the stack of an error of MPI, which stands below its line, speaks of a connection that broke or of another process."""
+    ref, text = lines.below(job, death.events[0].ref), death.where or ""
+    for _ in range(_STACK):
+        line = "".join(e.text for e in job.quotes.of(ref)) if ref is not None else ""
+        if not line or any(head in line for head in _NEXT):
+            break
+        text += f"\n{line}"
+        ref = lines.below(job, ref)  # type: ignore[arg-type]  # an empty line has none
+    text = text.lower()
+    broke = any(lines.catalogue(job).phrase(w, text) is not None for w in ("a connection broke", "a peer is named"))
+    return broke or any(words in text for words in _OF_OTHERS)
 
 
 def failed_before(job: Job, run: int, cascade: Cascade) -> tuple[int, Cause] | None:

@@ -18,7 +18,21 @@ from psmkit.logparse.types import Event, Ref
 __all__ = ["Stack", "printed"]
 
 # Functions of the C and C++ libraries that raise and handle a signal.
-_C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
+_C_LIBRARY = (
+    "sigaction",
+    "killpg",
+    "gsignal",
+    "raise",
+    "abort",
+    "funlockfile",
+    "pthread_",
+    "restore_rt",
+    "__GI_",
+    "__libc_",
+    "_int_free",
+    "_int_malloc",
+    "malloc_",
+)
 _C_LIBRARIES = ("libc.", "libc-", "libpthread.", "libpthread-", "libstdc++.")
 # What signal handlers print of themselves, and of what they cannot name.
 _HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
@@ -39,12 +53,13 @@ _ABOVE = 3
 class Stack:
     """A printed stack. ``first`` is its first frame outside the C library, ``entry`` the outermost call with a known name.
 
-    ``whole`` is False if the log does not show its top. ``refs`` are their lines.
+    ``whole`` is False if the log does not show its top, ``torn`` is True if it lacks a frame above the first one. ``refs`` are their lines.
     """
 
     first: str
     entry: str | None
     whole: bool
+    torn: bool
     refs: tuple[Ref, ...]
 
     @property
@@ -57,6 +72,8 @@ class Stack:
     @property
     def explained(self) -> str:
         """What the stack shows, in a sentence."""
+        if self.torn:
+            return f"A frame above {self.first} is not in the log, or its line is torn."
         if not self.whole:
             return f"The log does not show the top of the stack. The first frame in it is {self.first}."
         return f"The first frame outside the C library is in {self.first}."
@@ -67,7 +84,7 @@ def printed(job: Job, death: Death) -> Stack | None:
     start = min((e.ref.seq for e in death.events if e.name.startswith("sys.")), default=None)
     if start is None:
         library = death.where if death.where and death.where.endswith((".so", ".so.2")) else None
-        return Stack(library, None, True, ()) if library is not None else None
+        return Stack(library, None, True, False, ()) if library is not None else None
     stream, stacks = death.events[0].stream, _stacks(job)
     every = stacks.get((stream, "all", 0))
     if every is None or start - every[-1].ref.seq > _ABOVE:
@@ -138,8 +155,12 @@ def _read(frames: Sequence[Event]) -> Stack | None:
         return None
     named = entry if entry is not None and _function(entry) != _function(first) else None
     top = frames[0].fields.get("n", 0)
+    at, number = frames.index(first), first.fields.get("n")
+    torn = isinstance(top, int) and isinstance(number, int) and abs(number - top) > at
     refs = (first.ref, named.ref) if named is not None else (first.ref,)
-    return Stack(_place(first), _function(named) if named is not None else None, top == 0 or handler, refs)
+    return Stack(
+        _place(first), _function(named) if named is not None else None, (top == 0 or handler) and not torn, torn, refs
+    )
 
 
 def _of_handler(frame: Event, before: bool) -> tuple[bool, bool]:

@@ -20,6 +20,7 @@ __all__ = [
     "CAUGHT",
     "Raised",
     "about_others",
+    "called",
     "called_in",
     "ended_by",
     "headless",
@@ -371,7 +372,13 @@ def shown_below(job: Job, head: Event) -> str | None:
     found = _frames(job).get((head.stream, head.tag), [])
     at = bisect.bisect_right(found, head.ref.seq, key=lambda item: item[0])
     deepest = innermost([f for seq, f in found[at:] if seq - head.ref.seq < _STACK_LINES])
-    return f"{deepest.fields['fn']}()" if deepest is not None else None
+    return called(job, deepest) if deepest is not None else None
+
+
+def called(job: Job, frame: Event) -> str:
+    """The function of a frame, for a title. Where the log ends with this line, without the source code below it, the name may be cut."""
+    cut = frame.ref.line == job.scan.files[frame.ref.file].lines
+    return f"{frame.fields.get('fn')}" + ("\N{HORIZONTAL ELLIPSIS}" if cut else "()")
 
 
 def called_in(job: Job, frame: Event) -> str | None:

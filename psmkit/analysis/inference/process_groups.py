@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
@@ -49,6 +50,7 @@ _REPORTS = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.")
 LISTED_SILENT = 8
 #: At most so many lines below the last report is the end of its file.
 _BELOW = 8
+_OWN_RANK = re.compile(r"\[Rank (\d{1,9})\] ")
 
 
 @dataclass(slots=True)
@@ -352,8 +354,11 @@ def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
             continue
         tag, error, text = "".join(quote.text for quote in job.quotes.of(ref)).partition("]:[E")
         # a copy of a log may end with a line break that the log does not have; the place in torch's sources ends with a bracket
-        cut = error and ("]" not in text or not job.scan.files[file].complete_end)
+        begun = "Watchdog caught" in text and "WorkNCCL(" not in text
+        cut = error and ("]" not in text or begun or not job.scan.files[file].complete_end)
         rank = rank_of_tag(tag) if cut else None
+        if cut and rank is None and (own := _OWN_RANK.search(text)) is not None:
+            rank = int(own[1])  # behind the tag of another launcher
         out |= {rank} if rank is not None else set()
     return out
 

@@ -214,6 +214,8 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
     out: set[int] = set()
     for event in events:
         ref, text = _next(job, event.ref, event.tag)
+        if not text.endswith(_HEADS):  # a long line may be wrapped
+            ref, text = _next(job, ref, event.tag)
         for _ in range(_MOST_LISTED if text.endswith(_HEADS) else 0):
             ref, text = _next(job, ref, event.tag)
             rank, listed, _ = text.rpartition(": [")

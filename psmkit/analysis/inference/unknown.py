@@ -32,6 +32,8 @@ _KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _PID = re.compile(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
 _LOCAL = re.compile(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
+#: torch says where a communicator was aborted: the reason is elsewhere.
+_ABORTED = re.compile(r"communicator was aborted on rank \d+", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
 _MOST, _FEW, _PARTS = 64, 2, 3
@@ -39,7 +41,9 @@ _MOST, _FEW, _PARTS = 64, 2, 3
 _SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
-_NOISE = re.compile(r"^(?:\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*")
+_NOISE = re.compile(
+    r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
+)
 _WORD = re.compile(r"\S*$")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
@@ -58,6 +62,7 @@ _OF_TENSORS = re.compile(
 #: Addresses of no host.
 _NO_HOST = ("0.0.0.0", "255.255.255.255")
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
+_HEAD = "Traceback (most recent call last)"
 #: So many lines of a box are read.
 _BOX = 16
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
@@ -117,7 +122,7 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         return [Named(host=placed.pop())] if len(placed) == 1 else []
     if ended := _ended(texts):
         return ended
-    ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(t))
+    ranks = dict.fromkeys(int(n) for t in texts for n in _RANK.findall(_ABORTED.sub("", t)))
     either = any(map(_CONNECTS.search, texts))
     named_ = [Named(rank, basis=_BASIS, either=either, peer_unnamed=either and len(ranks) == 1) for rank in ranks]
     if len(named_) > _FEW:
@@ -200,13 +205,14 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
 
 
 def _goes_on(job: Job, last: Event) -> bool:
-    """Whether a line below the last error shows work or a start, in common words."""
-    ref = lines.below(job, last.last or last.ref)
+    """Whether a line below the last error shows work or a start, in common words. The source lines of a traceback show none."""
+    ref, stack = lines.below(job, last.last or last.ref), False
     for _ in range(_NEAR):
         if ref is None:
             return False
         text = "".join(e.text for e in job.quotes.of(ref))
-        if lines.catalogue(job).phrase("a program goes on", text) is not None:
+        stack = _HEAD in text or (stack and text.startswith("  "))
+        if not stack and lines.catalogue(job).phrase("a program goes on", text) is not None:
             return True
         ref = lines.below(job, ref)
     return False
@@ -225,8 +231,10 @@ def _last(job: Job, run: int | None, events: Sequence[Event]) -> Iterator[Event]
     end = job.scan.files[events[0].ref.file].lines
     near: list[Event] = []
     for event in reversed(events):
-        if end - event.ref.line > (_CLOSE if event.name == _FAILED else _NEAR):
+        if end - event.ref.line > _NEAR:
             break
+        if event.name == _FAILED and end - event.ref.line > _CLOSE:
+            continue  # these words prove too little here, but an error above them may still be near enough
         end = event.ref.line
         near.append(event)
     if near and _goes_on(job, near[0]):

@@ -20,6 +20,7 @@ from psmkit.model.wording import counted
 __all__ = ["find"]
 
 _UNTOLD = "Run again with NCCL_DEBUG=INFO and give the output of all ranks: NCCL then prints the reason, which this log does not hold."
+_ABOVE = "Give the whole output of all ranks: NCCL prints the reason in a WARN line above this one, which this log does not hold."
 _CORRUPTS = "Repeat with other values of NCCL_ALGO and NCCL_PROTO and with other transports. Check the slots and flags of a custom transport."
 
 
@@ -82,7 +83,7 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
                 run=run,
                 title=f"nccl-tests stopped{whose}: {told}",
                 confidence=0.7,
-                next_step=_UNTOLD if bare else None,
+                next_step=(_ABOVE if job.scan.events.of_level("INFO").any() else _UNTOLD) if bare else None,
                 refs=[e.ref for e in failures[:3]],
                 procs=[proc] if proc is not None else [],
                 ranks=ranks,

@@ -18,8 +18,8 @@ from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
-from psmkit.analysis.inference.causes import RECORDED, alike, ends
-from psmkit.analysis.inference.exceptions import raised
+from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends
+from psmkit.analysis.inference.exceptions import raised, uncaught
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -142,6 +142,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         return [*out, _starved(job, run, starved)]
     if all(d.listed for d in origins) and (len(origins) > 1 or any(d.later for d in origins)):
         return [*out, _listed(job, run, origins)]
+    first = any(d.root for d in origins)
+    if len(origins) > 1 and not first and len({d.signal for d in origins}) == 1 and each_by_itself(job, run, origins):
+        return [*out, _listed(job, run, origins)]
     equal = alike(job, run) if origins and origins[0] is deaths[0] else set()
     origins = [d for d in origins if d is deaths[0] or d.rank not in equal]
     together = [d for d in together if d.rank not in equal]
@@ -196,6 +199,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     elastic = deaths[0].events[0].name.startswith("launch.elastic.")
     ranks = [d.rank for d in deaths if d.rank is not None]
     how = manner(deaths[0])
+    each = each_by_itself(job, run, deaths)
     hosts = sorted({d.host for d in deaths if d.host is not None})
     who = (
         ranks_text(ranks) if ranks else f"processes on {joined(hosts[:_MOST_HOSTS])}" if hosts else "several processes"
@@ -208,12 +212,19 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         confidence=0.8,
         explanation="torchrun lists workers that failed after the first one. It prints the first one below `Root Cause`."
         if elastic
+        else "Each of these ranks reports a failure of its own, and its report blames no other rank."
+        if each
         else "The launcher reports several processes and does not say which one failed first.",
         next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank."
         if elastic
+        else "Read what each of these processes prints above its line: what they have in common is the cause, or else the earliest failure."
+        if each
         else "Compare the last lines of these processes: the one that stops first, or that reports an error of its own, is the cause.",
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
+        procs=[d.proc for d in deaths if d.proc is not None],
+        culprits=ranks if each else [],
+        named=[n for d in deaths if d.proc is None for n in launcher_ends.as_named(d)] if each else [],
         stage="error",
     )
 
@@ -346,7 +357,7 @@ def _crash(
         if death.rank is not None or death.proc is not None
         else 0.8,
         explanation=explanation.strip() or None,
-        next_step=_next_step(job, death, stack, title),
+        next_step=_next_step(job, run, death, stack, title),
         refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
         procs=[d.proc for d in all_ if d.proc is not None],
@@ -365,7 +376,7 @@ def _lost_node(death: Death) -> bool:
     return only and death.host is not None and (death.where or "").endswith("lost the node")
 
 
-def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: str) -> str | None:
+def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stack | None, title: str) -> str | None:
     """What to do about a crash, unless the text of its title says so."""
     if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
         return None
@@ -389,6 +400,10 @@ def _next_step(job: Job, death: Death, stack: crash_stacks.Stack | None, title: 
     if death.reason is not None:
         return _of_exception(job, death.reason)
     if death.raised:
+        head = death.events[0]
+        for item in uncaught(job, run):
+            if item.event.stream == head.stream and item.event.ref.seq > head.ref.seq:
+                return f"Read the traceback of this process up to line {item.event.ref.line}, which names its exception. See whether it is about another process."
         return f"Give the lines below line {death.events[0].ref.line}: they end with the exception of this process, which this log does not show."
     if lines.catalogue(job).phrase("advice", death.where or "") is not None:
         return None

@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import (
+    called,
     called_in,
     headless,
     innermost,
@@ -100,7 +101,7 @@ def _head(job: Job, run: int | None, heads: Sequence[Event]) -> Finding:
 def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
     """Ray's report of an exception in another process, cut before the line with its text. Of a chain the last one is the origin."""
     fields = tasks[-1].fields
-    pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type"))
+    pid, host, kind = fields.get("pid"), fields.get("host"), str(fields.get("type", "an exception"))
     named = Named(host=str(host) if host is not None else None, pid=pid if isinstance(pid, int) else None)
     passed_on = faults.phrase(job, "the others are named", kind.removeprefix("Nccl")) is not None
     shown = shown_below(job, tasks[-1])
@@ -128,15 +129,15 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     error = level or _by_hook(job, frames[-1])
     who, ranks, named = _who(job, run, frames)
     deepest = innermost(calls or frames) or frames[-1]
-    last = str(deepest.fields.get("fn"))
-    through = next((str(e.fields["fn"]) for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
-    called = None if calls or frames[-1] is deepest else called_in(job, frames[-1])
-    to = f" to a call of {called}()" if called is not None else ""
+    last = called(job, deepest)
+    through = next((f"{e.fields['fn']}()" for e in calls if str(e.fields["fn"]).startswith("nccl")), last)
+    inner = None if calls or frames[-1] is deepest else called_in(job, frames[-1])
+    to = f" to a call of {inner}()" if inner is not None else ""
     return new_finding(
         job,
         "PSM402",
         run=run,
-        title=f"{who} printed a part of a stack {'at level ERROR ' if level else ''}that passes through {through}(){to}, and the log does not show the exception",
+        title=f"{who} printed a part of a stack {'at level ERROR ' if level else ''}that passes through {through}{to}, and the log does not show the exception",
         severity=Severity.ERROR if error else Severity.WARNING,
         confidence=0.6 if error else 0.4,
         explanation="The head of the traceback and the line that names the exception are not in the log."

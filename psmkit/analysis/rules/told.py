@@ -463,7 +463,7 @@ def _waits(job: Job, run: int | None) -> list[Finding]:
             severity=Severity.WARNING,
             confidence=0.5,
             explanation=entry.meaning,
-            next_step=entry.next_step,
+            next_step=_OTHER_STORE if _too_many(events) else entry.next_step,
             refs=[e.last or e.ref for e in events[-4:]],
             stage="error",
         )
@@ -486,13 +486,24 @@ def _for_ranks(events: Sequence[Event]) -> str:
     last = [e.fields for e in events if e.fields["key"] == events[-1].fields["key"]]
     came, total = (max(n for f in last if isinstance(n := f[name], int)) for name in ("joined", "total"))
     ranks = {r for f in last if isinstance(r := f["rank"], int)}
+    waits = f"{ranks_text(sorted(ranks))} {plural(len(ranks), 'waits', 'wait')} in torch's store"
+    if came > total:
+        return f"{waits}, which counts {came} workers for a world of {total},"
     late = f"{total - came} of {total} ranks"
     if total - came == 1 and len(ranks) == came:
         late = f"{ranks_text({*range(min(total, _MOST_RANKS))} - ranks)} (no such line is of it)"
-    return f"{ranks_text(sorted(ranks))} {plural(len(ranks), 'waits', 'wait')} in torch's store for {late}"
+    return f"{waits} for {late}"
+
+
+def _too_many(events: Sequence[Event]) -> bool:
+    """Whether more workers added themselves to the counter of torch's store than the job has ranks."""
+    last = events[-1].fields
+    came, total = last.get("joined"), last.get("total")
+    return isinstance(came, int) and isinstance(total, int) and came > total
 
 
 _MOST_RANKS = 1 << 16
+_OTHER_STORE = "Look for an earlier start of this job, or another job, that used the same store: its workers count, too. End it, and take another port or rendezvous id."
 #: Waits that may be open when a log ends, and what passes them.
 _WAITS: Mapping[str, Callable[[Sequence[Event]], str]] = {
     "xla.rendezvous.waits": _for_devices,

@@ -13,6 +13,9 @@ from psmkit.model.wording import LAST_RESORT
 
 __all__ = ["find"]
 
+#: So many lines from its end are near the end of a log.
+_NEAR = 8
+
 
 @rule(order=900)
 def find(job: Job) -> list[Finding]:
@@ -35,13 +38,14 @@ def _finding(job: Job, run: int | None) -> Finding | None:
     pid = next((n.pid for n in named if n.pid is not None and n.basis is None), None)
     who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
     words = unknown.words(job, first)
+    near = job.scan.files[first.ref.file].lines - first.ref.line <= _NEAR
     return new_finding(
         job,
         "PSM401",
         run=run,
-        title=f"{who} printed an error near the end of the log: {words}"
+        title=f"{who} printed an error{' near the end of the log' if near else ''}: {words}"
         if strong
-        else f"near its end the log tells of a failure: {words}",
+        else f"{'near its end ' if near else ''}the log tells of a failure: {words}",
         severity=Severity.ERROR,
         confidence=0.5 if strong else 0.4,
         explanation="psmkit does not know this text and only quotes it. Nothing else explains how the log ends, and no line below shows more work.",
