@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Run, Shape
+from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Run, Shape, Suspect
 from psmkit.names import Redactor
 
 __all__ = ["redact"]
@@ -60,7 +60,7 @@ def _learn(redactor: Redactor, part: Any) -> None:
     elif isinstance(part, Run):
         for name in part.hosts:
             redactor.host(name)
-    if isinstance(part, (RankRow, Culprit)):
+    if isinstance(part, (RankRow, Culprit, Suspect)):
         if part.host is not None:
             redactor.host(part.host)
         if part.pid is not None:

@@ -386,9 +386,13 @@ def test_words_that_move_are_progress(tmp_path: Path) -> None:
     assert "head of send 0 moved from 3 to 4 (rank 2" in " ".join(f.explanation for f in report.findings)
 
 
-def test_an_odd_one_among_inspections_that_stand_still_is_the_culprit(tmp_path: Path) -> None:
-    seen = [inspected(r, LOADER if r == 2 else SYNC) for r in range(4)]
-    report = analyzed(tmp_path, s__json=json.dumps(seen))
+def test_an_odd_one_among_inspections_is_a_suspect_and_after_a_second_one_that_stands_still_the_culprit(
+    tmp_path: Path,
+) -> None:
+    seen = [[inspected(r, LOADER if r == 2 else SYNC, taken=at) for r in range(4)] for at in (100.0, 160.0)]
+    report = analyzed(tmp_path, s__json=json.dumps(seen[0]))
+    assert report.verdict is Verdict.INCONCLUSIVE and [s.rank for s in report.suspects] == [2]
+    report = analyzed(tmp_path, s__json=json.dumps(seen[0]), t__json=json.dumps(seen[1]))
     assert report.verdict is Verdict.HUNG
     assert [(c.rank, c.pid, c.host) for c in report.culprits] == [(2, 4002, "node-a")]
 

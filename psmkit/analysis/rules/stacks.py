@@ -137,8 +137,8 @@ def _elsewhere(
     if len(odd) > 1 and alike:
         where = standing.several(where)
     log = _lasting(job, run)
-    # at a line of the program a rank can work, too
-    looks = all(s.still for s in known) and step_of(others[0].kind) != PROGRAM
+    # at a line of the program a rank can work, too; the two samples of one inspection are too close to tell a slow rank from a lost one
+    looks = all(s.still for s in known) and _passed(known) and step_of(others[0].kind) != PROGRAM
     twice = all(len(s.looks) > 1 for s in known)
     proven = not moves and (log or looks)
     if moves:
@@ -170,6 +170,11 @@ def _elsewhere(
         stage=standing.STAGE,
     )
     return replace(finding, evidence=_evidence(job, [*odd[:3], *others[:2]]))
+
+
+def _passed(known: Sequence[Stand]) -> bool:
+    """Whether time passed between the samples of what stands still: two looks, or a call that is pending for long."""
+    return all(len(s.looks) > 1 for s in known) or max(map(standing.oldest_call, known)) >= _LONG
 
 
 def _others(job: Job, others: Sequence[Stand], *, whole: bool) -> str:
@@ -335,10 +340,7 @@ def _all_wait(
 ) -> list[Finding]:
     """PSM315, if all processes wait for peers in a step that a job passes once, and do not go on."""
     step = step_of(known[0].kind)
-    # the two samples of an inspection are taken right after each other: an age, a second look or the log shows that time passed
-    passed = (
-        all(len(s.looks) > 1 for s in known) or max(map(standing.oldest_call, known)) >= _LONG or _lasting(job, run)
-    )
+    passed = _passed(known) or _lasting(job, run)
     if moves or step not in _ONCE or not all(s.still for s in known) or not passed:
         return [_pointed(job, run, known, *blamed)] if blamed is not None else []
     text = Counter(s.look.place.text for s in known if s.look.place is not None).most_common(1)[0][0]
