@@ -32,7 +32,9 @@ _MOST_FILES = 8
 def asks(job: Job, runs: Sequence[Run], coverage: Coverage) -> tuple[Ask, ...]:
     """The commands that may decide what the report leaves open, the most telling first; none where nothing is open."""
     worst = max(runs, key=lambda run: (run.verdict.badness, run.confidence), default=None)
-    if worst is None or worst.verdict not in (Verdict.INCONCLUSIVE, Verdict.HUNG):
+    if worst is None:
+        return tuple(_settings(job, None, (), coverage))
+    if worst.verdict not in (Verdict.INCONCLUSIVE, Verdict.HUNG):
         return ()
     if worst.verdict is Verdict.HUNG and worst.culprits:
         return ()
@@ -118,7 +120,7 @@ def _processes(job: Job, run: Run) -> Iterator[Ask]:
         )
 
 
-def _settings(job: Job, run: Run, suspects: Sequence[Suspect], coverage: Coverage) -> Iterator[Ask]:
+def _settings(job: Job, run: Run | None, suspects: Sequence[Suspect], coverage: Coverage) -> Iterator[Ask]:
     """The environment for another run."""
     chosen = dict(suspect.setting.split("=", 1) for suspect in suspects if "=" in suspect.setting)
     environment = {
@@ -136,7 +138,7 @@ def _settings(job: Job, run: Run, suspects: Sequence[Suspect], coverage: Coverag
             + (f" ({', '.join(hidden)})" if hidden else "")
             + ", with time stamps and a file for each process"
         ]
-    if run.index in outside.runs_of(job, "torch."):
+    if run is not None and run.index in outside.runs_of(job, "torch."):
         environment |= RECORDER
         why.append("torch's flight recorder shows the last collective of each rank")
     if environment:

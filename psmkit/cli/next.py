@@ -26,7 +26,7 @@ def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> i
     PATH is what `psmkit analyze` reads. The first command tells most. It is one of: read more input, look into processes that still
     run (`psmkit inspect`), run the job again with other settings. Words in capitals stand for names that you know.
 
-    Exit status: 0 nothing is left to run; 1 a command is printed; 2 the input cannot be analysed.
+    Exit status: 0 nothing is left to run; 1 the logs do not decide, or a command is printed; 2 the input cannot be analysed.
     """
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
@@ -40,7 +40,7 @@ def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> i
     if form == "json":
         data = {"verdict": report.verdict.value, "reason": report.reason, "next": [asdict(ask) for ask in report.next]}
         show(json.dumps(data, indent=2) + "\n")
-        return 1 if report.next else 0
+        return 1 if report.next or report.verdict is Verdict.INCONCLUSIVE else 0
     page = Page(width(sys.stdout))
     verdict, text = report.verdict.value, sentence(report)
     page.add(Span(verdict, verdict), Span(text[len(verdict) :], "heading"))
@@ -52,4 +52,4 @@ def command(paths: tuple[str, ...], catalogues: tuple[str, ...], form: str) -> i
         if step := next_step(report):
             page.wrap(step, indent="", hang=" " * 9, lead=Span("do this: ", "code"))
     show_page(page)
-    return 1 if report.next else 0
+    return 1 if report.next or report.verdict is Verdict.INCONCLUSIVE else 0

@@ -290,6 +290,7 @@ def inspected(
     taken: float = 100.0,
     nranks: int = 4,
     age: int = 9,
+    state: str = "S",
 ) -> dict[str, object]:
     made = tuple(InspectedFrame(f.partition(" (")[0], f.partition(" (")[2].rstrip(")")) for f in frames)
     call = StateObject(
@@ -312,7 +313,7 @@ def inspected(
             rank=rank,
             nranks=nranks,
             standing=(Standing("GetFd", peer, f"rank {rank} waits for a file descriptor of rank {peer}", "ncclIpcSocketRecvMsg", rank),) if peer is not None else (),
-            threads=(InspectedThread(4000 + rank, "python", "main thread", "fd", "a file descriptor", "S", frames=made),),
+            threads=(InspectedThread(4000 + rank, "python", "main thread", "fd", "waits for a file descriptor", state, frames=made),),
             state=(StateObject("communicator", "comm 0x1", 1, rank, values=(Value("opCount", 7),), parts=(call, connection) if peer is not None else (connection,)),),
         )
     )  # fmt: skip
@@ -402,6 +403,21 @@ def test_two_inspections_with_other_words_show_progress(tmp_path: Path) -> None:
     report = analyzed(tmp_path, s__json=json.dumps(seen))
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "head of send 0 went from 4 to 5" in " ".join(f.explanation for f in report.findings)
+
+
+def test_a_process_that_a_signal_stopped_is_the_culprit_by_one_look(tmp_path: Path) -> None:
+    seen = [inspected(r, LOADER if r == 1 else SYNC, state="T" if r == 1 else "S") for r in range(3)]
+    report = analyzed(tmp_path, s__json=json.dumps(seen))
+    assert report.verdict is Verdict.HUNG and [c.rank for c in report.culprits] == [1]
+    assert "rank 1 (node-a:4001) is stopped by a signal" in report.reason
+    assert "kill -CONT 4001" in render(report, "text")
+
+
+def test_a_look_without_frames_is_no_change(tmp_path: Path) -> None:
+    seen = [inspected(r, LOADER if r == 1 else SYNC, state="T" if r == 1 else "S") for r in range(3)]
+    bare = [inspected(r, (), taken=40.0, state="T" if r == 1 else "S") for r in range(3)]
+    report = analyzed(tmp_path, s__json=json.dumps(bare), t__json=json.dumps(seen))
+    assert report.verdict is Verdict.HUNG
 
 
 def test_an_inspection_without_frames_keeps_its_own_words(tmp_path: Path) -> None:

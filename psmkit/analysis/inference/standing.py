@@ -46,7 +46,9 @@ _STEP = {
     **dict.fromkeys(("bootstrap", "init", "connect", "proxy", "fd", "memory", "register", "store"), START),
     "teardown": TEARDOWN,
     "host": HOST,
-    **dict.fromkeys(("data", "checkpoint", "compile", "exception", "debugger", "child", "exit", "elsewhere"), PROGRAM),
+    **dict.fromkeys(
+        ("stopped", "data", "checkpoint", "compile", "exception", "debugger", "child", "exit", "elsewhere"), PROGRAM
+    ),
 }
 #: The stage of findings that rest on stacks.
 STAGE = "stacks"
@@ -224,6 +226,8 @@ def _main_place(dump: StackDump, thread: StackThread | None) -> Place | None:
     role = "main thread" if thread is main_thread(dump) else place.role
     if dump.dead:
         return Place(role, "dead", f"a stack that passes through {_name(place)}", place.frame, "died with")
+    if dump.inspection is not None and dump.threads and all(t.state == "T" for t in dump.threads):
+        return Place(role, "stopped", "stopped by a signal", None, "is")
     return Place(role, place.kind, place.what, place.frame, place.verb)
 
 
@@ -268,6 +272,8 @@ def _changed(one: Look, other: Look) -> str | None:
                 return f"{key[2]} of {key[1]} went from {before[key]} to {value}"
         if before and after:
             return None
+    if any(look.thread is None or not look.thread.frames for look in (one, other)):
+        return None  # a tool that showed no frames, or other threads
     steps = {step_of(look.place.kind) if look.place is not None else None for look in (one, other)}
     if steps == {PROGRAM}:
         return None  # a program that runs elsewhere is no progress for those that wait for it

@@ -140,9 +140,12 @@ def _elsewhere(
     # at a line of the program a rank can work, too; the two samples of one inspection are too close to tell a slow rank from a lost one
     looks = all(s.still for s in known) and _passed(known) and step_of(others[0].kind) != PROGRAM
     twice = all(len(s.looks) > 1 for s in known)
-    proven = not moves and (log or looks)
+    halted = all(s.kind == "stopped" for s in odd)
+    proven = not moves and (log or looks or halted)
     if moves:
         said = f"But {_moved(job, moves)}, so the job is not at a standstill."
+    elif halted:
+        said = "A process that a signal has stopped goes on only when somebody continues it."
     elif log:
         said = "Lines of the log show that the job waited."
     elif looks:
@@ -153,13 +156,16 @@ def _elsewhere(
     step = step_of(odd[0].kind)
     causes = proven and (step == PROGRAM or step == step_of(others[0].kind))
     own = _OUTSIDE.get(odd[0].kind) if alike or len(odd) == 1 else None
+    if halted:
+        pids = [str(s.look.dump.pid) for s in odd if s.look.dump.pid is not None]
+        own = f"Continue it (kill -CONT {' '.join(pids)}), and find out who stopped it."
     finding = new_finding(
         job,
         "PSM313",
         run=run,
         title=f"{name} {where}, while {_others(job, others, whole=whole)}",
         severity=Severity.INFO if moves else Severity.ERROR if proven else Severity.WARNING,
-        confidence=0.8 if log else (0.65 if twice else 0.55) if looks else 0.6,
+        confidence=0.85 if halted else 0.8 if log else (0.65 if twice else 0.55) if looks else 0.6,
         explanation=f"{said} {_more(odd)}".strip(),
         next_step=" ".join(filter(None, (own or _general(odd), None if proven else _SECOND))),
         ranks=[s.rank for s in (*odd, *others) if s.rank is not None][:64],

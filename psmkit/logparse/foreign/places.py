@@ -45,7 +45,7 @@ class Place:
     @property
     def text(self) -> str:
         """What the thread does, as a phrase after its name."""
-        return f"{self.verb} {self.what}"
+        return f"{self.verb} {self.what}".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def place_of(thread: StackThread) -> Place:
         entry, frame = next((one for one in found if one[0].over), found[0])
         return Place(role, entry.kind, entry.what, frame, entry.verb)
     if not thread.frames and thread.kind is not None and thread.waits is not None:
-        return Place(role, thread.kind, thread.waits, None)
+        return Place(role, thread.kind, thread.waits, None, "")
     plain = _knowledge().plain
     telling = [frame for frame in thread.frames if not plain.match(short_name(frame.function))]
     # Python's frames say what the program does; native ones below them only how.
