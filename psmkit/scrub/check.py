@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.inputs import Input
 from psmkit.names import patterns as p
+from psmkit.names.joined import is_of_message
 from psmkit.names.pseudonyms import Pseudonyms, is_pseudonym
 from psmkit.scrub.files import is_pickle_input
 from psmkit.scrub.keys import Keys
@@ -20,7 +21,7 @@ __all__ = ["Check", "Left", "check"]
 
 _MOST = 1000  # sightings that are kept; all are counted
 _WORD = re.compile(r"[\w.:-]+")
-_GLUED = re.compile(r"(.*[A-Za-z0-9])host-?\d+")
+_GLUED = re.compile(r"(.+?)(?:host|ost|st|t)-?\d+")
 _FEW = 50
 _SHOWN = 2
 
@@ -71,9 +72,20 @@ class _Probe(Pseudonyms):
         self.found: list[tuple[str, str]] = []
 
     def _place(self, kind: str, name: str) -> str:
-        word = _GLUED.fullmatch(name) if kind == "host" else None
-        if not is_pseudonym(kind, name) and not (word and (not word[1].isalpha() or word[1].lower() in self._public)):
+        if not is_pseudonym(kind, name):
             self.found.append((kind, name))
+        return name
+
+    def host(self, name: str) -> str:
+        word = _GLUED.fullmatch(name)
+        if word is None or is_pseudonym("host", name):
+            return super().host(name)
+        # Torn lines glue other text to hosts.
+        found = len(self.found)
+        if not is_of_message(word[1], self._public):
+            self._paths.component(word[1])
+        if len(self.found) > found:
+            self.found[found:] = [("host", name)]
         return name
 
     def process(self, host: str, pid: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.names import kinds_of, public_words, searched_whole
@@ -44,12 +45,14 @@ class Lines:
             for whole, kinds in zip(self._whole, self._kinds, strict=True)
         ]
         self._heads: dict[str, str] = {}
+        self._times: Counter[str] = Counter()
         self._values: dict[str, str] = {}
         self._stems: re.Pattern[str] | None = None
         self._hosts: list[str] = []
 
     def settle(self) -> None:
         """Number the names; from now on lines are replaced."""
+        self._count()
         self.names.settle()
         self._heads.clear()
         self._values.clear()
@@ -72,12 +75,6 @@ class Lines:
             new = self._torn(new)
         return new.encode("utf-8", "surrogateescape")
 
-    def first(self, data: bytes) -> None:
-        """Note the first line of a file, which may begin within the name of its host."""
-        match = p.PREFIX.match(data.decode("utf-8", "surrogateescape"))
-        if match is not None:
-            self.names.torn[match["host"]] += 1
-
     def _head(self, head: str) -> str:
         """What stands before a message."""
         stamp = _STAMP.match(head)
@@ -90,9 +87,19 @@ class Lines:
         known = self._heads.get(head)
         if known is None:
             if len(self._heads) >= _KEPT:
+                self._count()
                 self._heads.clear()
             known = self._heads[head] = self._free(head)
+        if not self.names.settled:
+            self._times[head] += 1
         return kept + known
+
+    def _count(self) -> None:
+        """Note how often hosts stand in prefixes."""
+        for head, times in self._times.items():
+            for match in p.PREFIX.finditer(head):
+                self.names.seen[self.names.lead(match["host"])[1]] += times
+        self._times.clear()
 
     def _lost_colon(self, match: re.Match[str]) -> str:
         """host12:13 where host:12:13 lost its first colon; empty if it is not of a process that is known."""

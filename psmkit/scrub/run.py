@@ -140,11 +140,8 @@ class _Meter:
 
 
 def _scrubbed(source: Input, lines: Lines, meter: _Meter, notes: list[str] | None) -> Iterator[bytes]:
-    keys, first, done = Keys(), True, 0
+    keys, done = Keys(), 0
     for _, text, end in pieces(source, notes):
-        if first and text:
-            lines.first(text)
-            first = False
         yield lines.line(keys.inside(text)) + end
         done += len(text) + len(end)
         if done > 1 << 20:
