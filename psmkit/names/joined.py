@@ -57,6 +57,10 @@ class Joined:
             fit = [other for other in others if self._is_damaged(name, other)]
             if fit:
                 self._join(name, max(fit, key=lambda other: (seen.get(other, 0), len(other), other)))
+        for name, parent in list(self.parents.items()):
+            # The process of such a parent is that of the whole name.
+            if parent in self.parents and not parent.endswith(self.parents[parent]):
+                del self.parents[name]
         for name in hosts:
             if name not in self.parents and not any(len(pid) >= _SHORTEST for pid in processes.get(name, ())):
                 whole = next((name[at:] for at in range(1, len(name)) if name[at:] in hosts), "")
@@ -101,4 +105,3 @@ class Joined:
             return (text if is_of_message(text, self._public) else word(text)) + whole
         letters = len(whole) - len(whole.lstrip("abcdefghijklmnopqrstuvwxyz"))
         return whole[min(len(parent) - len(name), max(1, letters - 1)) :]
-

@@ -123,7 +123,7 @@ class Pseudonyms(Redactor):
     def lead(self, name: str) -> tuple[str, str]:
         """What stands before a host in a prefix that was damaged, without names; and the host."""
         at = _HOST.search(name).start()  # type: ignore[union-attr]  # it matches any text
-        return (self._paths.component(name[:at]), name[at:]) if at and at < len(name) else ("", name)
+        return (self._paths.component(name[:at]), name[at:]) if at else ("", name)
 
     def domain(self, tail: str) -> str:
         """The pseudonym of the labels behind a host; a suffix of a file is none."""

@@ -97,7 +97,8 @@ class Redactor:
         low = text.lower()
         if ":" in text:
             for match in p.PREFIX.finditer(text):
-                self.process(self.lead(match["host"])[1], match["pid"])
+                if host := self.lead(match["host"])[1]:
+                    self.process(host, match["pid"])
                 self.place("pid", match["tid"])
             if "process " in text:
                 for match in p.NAMED.finditer(text):
@@ -307,9 +308,7 @@ class Marks:
     def prefix(self, match: re.Match[str]) -> str:
         lead, host = self._of.lead(match["host"])
         before = self.aside(lead) if lead else ""
-        return before + ":".join(
-            (self.put("host", host), self.put("pid", match["pid"]), self.put("pid", match["tid"]))
-        )
+        return before + ":".join((self.put("host", host), self.put("pid", match["pid"]), self.put("pid", match["tid"])))
 
     def loose_prefix(self, match: re.Match[str]) -> str:
         host = self.put("host", match["host"]) + match["blank"] if match["host"] else ""

@@ -19,7 +19,7 @@ from psmkit.scrub.check import Check, check
 from psmkit.scrub.files import is_pickle_input, json_of_pickle
 from psmkit.scrub.keys import Keys
 from psmkit.scrub.lines import Lines, vocabulary
-from psmkit.scrub.pieces import pieces
+from psmkit.scrub.pieces import blocks
 
 __all__ = ["Result", "find", "scrub", "write_mapping"]
 
@@ -140,14 +140,10 @@ class _Meter:
 
 
 def _scrubbed(source: Input, lines: Lines, meter: _Meter, notes: list[str] | None) -> Iterator[bytes]:
-    keys, done = Keys(), 0
-    for _, text, end in pieces(source, notes):
-        yield lines.line(keys.inside(text)) + end
-        done += len(text) + len(end)
-        if done > 1 << 20:
-            meter.add(done)
-            done = 0
-    meter.add(done)
+    keys = Keys()
+    for _, data in blocks(source, notes):
+        yield lines.block(keys.block(data))
+        meter.add(len(data))
 
 
 def _usable(found: list[Input], result: Result, folder: str) -> list[tuple[Input, Input]]:

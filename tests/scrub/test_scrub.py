@@ -66,9 +66,9 @@ def lines_of(texts: list[bytes]) -> tuple[list[bytes], Pseudonyms]:
     names = Pseudonyms(vocabulary(load()))
     lines = Lines(names, load())
     for text in texts:
-        lines.line(text)
+        lines.block(text)
     lines.settle()
-    return [lines.line(text) for text in texts], names
+    return [lines.block(text) for text in texts], names
 
 
 def scrubbed(folder: Path, text: bytes) -> bytes:
@@ -121,8 +121,9 @@ def test_the_samples_of_the_catalogue_hold_nothing_that_only_free_text_shows() -
     for message in load().messages:
         for sample in message.samples if message.where == "nccl" else ():
             lines.names._names.clear()
-            lines._values.clear()
-            lines._message(sample.text)
+            for known in lines._known:
+                known.clear()
+            lines.block(b"NCCL INFO " + sample.text.encode())
             known = {name for table in lines.names._names.values() for name in table}
             free.names._names.clear()
             free._free(sample.text)
