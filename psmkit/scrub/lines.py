@@ -71,7 +71,8 @@ class Lines:
 
     def block(self, data: bytes) -> bytes:
         """Some lines, with all names replaced."""
-        out, at, known = [], 0, self._known
+        out: list[bytes] = []
+        at, known = 0, self._known
         places = list(self.places(data))
         if not self.names.settled:
             self._times.update(data[start:end] for start, end, kind in places if kind == _HEAD)

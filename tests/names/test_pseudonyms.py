@@ -48,7 +48,7 @@ def test_each_name_has_its_own_pseudonym_in_the_same_order_and_it_stays(kind: st
             int(ipaddress.ip_address(new[name])) for name in sorted(names, key=lambda a: int(ipaddress.ip_address(a)))
         ]
         assert order == sorted(order)
-        nets = {}
+        nets: dict[str, str] = {}
         for name in names:
             assert (
                 nets.setdefault(name.rpartition(".")[0], new[name].rpartition(".")[0]) == new[name].rpartition(".")[0]
