@@ -55,7 +55,7 @@ DOMAINS = frozenset("com net org edu gov io ai cloud local localdomain internal 
 PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=\ud800\ud801]+")
 PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
 #: A word in which a name may stand, with the labels of a domain behind it.
-WORD = re.compile(r"(?<![\w.-])[\w-]+(?:\.[\w-]+)*")
+WORD = re.compile(r"(?<![\w.\ud800-])[\w-]+(?:\.[\w-]+)*")
 
 #: Tokens and keys that show what they are by their form.
 TOKEN = re.compile(

@@ -145,9 +145,8 @@ class Pseudonyms(Redactor):
         return name if "path" in self._keep else self._paths.path(name)
 
     def _common(self, name: str) -> bool:
-        return name.strip("0123456789").lower() in self._public and not (
-            "-" in name or name.strip("0123456789") != name
-        )
+        bare = name.strip("0123456789")
+        return not bare or (bare == name and bare.lower() in self._public and "-" not in bare)
 
     def knows(self, kind: str, name: str) -> bool:
         """Whether a name was collected."""

@@ -17,7 +17,7 @@ from psmkit.scrub.pieces import cut
 __all__ = ["Lines", "vocabulary"]
 
 _TAG = re.compile(r"N?CCLX? (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) |FLAGCX (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) ")
-_STAMP = re.compile(r"^[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
+_STAMP = re.compile(r"^(?!\d+:\d{3,}:\d+ \[)[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
 _LOST_COLON = re.compile(r"(?P<word>[A-Za-z][\w.-]*\d):(?P<tid>\d+)(?= \[-?\d+\])")
 _NEVER = re.compile(r"(?!)")
 _LINE, _HEAD = 0, 1

@@ -152,6 +152,19 @@ def test_places_of_names_follow_each_other_and_lie_in_lines(parts: list[bytes]) 
         last = end
 
 
+def test_a_host_of_digits_is_replaced_only_where_a_host_stands() -> None:
+    texts = [
+        b"0:4711:4712 [0] NCCL INFO comm 0x1 rank 0 nranks 2 - Init START",
+        b"[rank0]: x 0 y 0:4711",
+        b"node0:4711:4712 [0] NCCL INFO 0",
+        b"node0:4711:4713 [0] NCCL INFO 0",
+    ]
+    new, _ = lines_of(texts)
+    assert new[0] == b"t1:1000:1001 [0] NCCL INFO comm 0x1 rank 0 nranks 2 - Init START"
+    assert new[1].startswith(b"[rank0]: x 0 y ")
+    assert new[2] == b"host1:1000:1001 [0] NCCL INFO 0"
+
+
 def test_a_block_is_scrubbed_as_its_lines_are() -> None:
     data = "\n".join((*LINES, "", "x\r", *LINES)).encode()
     names = [Pseudonyms(vocabulary(load())) for _ in range(2)]
