@@ -10,15 +10,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 
 __all__ = ["Joined", "is_of_message"]
 
-_SHORTEST = 4  # letters of a host that is found behind a word without a pid of it
+_SHORTEST = (
+    4  # letters of a host that is found behind a word without a pid of it, and of a word with other letters behind it
+)
 _SHORT = 2  # letters that say nothing
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def is_of_message(text: str, public: Collection[str]) -> bool:
     """Whether text before a host is a number or a word of messages, which may have another byte where the line break was."""
-    heads = (text[:end].lower() for end in range(len(text), max(1, len(text) - _SHORT) - 1, -1))
-    return any(head.isdecimal() or head in public or _ADDRESS.fullmatch(head) for head in heads)
+    for end in range(len(text), max(1, len(text) - _SHORT) - 1, -1):
+        head = text[:end].lower()
+        if head.isdecimal() or _ADDRESS.fullmatch(head) or (head in public and (end == len(text) or end >= _SHORTEST)):
+            return True
+    return False
 
 
 class Joined:

@@ -95,6 +95,10 @@ def test_a_name_that_comes_late_gets_a_pseudonym_that_is_free() -> None:
         ({"gpu7": 9, "1048576.gpu7": 1}, {"1048576.gpu7": "1048576.host1"}),
         ({"gpu7": 9, "nvs4.xmlgpu7": 1}, {"nvs4.xmlgpu7": "name1.xmlhost1"}),
         ({"gpu7": 9, "0x7f328c009cc0gpu7": 1}, {"0x7f328c009cc0gpu7": "0x7f328c009cc0host1"}),
+        (
+            {"gpu7": 9, "netaxgpu7": 1, "acmegpu7": 1},
+            {"netaxgpu7": "name1host1", "acmegpu7": "name2host1"},
+        ),  # net is a word
         ({"worker-0": 9, "pod-worker-0": 9}, {"worker-0": "host-1", "pod-worker-0": "pod-host-1"}),
         ({"gpu7": 9, "gpH7": 1}, {"gpu7": "host2", "gpH7": "host1"}),  # another host: no name ends with the other
     ],
