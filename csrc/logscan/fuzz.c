@@ -115,6 +115,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t rest = size - (size_t)(nl - text);
         ls_match_text(own, 0, nl, rest < 500 ? rest : 500, present, values, starts, lengths, NULL);
         ls_match_text(own, 1, nl, rest < 500 ? rest : 500, present, values, starts, lengths, NULL);
+        uint8_t kinds[2 * (LS_FIELDS + 1)];
+        uint32_t places[3 * 256], count;
+        memset(kinds, 1, sizeof kinds);
+        ls_places(own, kinds, nl, 0, rest, places, 256, &count);
         ls_catalogue_free(own);
     }
     ls_scan *scan = ls_scan_new(cat, size ? data[0] & 3 : 0);

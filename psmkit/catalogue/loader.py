@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -37,6 +37,7 @@ UNMATCHED_WARN = "unmatched.warn"
 _PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
 _HERE = Path(__file__).parent
 _CACHE_FORMAT = b"1"
+_PLACES = 1 << 15
 _CACHED = 8  # parsed sets of files that are kept
 _FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
 
@@ -185,6 +186,24 @@ class Catalogue:
             bits &= bits - 1
             out.append((i, starts[i], starts[i] + lengths[i]))
         return number, out
+
+    def places_of_names(self, data: bytes, kinds: bytes) -> Iterator[tuple[int, int, int]]:
+        """Where names may stand in lines: start, end, and kind, 0 for a line as a whole, 1 for what precedes a NCCL message, or that of a field.
+
+        Args:
+            data: lines.
+            kinds: for each compiled message the kinds of its fields, 0 for one that holds no name, and behind 64 of them 1 if the message is
+                searched as a whole.
+        """
+        room, count, at = self._places, ffi.new("uint32_t *"), 0
+        while at < len(data):
+            at = lib.ls_places(self.native, kinds, data, at, len(data), room, _PLACES, count)
+            found = iter(ffi.unpack(room, 3 * count[0]))
+            yield from zip(found, found, found, strict=True)
+
+    @cached_property
+    def _places(self) -> Any:
+        return ffi.new("uint32_t[]", 3 * _PLACES)
 
     def _says(self, data: bytes) -> bool:
         """Whether an entry matches a line. The rules ask this of a text of each rank, so the room for the fields is made once; nobody reads it."""

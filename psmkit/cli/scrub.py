@@ -77,8 +77,8 @@ def command(
     archive; compressed files are written uncompressed. A name has the same pseudonym in all files. Lines keep their numbers, and psmkit analyze
     finds in OUT what it finds in IN. Ranks, devices, opIds, addresses of memory, versions, libraries and NCCL's source locations stay.
 
-    What cannot be scrubbed (record files, other binary files) is left out and named. At the end OUT is checked as with --check: look
-    at it yourself, too, since no rule knows every name.
+    Record files are written as their lines. What cannot be scrubbed (other binary files) is left out and named. At the end OUT is checked as with
+    --check: look at it yourself, too, since no rule knows every name.
 
     Exit status: 0 OUT holds all inputs and nothing that looks like a name; 1 something was left out, or looks like a name; 2 IN cannot be read or OUT
     cannot be written.

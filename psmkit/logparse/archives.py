@@ -36,6 +36,8 @@ class Budget:
     size: int = 8 << 30
     members: int = 20_000
     notes: list[str] = field(default_factory=list)
+    #: Each member that is no text, and what it is.
+    binary: dict[str, str] = field(default_factory=dict)
 
     def take(self, size: int) -> bool:
         """Count ``size`` unpacked bytes; False if that is more than is allowed."""
@@ -83,7 +85,7 @@ def _wanted(name: str) -> str | None:
     return "/".join(parts)[-_MAX_NAME:]
 
 
-def _spooled(read: Callable[[int], bytes], size: int | None, budget: Budget) -> tuple[Place | None, int]:
+def _spooled(read: Callable[[int], bytes], size: int | None, budget: Budget, path: str) -> tuple[Place | None, int]:
     """Copy up to ``size`` bytes to the spool, unless they show that the member holds no text; also the number of bytes read."""
     spool = budget.spool()
     start, done, kept = spool.end, 0, True
@@ -97,8 +99,10 @@ def _spooled(read: Callable[[int], bytes], size: int | None, budget: Budget) -> 
         done += len(data)
         if len(head) < HEAD:
             head += data[:HEAD]
-            kept = not binary(head)
-            if not kept:
+            what = binary(head)
+            kept = what is None
+            if what is not None:
+                budget.binary[path] = what
                 if size is None:
                     break
                 continue
@@ -167,7 +171,9 @@ def _tar_members(source: Input, reader: Reader, budget: Budget) -> Iterator[Inpu
                 size = held
         else:
             place, done = (
-                _spooled(reader.read, size, budget) if wanted is not None else (None, _pass(reader, size, budget))
+                _spooled(reader.read, size, budget, f"{source.path}:{wanted}")
+                if wanted is not None
+                else (None, _pass(reader, size, budget))
             )
             if done < size and reader.note is None:
                 budget.note(source, "the archive ends early; what could be read was used")
@@ -262,7 +268,7 @@ def _zip_member(
     start = budget.spool().end
     try:
         with archive.open(info) as file:
-            return _spooled(file.read, None, budget)[0]
+            return _spooled(file.read, None, budget, f"{source.path}:{name}")[0]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         budget.note(source, f"{name}: {error}; what could be read was used")
         spool = budget.spool()

@@ -265,7 +265,7 @@ def discover(
     if catalogues is not None:
         catalogues += search.catalogues
     if unread is not None:
-        unread |= search.unread
+        unread |= search.unread | {path: f"it is {what}" for path, what in search.budget.binary.items()}
     if notes is not None:
         notes += [f"{item.path}: the file is empty" for item in found if not item.size and any(i.size for i in found)]
         notes += lines

@@ -39,7 +39,7 @@ PUBLIC_WORDS = _PACKAGES | frozenset(
     "pretrain finetune finetuning sft inference generate eval evaluate benchmark benchmarks perf all reduce gather scatter reduce broadcast "
     "sendrecv alltoall hello world simple demo sample samples raw merged file files name names user part parts step epoch iter shm memory topo "
     "topology system card cpu gpu gpus numa pci nvml driver drivers version versions release debian ubuntu centos rhel generic container docker "
-    "containerd kube kubelet pods pod namespace service domain bld csrc token".split()
+    "containerd kube kubelet pods pod namespace service domain bld csrc token copied inspect facts ended stacks flight manifest environment processes".split()
 )
 _PART = re.compile(r"[^\W_]+")
 _SYSTEM = re.compile(r"^/(?:proc|sys|dev)(?:/|$)")

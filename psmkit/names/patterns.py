@@ -10,7 +10,9 @@ __all__ = ["Pattern", "is_address", "is_version", "label"]
 Pattern = re.Pattern[str]
 
 #: Colours of a terminal, as they are and as editors and JSON write them.
-COLOUR = re.compile(r"(?:\x1b|\\(?:x1b|u001b|033|e)|\^\[|#x1B|\u241b)?\[[0-9;]{0,12}[mKGH]", re.IGNORECASE)
+COLOUR = re.compile(
+    r"(?:\x1b|\\(?:x1b|u001b|033|e)|\^\[|#x1B|\u241b)\[[0-9;]{0,12}[mKGH]|\[[0-9;]{1,12}[mKGH]", re.IGNORECASE
+)
 # Each pattern that begins with a run of characters begins where the run does. Otherwise a line without a match would be searched again from
 # each place in the run.
 _START = r"(?<![\w.-])"
@@ -53,7 +55,7 @@ DOMAINS = frozenset("com net org edu gov io ai cloud local localdomain internal 
 PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=\ud800\ud801]+")
 PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
 #: A word in which a name may stand, with the labels of a domain behind it.
-WORD = re.compile(r"(?<![\w.-])[\w-]+(?:\.[\w-]+)*")
+WORD = re.compile(r"(?<![\w.\ud800-])[\w-]+(?:\.[\w-]+)*")
 
 #: Tokens and keys that show what they are by their form.
 TOKEN = re.compile(

@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from psmkit.names import patterns as p
+from psmkit.names.joined import Joined
 from psmkit.names.paths import Paths
 from psmkit.names.redactor import Redactor
 
@@ -42,9 +43,9 @@ _LINK_LOCAL = int(ipaddress.ip_address("fe80::"))
 _MAPPED = int(ipaddress.ip_address("::ffff:0:0"))
 _NETS = tuple(map(ipaddress.ip_network, ("198.18.0.0/15", "240.0.0.0/4", "2001:db8::/32")))
 _FIRST_PID = 100  # smaller numbers are those of processes in a container, and say nothing
-_SHORTEST = 4  # letters of a host that is found behind other text
 _HOLDS_ALL = 254
 _PARTS = re.compile(r"\d+|\D+")
+_HOST = re.compile(r"[A-Za-z0-9_.-]*$")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -81,9 +82,9 @@ class Pseudonyms(Redactor):
         self._keep = frozenset(keep)
         self._paths = Paths(self, public)
         self.settled = False
-        #: Names of hosts whose beginning a torn log may lack.
-        self.torn: Counter[str] = Counter()
-        self._seen: Counter[str] = Counter()
+        #: In how many prefixes of lines each host stands.
+        self.seen: Counter[str] = Counter()
+        self._joined: dict[str, str] = {}
         self.common = lru_cache(maxsize=100_000)(self._common)  # type: ignore[method-assign]
 
     # ---- what a name becomes ----
@@ -110,6 +111,8 @@ class Pseudonyms(Redactor):
         """The pseudonym of a host, with one for the domain behind it."""
         if name in p.NOT_HOSTS or not name:
             return name
+        if name in self._joined:
+            return self._joined[name]
         if p.is_address(name):
             return self.place("ip", name)
         first, dot, tail = name.partition(".")
@@ -117,9 +120,10 @@ class Pseudonyms(Redactor):
             return self.place("host", name)
         return self.place("host", first) + self.domain(dot + tail)
 
-    def process(self, host: str, pid: str) -> None:
-        super().process(host, pid)
-        self._seen[host] += 1
+    def lead(self, name: str) -> tuple[str, str]:
+        """What stands before a host in a prefix that was damaged, without names; and the host."""
+        at = _HOST.search(name).start()  # type: ignore[union-attr]  # it matches any text
+        return (self._paths.component(name[:at]), name[at:]) if at else ("", name)
 
     def domain(self, tail: str) -> str:
         """The pseudonym of the labels behind a host; a suffix of a file is none."""
@@ -141,23 +145,8 @@ class Pseudonyms(Redactor):
         return name if "path" in self._keep else self._paths.path(name)
 
     def _common(self, name: str) -> bool:
-        return name.strip("0123456789").lower() in self._public and not (
-            "-" in name or name.strip("0123456789") != name
-        )
-
-    def glued(self, name: str) -> tuple[str, str]:
-        """The host that a torn line has glued to a word, and the word; nothing if a name is not of that kind."""
-        hosts = self._names.get("host", {})
-        pids = {pid for pid in self._processes.get(name, ()) if len(pid) >= _SHORTEST}
-        for at in range(len(name) - 1, 0, -1):
-            host, before = name[at:], name[:at]
-            if host not in hosts or not before[-1].isalnum():
-                continue
-            word = before.isdecimal() or before.lower() in self._public
-            same = bool(pids) and pids <= self._processes.get(host, set()) and self._seen[name] <= self._seen[host]
-            if same or (word and len(host) >= _SHORTEST and not pids):
-                return host, before
-        return "", ""
+        bare = name.strip("0123456789")
+        return not bare or (bare == name and bare.lower() in self._public and "-" not in bare)
 
     def knows(self, kind: str, name: str) -> bool:
         """Whether a name was collected."""
@@ -181,23 +170,22 @@ class Pseudonyms(Redactor):
 
     def settle(self) -> None:
         """Number the names that were collected."""
-        glued = {name: found for name in self.hosts if (found := self.glued(name))[0]}
+        hosts = self._names.get("host", {})
+        joined = Joined(self._processes, hosts, self.seen, self._public)
+        for name in joined.parents:
+            first = name.partition(".")[0]
+            if first != name and first not in self._processes:
+                hosts.pop(first, None)  # of text before a host, which is no host
         for kind, table in self._names.items():
             number = _NUMBERERS.get(kind, _numbered)
-            fresh = number(kind, [name for name in table if kind != "host" or name not in glued])
+            fresh = number(kind, [name for name in table if kind != "host" or name not in joined.parents])
             table.update((name, fresh.get(name, name)) for name in list(table))
-        hosts = self._names.get("host", {})
-        # Such a host is seen at the start of a file and nowhere else.
-        torn = {name for name, times in self.torn.items() if name in hosts and self._seen[name] <= times}
-        for name in torn:
-            whole = max((other for other in hosts if other != name and other.endswith(name)), key=len, default=None)
-            if whole is not None:
-                pseudonym = hosts[whole]
-                hosts[name] = pseudonym[max(1, len(pseudonym) - len(name)) :]
-        for name, (whole, before) in glued.items():
-            if name not in torn:
-                hosts[name] = before + hosts[whole]
         self.settled = True
+        if "host" not in self._keep:
+            for name in joined.in_order():
+                self._joined[name] = joined.pseudonym(name, self.host, self._paths.component)
+                if name in hosts:
+                    hosts[name] = self._joined[name]
 
     def _late(self, kind: str, name: str) -> str:
         table = self._names[kind]

@@ -86,6 +86,10 @@ class Redactor:
         self.place("pid", pid)
         self._processes.setdefault(host, set()).add(pid)
 
+    def lead(self, name: str) -> tuple[str, str]:
+        """What stands before a host in a prefix that was damaged, and the host."""
+        return "", name
+
     def learn(self, text: str) -> None:
         """Record the names in ``text`` that stand where only a name can stand."""
         if "[" in text:
@@ -93,7 +97,8 @@ class Redactor:
         low = text.lower()
         if ":" in text:
             for match in p.PREFIX.finditer(text):
-                self.process(match["host"], match["pid"])
+                if host := self.lead(match["host"])[1]:
+                    self.process(host, match["pid"])
                 self.place("pid", match["tid"])
             if "process " in text:
                 for match in p.NAMED.finditer(text):
@@ -301,7 +306,9 @@ class Marks:
         return text
 
     def prefix(self, match: re.Match[str]) -> str:
-        return ":".join((self.put("host", match["host"]), self.put("pid", match["pid"]), self.put("pid", match["tid"])))
+        lead, host = self._of.lead(match["host"])
+        before = self.aside(lead) if lead else ""
+        return before + ":".join((self.put("host", host), self.put("pid", match["pid"]), self.put("pid", match["tid"])))
 
     def loose_prefix(self, match: re.Match[str]) -> str:
         host = self.put("host", match["host"]) + match["blank"] if match["host"] else ""

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.inputs import Input
 from psmkit.names import patterns as p
+from psmkit.names.joined import is_of_message
 from psmkit.names.pseudonyms import Pseudonyms, is_pseudonym
 from psmkit.scrub.files import is_pickle_input
 from psmkit.scrub.keys import Keys
 from psmkit.scrub.lines import Lines, vocabulary
-from psmkit.scrub.pieces import pieces
+from psmkit.scrub.pieces import blocks
 
 __all__ = ["Check", "Left", "check"]
 
 _MOST = 1000  # sightings that are kept; all are counted
 _WORD = re.compile(r"[\w.:-]+")
-_GLUED = re.compile(r"(.*[A-Za-z0-9])host-?\d+")
-_FEW = 50
+_GLUED = re.compile(r"(.+?)(?:host|ost|st|t)-?\d+")
+_LONG, _KEPT = 120, 50_000
 _SHOWN = 2
 
 
@@ -49,14 +50,6 @@ class Check:
             self.left.append(Left(file, line, p.label(kind), hidden(name)))
 
 
-def _starts(words: Collection[str]) -> re.Pattern[bytes]:
-    """A filter for lines that may hold one of many words."""
-    if not words:
-        return re.compile(rb"(?!)")
-    starts = {word[:4].encode("utf-8", "surrogateescape") for word in words}
-    return re.compile(b"|".join(map(re.escape, sorted(starts))) if len(starts) <= _FEW else b"")
-
-
 def hidden(name: str) -> str:
     """The beginning of a name, and how long it is."""
     shown = "".join(c if c.isprintable() else "?" for c in name[: min(_SHOWN, len(name) // 3)])
@@ -71,9 +64,20 @@ class _Probe(Pseudonyms):
         self.found: list[tuple[str, str]] = []
 
     def _place(self, kind: str, name: str) -> str:
-        word = _GLUED.fullmatch(name) if kind == "host" else None
-        if not is_pseudonym(kind, name) and not (word and (not word[1].isalpha() or word[1].lower() in self._public)):
+        if not is_pseudonym(kind, name):
             self.found.append((kind, name))
+        return name
+
+    def host(self, name: str) -> str:
+        word = _GLUED.fullmatch(name)
+        if word is None or is_pseudonym("host", name):
+            return super().host(name)
+        # Torn lines glue other text to hosts.
+        found = len(self.found)
+        if not is_of_message(word[1], self._public):
+            self._paths.component(word[1])
+        if len(self.found) > found:
+            self.found[found:] = [("host", name)]
         return name
 
     def process(self, host: str, pid: str) -> None:
@@ -96,21 +100,42 @@ def check(
         for name in names
         if not probe.common(name)
     }
-    starts = _starts(words)
+    checked: dict[tuple[int, bytes], tuple[tuple[str, str], ...]] = {}
     for item in inputs:
-        if item.kind == "record" or is_pickle_input(item):
+        if is_pickle_input(item):
             out.add(item.path, 0, "file that cannot be checked", "")
             continue
         keys = Keys()
-        for number, text, _ in pieces(item):
-            if keys.inside(text) != text:
-                out.add(item.path, number, "token", "private key")
-            lines.line(text)
-            for kind, name in dict.fromkeys(probe.found):
-                out.add(item.path, number, kind, name)
-            if starts.search(text):
-                for word in set(_WORD.findall(text.decode("utf-8", "surrogateescape"))):
-                    if word in words and (words[word], word) not in probe.found:
-                        out.add(item.path, number, words[word], word)
-            probe.found.clear()
+        for first, data in blocks(item):
+            bare = keys.block(data)
+            if bare != data:
+                at = next(
+                    i
+                    for i, (one, two) in enumerate(zip(bare.split(b"\n"), data.split(b"\n"), strict=True))
+                    if one != two
+                )
+                out.add(item.path, first + at, "token", "private key")
+            for start, end, kind in lines.places(bare):
+                value = bare[start:end]
+                found = checked.get((kind, value))
+                if found is None:
+                    lines.place(kind, value)
+                    found = (*dict.fromkeys(probe.found), *_known(value, words, probe.found))
+                    probe.found.clear()
+                    if len(value) <= _LONG:
+                        if len(checked) > _KEPT:
+                            checked.clear()
+                        checked[kind, value] = found
+                if found:
+                    number = first + bare.count(b"\n", 0, start)
+                    for what, name in found:
+                        out.add(item.path, number, what, name)
     return out
+
+
+def _known(value: bytes, words: Mapping[str, str], found: Collection[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The words of a text that must not be there, without those that were found anyway."""
+    if words:
+        for word in set(_WORD.findall(value.decode("utf-8", "surrogateescape"))):
+            if word in words and (words[word], word) not in found:
+                yield words[word], word

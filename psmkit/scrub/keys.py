@@ -19,12 +19,21 @@ class Keys:
     def __init__(self) -> None:
         self._left = 0
 
+    def block(self, data: bytes) -> bytes:
+        """Some lines, without the parts that belong to keys."""
+        if not self._left and b"PRIVATE KEY" not in data:
+            return data
+        lines = ((line, line.rstrip(b"\r")) for line in data.split(b"\n"))
+        return b"\n".join(self.inside(bare) + line[len(bare) :] for line, bare in lines)
+
     def inside(self, line: bytes) -> bytes:
         """The line, without the part that belongs to a key."""
         if self._left:
             end = _END.search(line)
             if end is None:
                 self._left -= 1
+                if not line:
+                    return line
                 return _REPLACED
             self._left = 0
             return (_REPLACED if end.start() else b"") + line[end.start() :]

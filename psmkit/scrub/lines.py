@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.names import kinds_of, public_words, searched_whole
@@ -10,13 +12,19 @@ from psmkit.names import patterns as p
 from psmkit.names.paths import PUBLIC_WORDS
 from psmkit.names.pseudonyms import Pseudonyms
 from psmkit.names.redactor import Marks
+from psmkit.scrub.pieces import cut
 
 __all__ = ["Lines", "vocabulary"]
 
 _TAG = re.compile(r"N?CCLX? (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) |FLAGCX (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) ")
-_STAMP = re.compile(r"^[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
+_STAMP = re.compile(r"^(?!\d+:\d{3,}:\d+ \[)[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
 _LOST_COLON = re.compile(r"(?P<word>[A-Za-z][\w.-]*\d):(?P<tid>\d+)(?= \[-?\d+\])")
 _NEVER = re.compile(r"(?!)")
+_LINE, _HEAD = 0, 1
+#: What stands at a place; 0 of a field: no name.
+_PLACES = {"line": _LINE, "head": _HEAD, "pid": 2, "guid": 3, "host": 4, "address": 5, "text": 6}
+_NAMES = tuple(_PLACES)
+_FIELDS = 64  # of a message at most
 _KEPT = 20_000  # prefixes that are remembered
 _LONG_VALUE = 120
 _ALNUM = re.compile(r"[A-Za-z0-9]")
@@ -38,45 +46,87 @@ class Lines:
         self.names, self._catalogue = names, catalogue
         fields = zip(catalogue.compiled, catalogue.fields, strict=True)
         self._kinds = [kinds_of(message, found) for message, found in fields]
-        self._whole = [searched_whole(message) for message in catalogue.compiled]
-        self._plain = [
-            not whole and all(kind == "plain" for kind in kinds)
-            for whole, kinds in zip(self._whole, self._kinds, strict=True)
-        ]
+        self._table = b"".join(
+            bytes(_PLACES.get(kind, 0) for kind in kinds).ljust(_FIELDS, b"\0") + bytes([searched_whole(message)])
+            for message, kinds in zip(catalogue.compiled, self._kinds, strict=True)
+        )
         self._heads: dict[str, str] = {}
-        self._values: dict[str, str] = {}
+        self._known: list[dict[bytes, bytes]] = [{} for _ in _PLACES]
+        self._times: Counter[bytes] = Counter()
         self._stems: re.Pattern[str] | None = None
         self._hosts: list[str] = []
 
     def settle(self) -> None:
         """Number the names; from now on lines are replaced."""
+        self._count()
         self.names.settle()
         self._heads.clear()
-        self._values.clear()
+        for known in self._known:
+            known.clear()
         self._hosts = sorted(
             (h for h in self.names.mapping().get("host", ()) if self._is_rare(h)), key=len, reverse=True
         )
         stems = {stem[0] if (stem := _LETTERS.match(host)) else host for host in self._hosts}
         self._stems = re.compile("|".join(map(re.escape, sorted(stems, key=len, reverse=True)))) if stems else _NEVER
 
-    def line(self, data: bytes) -> bytes:
-        """A line, without its end, with all names replaced."""
+    def block(self, data: bytes) -> bytes:
+        """Some lines, with all names replaced."""
+        out: list[bytes] = []
+        at, known = 0, self._known
+        places = list(self.places(data))
+        if not self.names.settled:
+            self._times.update(data[start:end] for start, end, kind in places if kind == _HEAD)
+            if len(self._times) > _KEPT:
+                self._count()
+        for start, end, kind in places:
+            value = data[start:end]
+            new = known[kind].get(value) or self.place(kind, value)
+            if new != value:
+                out += (data[at:start], new)
+                at = end
+        if not out:
+            return data
+        out.append(data[at:])
+        return b"".join(out)
+
+    def places(self, data: bytes) -> Iterator[tuple[int, int, int]]:
+        """Where names may stand in lines: start, end, and what stands there."""
+        return self._catalogue.places_of_names(data, self._table)
+
+    def place(self, kind: int, value: bytes) -> bytes:
+        """What stands at a place, with all names replaced."""
+        if kind == _LINE:
+            return b"".join(map(self._line, cut(value)))
+        text = value.decode("utf-8", "surrogateescape")
+        if kind == _HEAD:
+            new = self._head(text)
+        elif kind == _PLACES["text"]:
+            new = self._free(text)
+        else:
+            marks = Marks(self.names)
+            new = marks.resolve(_field(self.names, marks, _NAMES[kind], text))
+            if kind != _PLACES["pid"] and new == text:
+                new = self._free(text)
+        done = self._torn(new).encode("utf-8", "surrogateescape")
+        if len(value) <= _LONG_VALUE:
+            known = self._known[kind]
+            if len(known) >= _KEPT:
+                known.clear()
+            known[value] = done
+        return done
+
+    def _line(self, data: bytes) -> bytes:
+        """A line that is no message of the catalogue, or whose text may be anything."""
         text = data.decode("utf-8", "surrogateescape")
         tag = _TAG.search(text)
         if tag is None:
             new = self._other(text, data)
         else:
             end = tag.end()
+            if not self.names.settled:
+                self._see(text, 1)
             new = self._head(text[:end]) + self._message(text[end:])
-        if self.names.settled and self._stems is not None and self._stems.search(new):
-            new = self._torn(new)
-        return new.encode("utf-8", "surrogateescape")
-
-    def first(self, data: bytes) -> None:
-        """Note the first line of a file, which may begin within the name of its host."""
-        match = p.PREFIX.match(data.decode("utf-8", "surrogateescape"))
-        if match is not None:
-            self.names.torn[match["host"]] += 1
+        return self._torn(new).encode("utf-8", "surrogateescape")
 
     def _head(self, head: str) -> str:
         """What stands before a message."""
@@ -94,6 +144,16 @@ class Lines:
             known = self._heads[head] = self._free(head)
         return kept + known
 
+    def _count(self) -> None:
+        """Note how often hosts stand in prefixes."""
+        for head, times in self._times.items():
+            self._see(head.decode("utf-8", "surrogateescape"), times)
+        self._times.clear()
+
+    def _see(self, text: str, times: int) -> None:
+        for match in p.PREFIX.finditer(text):
+            self.names.seen[self.names.lead(match["host"])[1]] += times
+
     def _lost_colon(self, match: re.Match[str]) -> str:
         """host12:13 where host:12:13 lost its first colon; empty if it is not of a process that is known."""
         word, names = match["word"], self.names
@@ -110,40 +170,7 @@ class Lines:
         found = self._catalogue.spans(data)
         if found is None:
             return self._free(text)
-        number, spans = found
-        if self._plain[number]:
-            return text
-        if self._whole[number]:
-            return self._fields(data, number, spans)
-        # The message is matched as a whole, so that all that is no field is a text of NCCL.
-        names, kinds, out, at = self.names, self._kinds[number], [], 0
-        for i, start, end in sorted(spans, key=_start):
-            kind = kinds[i]
-            if kind == "plain" or start < at or end <= start:
-                continue
-            value = data[start:end].decode("utf-8", "surrogateescape")
-            marks = Marks(names)
-            new = self._value(value) if kind == "text" else marks.resolve(_field(names, marks, kind, value))
-            if kind not in ("text", "pid") and new == value:
-                new = self._value(value)
-            if new != value:
-                out += [data[at:start].decode("utf-8", "surrogateescape"), new]
-                at = end
-        if not out:
-            return text
-        out.append(data[at:].decode("utf-8", "surrogateescape"))
-        return "".join(out)
-
-    def _value(self, value: str) -> str:
-        """A text in a field: of most fields there are few."""
-        known = self._values.get(value)
-        if known is None:
-            known = self._free(value)
-            if len(value) <= _LONG_VALUE:
-                if len(self._values) >= _KEPT:
-                    self._values.clear()
-                self._values[value] = known
-        return known
+        return self._fields(data, *found)
 
     def _other(self, text: str, data: bytes) -> str:
         """A line that is not NCCL's."""
@@ -188,6 +215,8 @@ class Lines:
 
     def _torn(self, text: str) -> str:
         """A text in which hosts may stand that torn lines have glued to others."""
+        if self._stems is None or self._stems.search(text) is None:
+            return text
         for host in self._hosts:
             at = text.find(host)
             while at >= 0:
@@ -201,10 +230,6 @@ class Lines:
                     text = text[:at] + new + text[end:]
                 at = text.find(host, at + max(len(new), 1))
         return text
-
-
-def _start(span: tuple[int, int, int]) -> int:
-    return span[1]
 
 
 def _field(names: Pseudonyms, marks: Marks, kind: str, value: str) -> str:

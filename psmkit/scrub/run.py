@@ -19,14 +19,14 @@ from psmkit.scrub.check import Check, check
 from psmkit.scrub.files import is_pickle_input, json_of_pickle
 from psmkit.scrub.keys import Keys
 from psmkit.scrub.lines import Lines, vocabulary
-from psmkit.scrub.pieces import pieces
+from psmkit.scrub.pieces import blocks
 
 __all__ = ["Result", "find", "scrub", "write_mapping"]
 
 Progress = Callable[[int, int], None]
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".tgz")
 _PICKLES = (".pkl", ".pickle", ".pt")
-_RECORD = "a record file: it is binary; psmkit records show FILE prints its lines, which can be scrubbed"
+_RECORD = ".rec"
 
 
 @dataclass
@@ -140,17 +140,10 @@ class _Meter:
 
 
 def _scrubbed(source: Input, lines: Lines, meter: _Meter, notes: list[str] | None) -> Iterator[bytes]:
-    keys, first, done = Keys(), True, 0
-    for _, text, end in pieces(source, notes):
-        if first and text:
-            lines.first(text)
-            first = False
-        yield lines.line(keys.inside(text)) + end
-        done += len(text) + len(end)
-        if done > 1 << 20:
-            meter.add(done)
-            done = 0
-    meter.add(done)
+    keys = Keys()
+    for _, data in blocks(source, notes):
+        yield lines.block(keys.block(data))
+        meter.add(len(data))
 
 
 def _usable(found: list[Input], result: Result, folder: str) -> list[tuple[Input, Input]]:
@@ -158,7 +151,9 @@ def _usable(found: list[Input], result: Result, folder: str) -> list[tuple[Input
     out = []
     for number, item in enumerate(found):
         if item.kind == "record":
-            result.left_out[item.path] = _RECORD
+            # Its reader gives the lines that an analysis reads.
+            result.notes.append(f"{item.path}: it is a record file, and its lines are written as text")
+            out.append((item, item))
         elif is_pickle_input(item):
             try:
                 text = json_of_pickle(item)
@@ -186,6 +181,8 @@ def _inside(item: Input, path: str) -> str:
     name = "/".join(parts) or "stdin.log"
     if item.kind in ("gz", "zst", "xz", "bz2"):
         name = next((name.removesuffix(end) for end in _PACKED if name.endswith(end)), name) or "log"
+    if item.kind == "record":
+        name = name.removesuffix(_RECORD) + ".log"
     if item.foreign == "flight-recorder":
         ending = next((end for end in _PICKLES if name.endswith(end)), None)
         if ending is not None and is_pickle_input(item):

@@ -44,6 +44,20 @@ def test_an_unknown_error_at_the_end_names_who_its_lines_name(name: str, tmp_pat
     assert who(log, tmp_path) == ("failed", [tuple(expected)])
 
 
+@pytest.mark.parametrize("host", ["node7", "D17L07", "W2", "I9", "Dx", "DEV7", "WIN3", "INTEL4"])
+def test_the_name_of_a_host_in_brackets_is_no_level(host: str, tmp_path: Path) -> None:
+    log = f"[{host}:0:4711 - frob.c:12] ERROR queue 4 overran\n{host}:4711:4720 [3] NCCL INFO frobnicator 1.4\n"
+    assert who(log, tmp_path)[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    "level",
+    ["[I ", "[D ", "[W ", "[I1120 10:00:01 ", "[W1120 10:00:01 ", "[W:frob:", "[WARNING|ring.py:12] ", "[DEBUG] "],
+)
+def test_a_level_in_brackets_makes_a_line_harmless(level: str, tmp_path: Path) -> None:
+    assert who(f"{level}frobnicator: ERROR queue 4 overran\n", tmp_path)[0] == "inconclusive"
+
+
 def test_its_words_are_quoted_and_the_report_is_not_sure(tmp_path: Path) -> None:
     report = analyzed(tmp_path, START + "10:00:01 ERROR frobnicator: queue 4 overran\n")
     assert "frobnicator: queue 4 overran" in report.reason and report.confidence <= 0.5

@@ -48,7 +48,7 @@ def test_each_name_has_its_own_pseudonym_in_the_same_order_and_it_stays(kind: st
             int(ipaddress.ip_address(new[name])) for name in sorted(names, key=lambda a: int(ipaddress.ip_address(a)))
         ]
         assert order == sorted(order)
-        nets = {}
+        nets: dict[str, str] = {}
         for name in names:
             assert (
                 nets.setdefault(name.rpartition(".")[0], new[name].rpartition(".")[0]) == new[name].rpartition(".")[0]
@@ -86,13 +86,37 @@ def test_a_name_that_comes_late_gets_a_pseudonym_that_is_free() -> None:
     assert names.place("host", "gpu0") == "host2"
 
 
-def test_a_host_whose_beginning_a_torn_log_lacks_stays_the_end_of_its_name() -> None:
-    names = Pseudonyms()
-    for name in ("worker-0", "ker-0"):
-        names.place("host", name)
-    names.torn["ker-0"] += 1
-    names.settle()
-    assert names.place("host", "worker-0").endswith(names.place("host", "ker-0"))
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"worker-0": 9, "ker-0": 1}, {"worker-0": "host-1", "ker-0": "t-1"}),  # a log begins within a name
+        ({"vm": 9, "m": 1, "^m": 1}, {"vm": "host1", "m": "ost1", "^m": "^ost1"}),  # flipped bytes
+        ({"vm": 9, "m": 1, "doneCvm": 1}, {"vm": "host1", "m": "ost1", "doneCvm": "doneChost1"}),
+        ({"gpu7": 9, "1048576.gpu7": 1}, {"1048576.gpu7": "1048576.host1"}),
+        ({"gpu7": 9, "nvs4.xmlgpu7": 1}, {"nvs4.xmlgpu7": "name1.xmlhost1"}),
+        ({"gpu7": 9, "0x7f328c009cc0gpu7": 1}, {"0x7f328c009cc0gpu7": "0x7f328c009cc0host1"}),
+        (
+            {"gpu7": 9, "netaxgpu7": 1, "acmegpu7": 1},
+            {"netaxgpu7": "name1host1", "acmegpu7": "name2host1"},
+        ),  # net is a word
+        ({"worker-0": 9, "pod-worker-0": 9}, {"worker-0": "host-1", "pod-worker-0": "pod-host-1"}),
+        ({"gpu7": 9, "gpH7": 1}, {"gpu7": "host2", "gpH7": "host1"}),  # another host: no name ends with the other
+    ],
+)
+def test_a_host_whose_name_ends_with_another_one_of_its_pid_keeps_this_relation(
+    names: dict[str, int], expected: dict[str, str]
+) -> None:
+    from psmkit.names.paths import PUBLIC_WORDS
+
+    pseudonyms = Pseudonyms(PUBLIC_WORDS | {"done"})
+    for name, times in names.items():
+        lead, host = pseudonyms.lead(name)
+        assert lead in ("", "^")
+        pseudonyms.process(host, "4711")
+        pseudonyms.seen[host] += times
+    pseudonyms.settle()
+    found = {name: pseudonyms.lead(name) for name in expected}
+    assert {name: lead + pseudonyms.host(host) for name, (lead, host) in found.items()} == expected
 
 
 @pytest.mark.parametrize(

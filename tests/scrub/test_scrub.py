@@ -66,9 +66,9 @@ def lines_of(texts: list[bytes]) -> tuple[list[bytes], Pseudonyms]:
     names = Pseudonyms(vocabulary(load()))
     lines = Lines(names, load())
     for text in texts:
-        lines.line(text)
+        lines.block(text)
     lines.settle()
-    return [lines.line(text) for text in texts], names
+    return [lines.block(text) for text in texts], names
 
 
 def scrubbed(folder: Path, text: bytes) -> bytes:
@@ -121,13 +121,69 @@ def test_the_samples_of_the_catalogue_hold_nothing_that_only_free_text_shows() -
     for message in load().messages:
         for sample in message.samples if message.where == "nccl" else ():
             lines.names._names.clear()
-            lines._values.clear()
-            lines._message(sample.text)
+            for table in lines._known:
+                table.clear()
+            lines.block(b"NCCL INFO " + sample.text.encode())
             known = {name for table in lines.names._names.values() for name in table}
             free.names._names.clear()
             free._free(sample.text)
             rest = {(kind, name) for kind in ("ip", "mac", "user", "token") for name in free.names._names.get(kind, ())}
             assert {name for _, name in rest} <= known, (message.name, sample.text)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=30),
+            st.sampled_from([line.encode() for line in LINES]),
+            st.sampled_from([b"\r", b"NCCL INFO", b"h:1:2 [0] NCCL INFO ", b"h:1:2 [0] NCCL WARN x\r\n", b"\n\n"]),
+        ),
+        max_size=60,
+    )
+)
+def test_places_of_names_follow_each_other_and_lie_in_lines(parts: list[bytes]) -> None:
+    data, last = b"\n".join(parts), 0
+    lines = Lines(Pseudonyms(vocabulary(load())), load())
+    for start, end, kind in lines.places(data):
+        assert last <= start < end <= len(data)
+        assert b"\n" not in data[start:end]
+        assert data[last:start].strip() == b"" or b"NCCL" in data[:start]  # all text but messages of NCCL is searched
+        assert kind in range(7)
+        last = end
+
+
+def test_a_host_of_digits_is_replaced_only_where_a_host_stands() -> None:
+    texts = [
+        b"0:4711:4712 [0] NCCL INFO comm 0x1 rank 0 nranks 2 - Init START",
+        b"[rank0]: x 0 y 0:4711",
+        b"node0:4711:4712 [0] NCCL INFO 0",
+        b"node0:4711:4713 [0] NCCL INFO 0",
+    ]
+    new, _ = lines_of(texts)
+    assert new[0] == b"t1:1000:1001 [0] NCCL INFO comm 0x1 rank 0 nranks 2 - Init START"
+    assert new[1].startswith(b"[rank0]: x 0 y ")
+    assert new[2] == b"host1:1000:1001 [0] NCCL INFO 0"
+
+
+def test_a_block_is_scrubbed_as_its_lines_are() -> None:
+    data = "\n".join((*LINES, "", "x\r", *LINES)).encode()
+    names = [Pseudonyms(vocabulary(load())) for _ in range(2)]
+    whole, each = (Lines(n, load()) for n in names)
+    whole.block(data)
+    for line in data.split(b"\n"):
+        each.block(line)
+    whole.settle()
+    each.settle()
+    assert whole.block(data).split(b"\n") == [each.block(line) for line in data.split(b"\n")]
+
+
+def test_more_places_than_the_scanner_returns_at_once_are_found() -> None:
+    line = b"gpu17:4711:4712 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>\n"
+    lines = Lines(Pseudonyms(vocabulary(load())), load())
+    lines.block(line)
+    lines.settle()
+    assert lines.block(line * 40_000) == lines.block(line) * 40_000
+    assert b"gpu17" not in lines.block(line)
 
 
 def test_a_line_of_any_length_is_scrubbed_in_pieces(folder: Path) -> None:
