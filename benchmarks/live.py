@@ -1,6 +1,6 @@
 """What `psmkit inspect` names of jobs that stand still, and what looking costs. It writes benchmarks/live.md.
 
-    python benchmarks/live.py steps [--nccl DIR]...   each case stops a job of the lab at a step; does inspect name step and peer?
+    python benchmarks/live.py steps [--nccl LIB --kernels LIB]...   each case stops a job of the lab at a step; does inspect name step and peer?
     python benchmarks/live.py cost [--ranks 2,4,8]    time, memory and stop for a number of ranks
 
 A part that is not run keeps its table. --nccl names libraries of real NCCL, over emulated CUDA.
@@ -41,6 +41,7 @@ class Case:
     name: str
     arguments: tuple[str, ...]
     expected: dict[int, tuple[str, int | None]]
+    ranks: int = 2
 
 
 def fault(text: str, *more: str) -> tuple[str, ...]:
@@ -68,16 +69,71 @@ LIBPSM = (
         {0: ("Init", 1), 1: ("stopped", None)},
     ),
 )
-# Functions of the driver: which a build of NCCL calls depends on whether it shares memory by IPC handles or by cuMem.
+STOPPED = {1: ("stopped", None)}
+
+
+NODES = ("--nodes", "2")
+#: Ten places at which a real NCCL is stopped, some of them in several ways. What is expected follows from NCCL's sources; it was written before inspect
+#: was run on any of these jobs. Faults strike in functions of the driver: which a build calls depends on whether it shares memory by cuMem or by IPC.
+EITHER = (
+    Case("init: a rank never joins", fault("cudaSetDevice:hang,rank=1"), {0: ("bootstrap", 1), 2: ("bootstrap", 1)}, 3),
+    Case(
+        "bootstrap: stopped before its group",
+        fault("lab.stage:kill=SIGSTOP,rank=1,op=setup"),
+        {0: ("bootstrap", 1), **STOPPED},
+    ),
+    Case("data path: network, no recv", ("--differ", "rank=1,skip=recv", *NODES), {0: ("data", 1)}),
+    Case("data path: network, no send", ("--differ", "rank=1,skip=send", *NODES), {0: ("data", 1)}),
+    Case("data path: p2p, stopped", fault("lab.iteration:kill=SIGSTOP,rank=1,nth=2"), {0: ("data", 1), **STOPPED}),
+    Case("data path: p2p, no send", ("--differ", "rank=1,skip=send"), {0: ("data", 1), 2: ("data", 1)}, 3),
+    Case("destroy: peer stopped", fault("lab.stage:kill=SIGSTOP,rank=1,op=end"), {0: ("destroy", 1), **STOPPED}),
+)
 NCCL_IPC = (
-    Case("init", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("init: a rank allocates", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
     Case("Setup, in the proxy", fault("cuStreamDestroy*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+    *EITHER,
 )
 NCCL_CUMEM = (
-    Case("init", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
-    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("init: a rank allocates", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
+    Case(
+        "bootstrap: stopped in init",
+        fault("cuMemCreate:kill=SIGSTOP,rank=1"),
+        {0: ("bootstrap", 1), 2: ("bootstrap", 1), **STOPPED},
+        3,
+    ),
+    Case("Setup, in the proxy", fault("cudaStreamDestroy:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuMemImportFromShareableHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+    Case("Connect, in the proxy, network", fault("cudaHostAlloc:hang,rank=1,nth=5", *NODES), {1: ("Connect", 1)}),
+    Case(
+        "Connect, peer stopped, network",
+        fault("cudaHostAlloc:kill=SIGSTOP,rank=1,nth=5", *NODES),
+        {0: ("Connect", 1), **STOPPED},
+    ),
+    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("GetFd: stopped", fault("cuMemExportToShareableHandle:kill=SIGSTOP,rank=1"), {0: ("GetFd", 1), **STOPPED}),
+    Case(
+        "registration",
+        fault("cuMemImportFromShareableHandle:hang,rank=1,nth=65", "--memory", "nccl", "--register"),
+        {0: ("Register", 1)},
+    ),
+    Case(
+        "full work FIFO",
+        fault(
+            "lab.iteration:hang,rank=1",
+            *("--env", "NCCL_WORK_FIFO_BYTES=128", "--env", "NCCL_WORK_ARGS_BYTES=80"),
+            *("--env", "NCCL_MAX_P2P_NCHANNELS=1"),
+        ),
+        {0: ("work FIFO", 1)},
+        4,
+    ),
+    Case(
+        "abort",
+        fault("cudaStreamQuery:error=999,rank=1;cudaMemPoolDestroy:hang,rank=1"),
+        {0: ("data", 1), 1: ("abort", None)},
+    ),
+    Case("destroy: a rank frees", fault("cudaMemPoolDestroy:hang,rank=1"), {1: ("destroy", None)}),
+    *EITHER,
 )
 
 
@@ -131,28 +187,25 @@ def look(pids: list[int], *more: str) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else [found]
 
 
-def steps(libraries: list[Path]) -> str:
+def steps(libraries: list[Path], kernels: list[Path], keep: Path | None) -> str:
     lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|"]
     right = total = 0
     suites = [("libpsm", ("run", "--size", "4M", "--pattern", "alltoall"), LIBPSM)]
-    for library in libraries:
-        suites.append(
-            (
-                f"NCCL {version(library)}",
-                ("nccl", "--lib", str(library), "--size", "4M"),
-                NCCL_CUMEM if cumem(library) else NCCL_IPC,
-            )
-        )
+    for library, interpreter in zip(libraries, kernels, strict=True):
+        kind = ("nccl", "--lib", str(library), "--kernels", str(interpreter), "--size", "4M")
+        suites.append((f"NCCL {version(library)}", kind, NCCL_CUMEM if cumem(library) else NCCL_IPC))
     for name, kind, cases in suites:
         for case in cases:
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place) / "run"
-                with job(kind, case.arguments, folder) as child:
+                with job(kind, case.arguments, folder, case.ranks) as child:
                     if not stopped(child, folder, case):
                         lines.append(f"| {name} | {case.name} | | | the job did not stop there | |")
                         print(lines[-1], flush=True)
                         continue
                     found = {one["rank"]: one for one in look(ranks_of(child.pid))}
+                    if keep is not None:
+                        (keep / f"{name} {case.name}.json").write_text(json.dumps(found))
             for rank, (stage, peer) in case.expected.items():
                 standing = found[rank]["standing"] if rank in found else []
                 named = [(s["stage"], s["peer"]) for s in standing]
@@ -251,10 +304,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("steps", "cost"))
     parser.add_argument("--nccl", type=Path, action="append", default=[])
+    parser.add_argument("--kernels", type=Path, action="append", default=[], help="of each --nccl: docs/kernels.md")
+    parser.add_argument("--keep", type=Path, help="a folder for what inspect found")
     parser.add_argument("--ranks", default="2,4,8,16,32,64")
     given = parser.parse_args()
     text = PAGE.read_text() if PAGE.exists() else "# What `psmkit inspect` names, and what it costs\n"
-    made = steps(given.nccl) if given.part == "steps" else cost([int(n) for n in given.ranks.split(",")])
+    made = (
+        steps(given.nccl, given.kernels, given.keep)
+        if given.part == "steps"
+        else cost([int(n) for n in given.ranks.split(",")])
+    )
     title = {"steps": "## Steps and peers", "cost": "## Time, memory, stop"}[given.part]
     about = f"`python benchmarks/live.py {given.part}` on {os.cpu_count()} cores, {processor()}, load {load()}."
     section = f"{title}\n\n{about}\n\n{made}\n"

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from psmkit.live import procfs
+from psmkit.live import kernel, procfs
 from psmkit.live.mapped import Mapped, mapped, read_elf
 from psmkit.live.tracing import tracer_of
 
-__all__ = ["FRAMES", "TOOLS", "Questions", "Taken", "available", "release", "take"]
+__all__ = ["FRAMES", "TOOLS", "Questions", "Taken", "available", "release", "take", "write"]
 
 #: Expressions for gdb by the key of the answer; the first that it can evaluate counts.
 Questions = Mapping[str, Sequence[str]]
@@ -69,6 +69,26 @@ def take(
         script.write(f"python\nASK = {json.dumps(questions)}\n{program}\nend\n")
         script.flush()
         return _run(pid, _gdb(pid, frames, Path(script.name)), timeout)
+
+
+def write(pid: int, path: Path, *, title: str, timeout: float = 20.0) -> None:
+    """Write the stacks of all threads of a process to a file, and what the kernel says of them.
+
+    Args:
+        pid: a process that was not waited for, so that its number is nobody else's.
+        path: the file.
+        title: the first line.
+        timeout: seconds that gdb may take.
+    """
+    lines = [f"thread {t.tid} {t.name!r}: {t.state}, {t.does}, in {t.wchan or 'user code'}" for t in kernel.tasks(pid)]
+    if available("gdb") is None:
+        said = "no stacks: there is no gdb on the path"
+    else:
+        taken = take(pid, "gdb", timeout=timeout)
+        said = taken.text if taken.trouble is None else f"{taken.trouble}; what it had written:\n{taken.text}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join([title, "", *(lines or ["no threads"]), "", said, ""])
+    path.write_text(text, errors="backslashreplace")
 
 
 def _gdb(pid: int, frames: int, script: Path) -> list[str]:
