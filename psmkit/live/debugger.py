@@ -16,15 +16,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from psmkit.live import kernel, procfs
 from psmkit.live.mapped import Mapped, mapped, read_elf
 from psmkit.live.tracing import tracer_of
 
-__all__ = ["FRAMES", "TOOLS", "Questions", "Taken", "available", "release", "take", "write"]
+__all__ = ["FRAMES", "TOOLS", "Question", "Questions", "Taken", "available", "release", "take", "write"]
 
 #: Expressions for gdb by the key of the answer; the first that it can evaluate counts.
 Questions = Mapping[str, Sequence[str]]
+
+
+class Question(NamedTuple):
+    """What to ask gdb about a frame: patterns of its function, of the function that it has called and of the one that called it; empty: any."""
+
+    function: str
+    calls: str
+    called_by: str
+    ask: Questions
+
 
 TOOLS = ("gdb", "eu-stack")
 FRAMES = 40
@@ -50,9 +61,7 @@ def available(wanted: str | None = None) -> str | None:
     return next((tool for tool in ((wanted,) if wanted else TOOLS) if shutil.which(tool)), None)
 
 
-def take(
-    pid: int, tool: str, *, timeout: float, frames: int = FRAMES, questions: Sequence[tuple[str, Questions]] = ()
-) -> Taken:
+def take(pid: int, tool: str, *, timeout: float, frames: int = FRAMES, questions: Sequence[Question] = ()) -> Taken:
     """The stacks of all threads of a process.
 
     Args:
@@ -60,7 +69,7 @@ def take(
         tool: of :data:`TOOLS`.
         timeout: seconds that the tool may take; then it is killed.
         frames: the most of each thread.
-        questions: what to ask gdb about frames: patterns of functions, and what to ask there.
+        questions: what to ask gdb about frames; the first that matches a frame counts.
     """
     if tool != "gdb":
         return _run(pid, [shutil.which(tool) or tool, "-p", str(pid), "-n", str(frames)], timeout)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from psmkit.live.debugger import Questions
+from psmkit.live.debugger import Question, Questions
 from psmkit.live.kernel import Task
 from psmkit.model.inspection import InspectedThread, Standing
 
@@ -34,6 +34,8 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class _Step:
     pattern: re.Pattern[str]
+    calls: re.Pattern[str] | None
+    called_by: re.Pattern[str] | None
     stage: str | None
     does: str
     serves: bool
@@ -48,6 +50,7 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
     steps = tuple(
         _Step(
             re.compile(entry["pattern"]),
+            *(re.compile(entry[key]) if key in entry else None for key in ("calls", "called_by")),
             entry.get("stage"),
             entry.get("does", ""),
             entry.get("serves", False),
@@ -60,15 +63,37 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
     return steps, {int(number): name for number, name in data["types"].items()}
 
 
-def questions() -> list[tuple[str, Questions]]:
+def questions() -> list[Question]:
     """What to ask gdb about frames."""
-    return [(step.pattern.pattern, step.ask) for step in _knowledge()[0] if step.ask]
+    return [
+        Question(
+            step.pattern.pattern,
+            step.calls.pattern if step.calls else "",
+            step.called_by.pattern if step.called_by else "",
+            step.ask,
+        )
+        for step in _knowledge()[0]
+    ]
 
 
-def _step_of(function: str) -> _Step | None:
-    # C++ names with arguments or templates: the name alone.
-    name = re.sub(r"\(.*|<.*|@@?.*|\.(?:isra|part|constprop|cold)\b.*", "", function).rpartition("::")[2] or function
-    return next((step for step in _knowledge()[0] if step.pattern.fullmatch(name)), None)
+def _name(function: str) -> str:
+    """C++ names with arguments or templates: the name alone."""
+    return re.sub(r"\(.*|<.*|@@?.*|\.(?:isra|part|constprop|cold)\b.*", "", function).rpartition("::")[2] or function
+
+
+def _step_of(names: Sequence[str], level: int) -> _Step | None:
+    inner = names[level - 1] if level else ""
+    outer = names[level + 1] if level + 1 < len(names) else ""
+    return next(
+        (
+            step
+            for step in _knowledge()[0]
+            if step.pattern.fullmatch(names[level])
+            and (step.calls is None or step.calls.fullmatch(inner))
+            and (step.called_by is None or step.called_by.fullmatch(outer))
+        ),
+        None,
+    )
 
 
 def of_stacks(
@@ -108,7 +133,8 @@ def _of_thread(
 ) -> Standing | None:
     if thread.kind == "idle":
         return None
-    frames = [(level, step) for level, frame in enumerate(thread.frames) if (step := _step_of(frame.function))]
+    names = [_name(frame.function) for frame in thread.frames]
+    frames = [(level, step) for level in range(len(names)) if (step := _step_of(names, level))]
     if any(not step.weak for _, step in frames):
         frames = [(level, step) for level, step in frames if not step.weak]
     call = Seen()
@@ -120,6 +146,8 @@ def _of_thread(
     if chosen is None:
         return None
     step, stage = chosen
+    if stage == "destroy":  # an abort destroys, too
+        step, stage = next(((s, s.stage) for _, s in frames if s.stage == "abort"), chosen)
     mine = call.rank if call.rank is not None else rank
     peer, because = call.peer, ""
     if peer is None and task is not None and not step.serves:
