@@ -82,7 +82,11 @@ EITHER = (
         fault("lab.stage:kill=SIGSTOP,rank=1,op=setup"),
         {0: ("bootstrap", 1), **STOPPED},
     ),
-    Case("data path: network, no recv", ("--differ", "rank=1,skip=recv", *NODES), {0: ("data", 1)}),
+    Case(
+        "data path: network, no recv",
+        ("--differ", "rank=1,skip=recv", "--env", "NCCL_BUFFSIZE=65536", *NODES),
+        {0: ("data", 1)},
+    ),
     Case("data path: network, no send", ("--differ", "rank=1,skip=send", *NODES), {0: ("data", 1)}),
     Case("data path: p2p, stopped", fault("lab.iteration:kill=SIGSTOP,rank=1,nth=2"), {0: ("data", 1), **STOPPED}),
     Case("data path: p2p, no send", ("--differ", "rank=1,skip=send"), {0: ("data", 1), 2: ("data", 1)}, 3),
@@ -114,17 +118,16 @@ NCCL_CUMEM = (
     Case("GetFd: stopped", fault("cuMemExportToShareableHandle:kill=SIGSTOP,rank=1"), {0: ("GetFd", 1), **STOPPED}),
     Case(
         "registration",
-        fault("cuMemImportFromShareableHandle:hang,rank=1,nth=65", "--memory", "nccl", "--register"),
+        fault(
+            "cuMemImportFromShareableHandle:hang,rank=1,nth=65",
+            *("--memory", "nccl", "--register", "--differ", "rank=1,NCCL_LOCAL_REGISTER=0"),
+        ),
         {0: ("Register", 1)},
     ),
     Case(
-        "full work FIFO",
-        fault(
-            "lab.iteration:hang,rank=1",
-            *("--env", "NCCL_WORK_FIFO_BYTES=128", "--env", "NCCL_WORK_ARGS_BYTES=80"),
-            *("--env", "NCCL_MAX_P2P_NCHANNELS=1"),
-        ),
-        {0: ("work FIFO", 1)},
+        "full work FIFO",  # a group of four plans, and room for two
+        ("--env", "NCCL_WORK_FIFO_BYTES=128", "--env", "NCCL_WORK_ARGS_BYTES=80", "--env", "NCCL_MAX_P2P_NCHANNELS=1"),
+        {0: ("work FIFO", None), 1: ("work FIFO", None)},
         4,
     ),
     Case(
@@ -184,36 +187,48 @@ def look(pids: list[int], *more: str) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else [found]
 
 
-def steps(libraries: list[Path], kernels: list[Path], keep: Path | None) -> str:
-    lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|"]
-    right = total = 0
+def steps(libraries: list[Path], kernels: list[Path], only: str, keep: Path | None) -> str:
+    old = [
+        line
+        for line in (PAGE.read_text() if PAGE.exists() else "").splitlines()
+        if line.endswith((" yes |", " NO |", "there | |"))
+    ]
     suites = [("libpsm", ("run", "--size", "4M", "--pattern", "alltoall"), LIBPSM)]
     for library, interpreter in zip(libraries, kernels, strict=True):
         kind = ("nccl", "--lib", str(library), "--kernels", str(interpreter), "--size", "4M")
         suites.append((f"NCCL {version(library)}", kind, NCCL_CUMEM if cumem(library) else NCCL_IPC))
+    rows = []
     for name, kind, cases in suites:
         for case in cases:
-            with tempfile.TemporaryDirectory() as place:
-                folder = Path(place) / "run"
-                with job(kind, case.arguments, folder, case.ranks) as child:
-                    if not stopped(child, folder, case):
-                        lines.append(f"| {name} | {case.name} | | | the job did not stop there | |")
-                        print(lines[-1], flush=True)
-                        continue
-                    found = {one["rank"]: one for one in look(ranks_of(child.pid))}
-                    if keep is not None:
-                        (keep / f"{name} {case.name}.json").write_text(json.dumps(found))
-            for rank, (stage, peer) in case.expected.items():
-                standing = found[rank]["standing"] if rank in found else []
-                named = [(s["stage"], s["peer"]) for s in standing]
-                good = any(s == stage and (peer is None or p == peer) for s, p in named)
-                total += 1
-                right += good
-                want = stage if peer is None else f"{stage}, rank {peer}"
-                text = standing[0]["text"] if standing else "nothing"
-                lines.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
-                print(lines[-1], flush=True)
+            if re.search(only, f"{name} {case.name}"):
+                rows += rows_of(name, kind, case, keep)
+            else:
+                rows += [line for line in old if line.startswith(f"| {name} | {case.name} |")]
+    rows += [line for line in old if line.split(" | ")[0].removeprefix("| ") not in {name for name, _, _ in suites}]
+    right, total = sum(row.endswith(" yes |") for row in rows), len(rows)
+    lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|", *rows]
     return f"{right} of {total} steps and peers are named ({100 * right / max(total, 1):.0f} %).\n\n" + "\n".join(lines)
+
+
+def rows_of(name: str, kind: tuple[str, ...], case: Case, keep: Path | None) -> list[str]:
+    """The rows of one case: it is started, looked at and ended."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        with job(kind, case.arguments, folder, case.ranks) as child:
+            if not stopped(child, folder, case):
+                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
+            found = {one["rank"]: one for one in look(ranks_of(child.pid))}
+    if keep is not None:
+        (keep / f"{name} {case.name}.json").write_text(json.dumps(found))
+    rows = []
+    for rank, (stage, peer) in case.expected.items():
+        standing = found[rank]["standing"] if rank in found else []
+        good = [s for s in standing if s["stage"] == stage and (peer is None or s["peer"] == peer)]
+        want = stage if peer is None else f"{stage}, rank {peer}"
+        text = (good or standing or [{"text": "nothing"}])[0]["text"]
+        rows.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
+        print(rows[-1], flush=True)
+    return rows
 
 
 def cumem(library: Path) -> bool:
@@ -302,12 +317,13 @@ def main() -> None:
     parser.add_argument("part", choices=("steps", "cost"))
     parser.add_argument("--nccl", type=Path, action="append", default=[])
     parser.add_argument("--kernels", type=Path, action="append", default=[], help="of each --nccl: docs/kernels.md")
+    parser.add_argument("--only", default="", help="a pattern of `JOB CASE`: the others keep their rows")
     parser.add_argument("--keep", type=Path, help="a folder for what inspect found")
     parser.add_argument("--ranks", default="2,4,8,16,32,64")
     given = parser.parse_args()
     text = PAGE.read_text() if PAGE.exists() else "# What `psmkit inspect` names, and what it costs\n"
     made = (
-        steps(given.nccl, given.kernels, given.keep)
+        steps(given.nccl, given.kernels, given.only, given.keep)
         if given.part == "steps"
         else cost([int(n) for n in given.ranks.split(",")])
     )

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from psmkit.model.inspection import Standing, StateObject
+from psmkit.model.wording import counted
 
 __all__ = ["standings"]
 
+_SHOWN = 8  # ranks that are named
 _STEPS = ("posted", "received", "flushed", "transmitted", "done")
 
 
@@ -37,17 +39,14 @@ def standings(objects: Iterable[StateObject], *, kernel: bool = False) -> list[S
 def _of_plans(rank: int | None, parts: Sequence[StateObject]) -> Standing | None:
     """Kernels that were launched: the words that they wait for are in the memory of the GPU, but the tasks of their plans name the peers."""
     plans = [part for part in parts if part.kind == "plan" and _words(part).get("stands") != "not launched"]
-    peers = {task.peer for plan in plans for task in plan.parts if task.peer not in (None, rank)}
-    if len(peers) != 1:
+    peers = sorted({task.peer for plan in plans for task in plan.parts if task.peer is not None and task.peer != rank})
+    if not peers:
         return None
-    peer = peers.pop()
-    return Standing(
-        "data",
-        peer,
-        f"rank {rank} waits in data for rank {peer}, in a kernel",
-        f"the tasks of its {plans[-1].kind}",
-        rank,
-    )
+    proof = f"the tasks of {counted(len(plans), 'plan')} in its memory"
+    if len(peers) == 1:
+        return Standing("data", peers[0], f"rank {rank} waits in data for rank {peers[0]}, in a kernel", proof, rank)
+    text = f"rank {rank} waits in data for a kernel, which exchanges data with {len(peers)} ranks: {', '.join(map(str, peers[:_SHOWN]))}"
+    return Standing("data", None, text, proof, rank)
 
 
 def _add(found: dict[tuple[str, int | None, int | None], Standing], one: Standing | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -18,6 +18,8 @@ __all__ = ["Seen", "of_stacks", "questions"]
 
 #: The order in which standings are of interest: who waits for others, who serves, who waits for the GPU.
 _LATE = {"data": 1, "enqueue": 2, "init": 1}
+_JOIN = re.compile(r"pthread_(?:clock|timed)?join|thread::join")
+_SERVICE = "proxy service thread"  # the role, of psmkit/logparse/foreign/places.toml
 #: Steps of a transport, which consist of calls to proxies and of exchanges.
 _TRANSPORT = ("Setup", "Connect", "Register")
 
@@ -50,7 +52,8 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
     steps = tuple(
         _Step(
             re.compile(entry["pattern"]),
-            *(re.compile(entry[key]) if key in entry else None for key in ("calls", "called_by")),
+            re.compile(entry["calls"]) if "calls" in entry else None,
+            re.compile(entry["called_by"]) if "called_by" in entry else None,
             entry.get("stage"),
             entry.get("does", ""),
             entry.get("serves", False),
@@ -117,6 +120,8 @@ def of_stacks(
     found: list[tuple[tuple[bool, int, bool], Standing]] = []
     for thread in threads:
         standing = _of_thread(thread, tasks.get(thread.tid), seen, rank, rank_of, pid)
+        if standing is not None and standing.stage in ("destroy", "abort") and standing.peer is None:
+            standing = _joining(standing, thread, threads, tasks, rank_of, pid)
         if standing is not None:
             late = _LATE.get(standing.stage, 0)
             found.append(((" waits " not in standing.text, late, thread.tid != pid), standing))
@@ -161,6 +166,27 @@ def _of_thread(
     proof = f"frame #{level} {thread.frames[level].function} of thread {thread.tid} ({thread.name}){because}"
     who = f"rank {mine}" if mine is not None else f"process {pid}"
     return Standing(stage, peer, f"{who} {does.format(peer=towards)}{within}", proof, mine)
+
+
+def _joining(
+    standing: Standing,
+    thread: InspectedThread,
+    threads: Sequence[InspectedThread],
+    tasks: Mapping[int, Task],
+    rank_of: Callable[[int], int | None],
+    pid: int,
+) -> Standing:
+    """A communicator ends when its proxy's service does, and that serves until no rank is connected to it."""
+    if not any(_JOIN.search(frame.function) for frame in thread.frames):
+        return standing
+    for other in threads:
+        if other.role == _SERVICE and other.tid in tasks:
+            peer, because = _by_socket(tasks[other.tid], rank_of, pid)
+            if peer is not None:
+                text = f"{standing.text}: it waits for rank {peer}, which is connected to its proxy"
+                proof = f"{standing.proof}; thread {other.tid}{because.removeprefix('; it')}"
+                return replace(standing, peer=peer, text=text, proof=proof)
+    return standing
 
 
 def _stage(step: _Step, call: int | None) -> str | None:

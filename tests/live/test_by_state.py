@@ -70,3 +70,28 @@ def test_connection_that_was_set_up_and_not_connected_names_the_peer() -> None:
 
 def test_other_objects_say_nothing() -> None:
     assert by_state.standings([StateObject("psm connection", "x", 1, 0, 1), comm()]) == []
+
+
+def plan(*peers: int, stands: str = "launched, its group goes on") -> StateObject:
+    tasks = tuple(StateObject("task", f"Send, rank {peer}", 80, peer=peer) for peer in peers)
+    return StateObject("plan", "plan", 96, values=(Value("stands", stands),), parts=tasks)
+
+
+@pytest.mark.parametrize(
+    ("plans", "peer", "says"),
+    [
+        ([plan(0, 2), plan(2)], 2, "waits in data for rank 2, in a kernel"),
+        ([plan(0, 1, 2)], None, "waits in data for a kernel, which exchanges data with 2 ranks: 1, 2"),
+        ([plan(1), plan(2, stands="not launched")], 1, "waits in data for rank 1, in a kernel"),
+    ],
+)
+def test_tasks_of_launched_plans_name_the_peers_of_a_kernel(
+    plans: list[StateObject], peer: int | None, says: str
+) -> None:
+    (found,) = by_state.standings([comm(*plans)], kernel=True)
+    assert (found.stage, found.peer, found.text) == ("data", peer, f"rank 0 {says}")
+
+
+def test_plan_that_nobody_has_reclaimed_is_no_proof_of_a_kernel_that_runs() -> None:
+    assert by_state.standings([comm(plan(2))]) == []
+    assert by_state.standings([comm(plan(), plan(0))], kernel=True) == []

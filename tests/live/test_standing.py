@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -102,6 +103,17 @@ def test_thread_that_serves_does_not_wait_for_who_is_connected() -> None:
 def test_who_waits_comes_before_who_serves() -> None:
     waits, serves = thread("bootstrapAllGather"), thread("p2pSendProxySetup", tid=PID - 1)
     assert [s.stage for s in stands(serves, waits)] == ["bootstrap", "Setup"]
+
+
+@pytest.mark.parametrize(("join", "peer"), [("__pthread_clockjoin_ex", 0), ("cudaFree", None)])
+def test_end_of_a_communicator_waits_for_who_is_connected_to_its_proxy(join: str, peer: int | None) -> None:
+    service = replace(thread("poll", "ncclProxyService", tid=PID + 1, kind="idle"), role="proxy service thread")
+    ends = thread(join, "commFree", "commReclaim", "ncclCommDestroy")
+    tasks = {PID: Task(PID, "a", "S", "waits"), PID + 1: Task(PID + 1, "a", "S", "polls fd 3", peers=(200,))}
+    (found,) = standing.of_stacks([ends, service], tasks, {}, 1, {200: 0}.get, PID)
+    assert (found.stage, found.peer) == ("destroy", peer)
+    waits = "" if peer is None else ": it waits for rank 0, which is connected to its proxy"
+    assert found.text == f"rank 1 is in the destruction of a communicator{waits}"
 
 
 @pytest.mark.parametrize(
