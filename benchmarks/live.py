@@ -84,7 +84,7 @@ EITHER = (
     ),
     Case(
         "data path: network, no recv",
-        ("--differ", "rank=1,skip=recv", "--env", "NCCL_BUFFSIZE=65536", *NODES),
+        ("--differ", "rank=1,skip=recv", "--size", "64M", *NODES),
         {0: ("data", 1)},
     ),
     Case("data path: network, no send", ("--differ", "rank=1,skip=send", *NODES), {0: ("data", 1)}),
@@ -170,7 +170,7 @@ def struck(folder: Path) -> bool:
 
 
 def stopped(child: subprocess.Popen[bytes], folder: Path, case: Case) -> bool:
-    """Wait until the job stands still; False: it ended."""
+    """Wait until the job stands still; False: it has ended."""
     end = time.monotonic() + (30 if "--fault" in case.arguments else 3 * SETTLE)
     while time.monotonic() < end and child.poll() is None and not struck(folder):
         time.sleep(0.1)  # a rank that NCCL has not yet told where to log says nothing of its fault
@@ -217,7 +217,10 @@ def rows_of(name: str, kind: tuple[str, ...], case: Case, keep: Path | None) -> 
         with job(kind, case.arguments, folder, case.ranks) as child:
             if not stopped(child, folder, case):
                 return [f"| {name} | {case.name} | | | the job did not stop there | |"]
-            found = {one["rank"]: one for one in look(ranks_of(child.pid))}
+            pids = ranks_of(child.pid)
+            if not pids:
+                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
+            found = {one["rank"]: one for one in look(pids)}
     if keep is not None:
         (keep / f"{name} {case.name}.json").write_text(json.dumps(found))
     rows = []

@@ -119,8 +119,8 @@ def test_end_of_a_communicator_waits_for_who_is_connected_to_its_proxy(join: str
 @pytest.mark.parametrize(
     ("functions", "says"),
     [
-        (["accept", "ncclSocketAccept", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2 to join"),
-        (["accept", "socketRingConnect", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2 to join"),
+        (["accept", "ncclSocketAccept", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2, to join the ring"),
+        (["accept", "socketRingConnect", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2, to join the ring"),
         (["socketConnect", "sendToRoot", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2"),
     ],
 )  # fmt: skip
