@@ -1,6 +1,6 @@
 """What `psmkit inspect` names of jobs that stand still, and what looking costs. It writes benchmarks/live.md.
 
-    python benchmarks/live.py steps [--nccl DIR]...   each case stops a job of the lab at a step; does inspect name step and peer?
+    python benchmarks/live.py steps [--nccl LIB --kernels LIB]...   each case stops a job of the lab at a step; does inspect name step and peer?
     python benchmarks/live.py cost [--ranks 2,4,8]    time, memory and stop for a number of ranks
 
 A part that is not run keeps its table. --nccl names libraries of real NCCL, over emulated CUDA.
@@ -41,6 +41,7 @@ class Case:
     name: str
     arguments: tuple[str, ...]
     expected: dict[int, tuple[str, int | None]]
+    ranks: int = 2
 
 
 def fault(text: str, *more: str) -> tuple[str, ...]:
@@ -68,16 +69,74 @@ LIBPSM = (
         {0: ("Init", 1), 1: ("stopped", None)},
     ),
 )
-# Functions of the driver: which a build of NCCL calls depends on whether it shares memory by IPC handles or by cuMem.
+STOPPED = {1: ("stopped", None)}
+
+
+NODES = ("--nodes", "2")
+#: Ten places at which a real NCCL is stopped, some of them in several ways. What is expected follows from NCCL's sources; it was written before inspect
+#: was run on any of these jobs. Faults strike in functions of the driver: which a build calls depends on whether it shares memory by cuMem or by IPC.
+EITHER = (
+    Case("init: a rank never joins", fault("cudaSetDevice:hang,rank=1"), {0: ("bootstrap", 1), 2: ("bootstrap", 1)}, 3),
+    Case(
+        "bootstrap: stopped before its group",
+        fault("lab.stage:kill=SIGSTOP,rank=1,op=setup"),
+        {0: ("bootstrap", 1), **STOPPED},
+    ),
+    Case(
+        "data path: network, no recv",
+        ("--differ", "rank=1,skip=recv", "--size", "64M", *NODES),
+        {0: ("data", 1)},
+    ),
+    Case("data path: network, no send", ("--differ", "rank=1,skip=send", *NODES), {0: ("data", 1)}),
+    Case("data path: p2p, stopped", fault("lab.iteration:kill=SIGSTOP,rank=1,nth=2"), {0: ("data", 1), **STOPPED}),
+    Case("data path: p2p, no send", ("--differ", "rank=1,skip=send"), {0: ("data", 1), 2: ("data", 1)}, 3),
+    Case("destroy: peer stopped", fault("lab.stage:kill=SIGSTOP,rank=1,op=end"), {0: ("destroy", 1), **STOPPED}),
+)
 NCCL_IPC = (
-    Case("init", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
+    Case("init: a rank allocates", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
     Case("Setup, in the proxy", fault("cuStreamDestroy*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+    *EITHER,
 )
 NCCL_CUMEM = (
-    Case("init", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", None), 1: ("init", None)}),
-    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("init: a rank allocates", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
+    Case(
+        "bootstrap: stopped in init",
+        fault("cuMemCreate:kill=SIGSTOP,rank=1"),
+        {0: ("bootstrap", 1), 2: ("bootstrap", 1), **STOPPED},
+        3,
+    ),
+    Case("Setup, in the proxy", fault("cudaStreamDestroy:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuMemImportFromShareableHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
+    Case("Connect, in the proxy, network", fault("cudaHostAlloc:hang,rank=1,nth=5", *NODES), {1: ("Connect", 1)}),
+    Case(
+        "Connect, peer stopped, network",
+        fault("cudaHostAlloc:kill=SIGSTOP,rank=1,nth=5", *NODES),
+        {0: ("Connect", 1), **STOPPED},
+    ),
+    Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
+    Case("GetFd: stopped", fault("cuMemExportToShareableHandle:kill=SIGSTOP,rank=1"), {0: ("GetFd", 1), **STOPPED}),
+    Case(
+        "registration",
+        fault(
+            "cuMemImportFromShareableHandle:hang,rank=1,nth=65",
+            *("--memory", "nccl", "--register", "--differ", "rank=1,NCCL_LOCAL_REGISTER=0"),
+        ),
+        {0: ("Register", 1)},
+    ),
+    Case(
+        "full work FIFO",  # a group of four plans, and room for two
+        ("--env", "NCCL_WORK_FIFO_BYTES=128", "--env", "NCCL_WORK_ARGS_BYTES=80", "--env", "NCCL_MAX_P2P_NCHANNELS=1"),
+        {0: ("work FIFO", None), 1: ("work FIFO", None)},
+        4,
+    ),
+    Case(
+        "abort",
+        fault("cudaStreamQuery:error=999,rank=1;cudaMemPoolDestroy:hang,rank=1"),
+        {0: ("data", 1), 1: ("abort", None)},
+    ),
+    Case("destroy: a rank frees", fault("cudaMemPoolDestroy:hang,rank=1"), {1: ("destroy", None)}),
+    *EITHER,
 )
 
 
@@ -86,6 +145,8 @@ def job(
     kind: tuple[str, ...], arguments: tuple[str, ...], folder: Path, ranks: int = 2
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [str(PSMKIT), "lab", *kind, "--ranks", str(ranks), "--deadline", "300", "--out", str(folder), *arguments]
+    # In the background of a shell SIGINT is ignored, and a child inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean())
     try:
         yield child
@@ -109,16 +170,11 @@ def struck(folder: Path) -> bool:
 
 
 def stopped(child: subprocess.Popen[bytes], folder: Path, case: Case) -> bool:
-    """Wait until the job stands still; False: it ended, or the fault never struck."""
-    if "--fault" in case.arguments:
-        end = time.monotonic() + 60
-        while not struck(folder):
-            if child.poll() is not None or time.monotonic() > end:
-                return False
-            time.sleep(0.1)
-        time.sleep(SETTLE)
-    else:
-        time.sleep(3 * SETTLE)
+    """Wait until the job stands still; False: it has ended."""
+    end = time.monotonic() + (30 if "--fault" in case.arguments else 3 * SETTLE)
+    while time.monotonic() < end and child.poll() is None and not struck(folder):
+        time.sleep(0.1)  # a rank that NCCL has not yet told where to log says nothing of its fault
+    time.sleep(SETTLE)
     return child.poll() is None
 
 
@@ -131,39 +187,51 @@ def look(pids: list[int], *more: str) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else [found]
 
 
-def steps(libraries: list[Path]) -> str:
-    lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|"]
-    right = total = 0
+def steps(libraries: list[Path], kernels: list[Path], only: str, keep: Path | None) -> str:
+    old = [
+        line
+        for line in (PAGE.read_text() if PAGE.exists() else "").splitlines()
+        if line.endswith((" yes |", " NO |", "there | |"))
+    ]
     suites = [("libpsm", ("run", "--size", "4M", "--pattern", "alltoall"), LIBPSM)]
-    for library in libraries:
-        suites.append(
-            (
-                f"NCCL {version(library)}",
-                ("nccl", "--lib", str(library), "--size", "4M"),
-                NCCL_CUMEM if cumem(library) else NCCL_IPC,
-            )
-        )
+    for library, interpreter in zip(libraries, kernels, strict=True):
+        kind = ("nccl", "--lib", str(library), "--kernels", str(interpreter), "--size", "4M")
+        suites.append((f"NCCL {version(library)}", kind, NCCL_CUMEM if cumem(library) else NCCL_IPC))
+    rows = []
     for name, kind, cases in suites:
         for case in cases:
-            with tempfile.TemporaryDirectory() as place:
-                folder = Path(place) / "run"
-                with job(kind, case.arguments, folder) as child:
-                    if not stopped(child, folder, case):
-                        lines.append(f"| {name} | {case.name} | | | the job did not stop there | |")
-                        print(lines[-1], flush=True)
-                        continue
-                    found = {one["rank"]: one for one in look(ranks_of(child.pid))}
-            for rank, (stage, peer) in case.expected.items():
-                standing = found[rank]["standing"] if rank in found else []
-                named = [(s["stage"], s["peer"]) for s in standing]
-                good = any(s == stage and (peer is None or p == peer) for s, p in named)
-                total += 1
-                right += good
-                want = stage if peer is None else f"{stage}, rank {peer}"
-                text = standing[0]["text"] if standing else "nothing"
-                lines.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
-                print(lines[-1], flush=True)
+            if re.search(only, f"{name} {case.name}"):
+                rows += rows_of(name, kind, case, keep)
+            else:
+                rows += [line for line in old if line.startswith(f"| {name} | {case.name} |")]
+    rows += [line for line in old if line.split(" | ")[0].removeprefix("| ") not in {name for name, _, _ in suites}]
+    right, total = sum(row.endswith(" yes |") for row in rows), len(rows)
+    lines = ["| job | stopped at | rank | expected | named | |", "|---|---|---|---|---|---|", *rows]
     return f"{right} of {total} steps and peers are named ({100 * right / max(total, 1):.0f} %).\n\n" + "\n".join(lines)
+
+
+def rows_of(name: str, kind: tuple[str, ...], case: Case, keep: Path | None) -> list[str]:
+    """The rows of one case: it is started, looked at and ended."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        with job(kind, case.arguments, folder, case.ranks) as child:
+            if not stopped(child, folder, case):
+                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
+            pids = ranks_of(child.pid)
+            if not pids:
+                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
+            found = {one["rank"]: one for one in look(pids)}
+    if keep is not None:
+        (keep / f"{name} {case.name}.json").write_text(json.dumps(found))
+    rows = []
+    for rank, (stage, peer) in case.expected.items():
+        standing = found[rank]["standing"] if rank in found else []
+        good = [s for s in standing if s["stage"] == stage and (peer is None or s["peer"] == peer)]
+        want = stage if peer is None else f"{stage}, rank {peer}"
+        text = (good or standing or [{"text": "nothing"}])[0]["text"]
+        rows.append(f"| {name} | {case.name} | {rank} | {want} | {text} | {'yes' if good else 'NO'} |")
+        print(rows[-1], flush=True)
+    return rows
 
 
 def cumem(library: Path) -> bool:
@@ -251,10 +319,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("steps", "cost"))
     parser.add_argument("--nccl", type=Path, action="append", default=[])
+    parser.add_argument("--kernels", type=Path, action="append", default=[], help="of each --nccl: docs/kernels.md")
+    parser.add_argument("--only", default="", help="a pattern of `JOB CASE`: the others keep their rows")
+    parser.add_argument("--keep", type=Path, help="a folder for what inspect found")
     parser.add_argument("--ranks", default="2,4,8,16,32,64")
     given = parser.parse_args()
     text = PAGE.read_text() if PAGE.exists() else "# What `psmkit inspect` names, and what it costs\n"
-    made = steps(given.nccl) if given.part == "steps" else cost([int(n) for n in given.ranks.split(",")])
+    made = (
+        steps(given.nccl, given.kernels, given.only, given.keep)
+        if given.part == "steps"
+        else cost([int(n) for n in given.ranks.split(",")])
+    )
     title = {"steps": "## Steps and peers", "cost": "## Time, memory, stop"}[given.part]
     about = f"`python benchmarks/live.py {given.part}` on {os.cpu_count()} cores, {processor()}, load {load()}."
     section = f"{title}\n\n{about}\n\n{made}\n"

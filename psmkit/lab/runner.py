@@ -17,7 +17,7 @@ from typing import Any, Literal
 from psmkit.lab import leftovers
 from psmkit.lab.bootstrap import Bootstrap, ProtocolError
 from psmkit.lab.cuda import LabError
-from psmkit.live import procfs, stacks
+from psmkit.live import debugger, procfs
 from psmkit.model.wording import counted
 
 __all__ = ["Job", "Outcome", "RankOutcome", "State", "run"]
@@ -346,7 +346,8 @@ class _Runner:
         outcome, pid = rank.outcome, rank.process.pid
         stage = self.bootstrap.ranks[rank.number].stage
         path = self._stack_file(rank.number, "gdb")
-        stacks.write(pid, path, title=f"rank {rank.number}, process {pid}, stage {stage or 'unknown'}: {outcome.text}")
+        title = f"rank {rank.number}, process {pid}, stage {stage or 'unknown'}: {outcome.text}"
+        debugger.write(pid, path, title=title)
         outcome.stacks.append(str(path))
         if self.job.stack_signal is None:
             return

@@ -16,15 +16,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
-from psmkit.live import procfs
+from psmkit.live import kernel, procfs
 from psmkit.live.mapped import Mapped, mapped, read_elf
 from psmkit.live.tracing import tracer_of
 
-__all__ = ["FRAMES", "TOOLS", "Questions", "Taken", "available", "release", "take"]
+__all__ = ["FRAMES", "TOOLS", "Question", "Questions", "Taken", "available", "release", "take", "write"]
 
 #: Expressions for gdb by the key of the answer; the first that it can evaluate counts.
 Questions = Mapping[str, Sequence[str]]
+
+
+class Question(NamedTuple):
+    """What to ask gdb about a frame: patterns of its function, of the function that it has called and of the one that called it; empty: any."""
+
+    function: str
+    calls: str
+    called_by: str
+    ask: Questions
+
 
 TOOLS = ("gdb", "eu-stack")
 FRAMES = 40
@@ -50,9 +61,7 @@ def available(wanted: str | None = None) -> str | None:
     return next((tool for tool in ((wanted,) if wanted else TOOLS) if shutil.which(tool)), None)
 
 
-def take(
-    pid: int, tool: str, *, timeout: float, frames: int = FRAMES, questions: Sequence[tuple[str, Questions]] = ()
-) -> Taken:
+def take(pid: int, tool: str, *, timeout: float, frames: int = FRAMES, questions: Sequence[Question] = ()) -> Taken:
     """The stacks of all threads of a process.
 
     Args:
@@ -60,7 +69,7 @@ def take(
         tool: of :data:`TOOLS`.
         timeout: seconds that the tool may take; then it is killed.
         frames: the most of each thread.
-        questions: what to ask gdb about frames: patterns of functions, and what to ask there.
+        questions: what to ask gdb about frames; the first that matches a frame counts.
     """
     if tool != "gdb":
         return _run(pid, [shutil.which(tool) or tool, "-p", str(pid), "-n", str(frames)], timeout)
@@ -69,6 +78,26 @@ def take(
         script.write(f"python\nASK = {json.dumps(questions)}\n{program}\nend\n")
         script.flush()
         return _run(pid, _gdb(pid, frames, Path(script.name)), timeout)
+
+
+def write(pid: int, path: Path, *, title: str, timeout: float = 20.0) -> None:
+    """Write the stacks of all threads of a process to a file, and what the kernel says of them.
+
+    Args:
+        pid: a process that was not waited for, so that its number is nobody else's.
+        path: the file.
+        title: the first line.
+        timeout: seconds that gdb may take.
+    """
+    lines = [f"thread {t.tid} {t.name!r}: {t.state}, {t.does}, in {t.wchan or 'user code'}" for t in kernel.tasks(pid)]
+    if available("gdb") is None:
+        said = "no stacks: there is no gdb on the path"
+    else:
+        taken = take(pid, "gdb", timeout=timeout)
+        said = taken.text if taken.trouble is None else f"{taken.trouble}; what it had written:\n{taken.text}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join([title, "", *(lines or ["no threads"]), "", said, ""])
+    path.write_text(text, errors="backslashreplace")
 
 
 def _gdb(pid: int, frames: int, script: Path) -> list[str]:

@@ -1,5 +1,5 @@
-# psmkit runs this in the Python of gdb, after a line that sets ASK: [pattern of a function, {key: [expressions]}]. For each frame whose function a pattern
-# matches, it prints what its variables say: `psmkit: LWP #LEVEL FUNCTION key=value ...`. Without debug information it prints nothing.
+# psmkit runs this in the Python of gdb, after a line that sets ASK: [pattern of a function, of the one that it has called, of the one that called it,
+# {key: [expressions]}]. For each frame whose functions the patterns match, it prints what its variables say: `psmkit: LWP #LEVEL FUNCTION key=value ...`. Without debug information it prints nothing.
 import re
 
 import gdb
@@ -11,27 +11,34 @@ def value(frame, expressions):
     for text in expressions:
         try:
             frame.select()
-            return int(gdb.parse_and_eval(text))
+            number = int(gdb.parse_and_eval(text))
+            if number >= 0:  # less: no answer
+                return number
         except (gdb.error, ValueError, OverflowError, RuntimeError):
             continue  # optimized out, or a release without that field
     return None
 
 
+def name_of(frame):
+    return (frame.name() or "").split("(")[0] if frame is not None else ""
+
+
 def look():
-    asked = [(re.compile(pattern), keys) for pattern, keys in ASK]
+    asked = [([re.compile(text or ".*") for text in patterns], keys) for *patterns, keys in ASK]
     for thread in gdb.selected_inferior().threads():
         thread.switch()
-        frame, level = gdb.newest_frame(), 0
+        frame, level, called = gdb.newest_frame(), 0, ""
         while frame is not None and level < MOST:
-            name = (frame.name() or "").split("(")[0]
-            keys = next((keys for pattern, keys in asked if pattern.fullmatch(name)), None)
+            name = name_of(frame)
+            around = (name, called, name_of(frame.older()))
+            keys = next((k for patterns, k in asked if all(p.fullmatch(n) for p, n in zip(patterns, around))), None)
             # A function without a symbol table entry of its own has no variables that could be named.
-            if keys is not None and frame.find_sal().symtab is not None:
+            if keys and frame.find_sal().symtab is not None:
                 found = [(key, value(frame, texts)) for key, texts in keys.items()]
                 words = ["%s=%d" % pair for pair in found if pair[1] is not None]
                 if words:
                     print("psmkit: %d #%d %s %s" % (thread.ptid[1], level, name, " ".join(words)))
-            frame, level = frame.older(), level + 1
+            frame, level, called = frame.older(), level + 1, name
 
 
 try:

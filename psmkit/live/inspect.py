@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psmkit
-from psmkit.live import debugger, descriptors, kernel, mapped, procfs, python, record, standing, state, tracing
+from psmkit.live import (
+    by_state,
+    debugger,
+    descriptors,
+    kernel,
+    mapped,
+    procfs,
+    python,
+    record,
+    standing,
+    state,
+    tracing,
+)
 from psmkit.live.kernel import Task
 from psmkit.logparse.foreign.places import place_of
 from psmkit.logparse.foreign.stacks import parse_stacks
@@ -104,7 +116,9 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
         psmkit=psmkit.__version__,
         standing=(
             *_stopped(pid, tasks, rank),
-            *_standings(standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), recorded),
+            *_standings(
+                standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), record.standings(recorded), objects
+            ),
         ),
         threads=threads,
         state=(*objects, *record.objects(recorded)),
@@ -121,13 +135,18 @@ def _stopped(pid: int, tasks: Mapping[int, Task], rank: int | None) -> list[Stan
     return [Standing("stopped", None, f"{who} is stopped by a signal: kill -CONT {pid}", "state T in /proc", rank)]
 
 
-def _standings(by_stacks: list[Standing], recorded: list[record.Operation]) -> list[Standing]:
-    """A stack that shows the data path does not show for whom; libpsm's record does."""
-    by_record = record.standings(recorded)
-    if not by_record:
-        return by_stacks
+def _standings(by_stacks: list[Standing], by_record: list[Standing], objects: Sequence[StateObject]) -> list[Standing]:
+    """A stack that shows the data path, or a call to a process's own proxy, does not show for whom; libpsm's record and the memory of NCCL do."""
+    by_memory = by_state.standings(objects, kernel=any(s.stage == "data" and s.peer is None for s in by_stacks))
+    # A proxy that is at work on a request waits for nobody's connection.
+    asks = any(s.stage == "Connect" and s.peer in (None, s.rank) for s in by_stacks)
+    works = any(" answers " in s.text for s in by_stacks)
+    connects = [s for s in by_memory if s.stage == "Connect" and asks and not works]
+    data = [*by_record, *(s for s in by_memory if s.stage == "data")]
+    if not data:
+        return [*connects, *by_stacks]
     first = [s for s in by_stacks if s.stage not in ("data", "enqueue")]
-    return [*first, *by_record, *(s for s in by_stacks if s.stage == "data" and s.peer is not None)]
+    return [*connects, *first, *data, *(s for s in by_stacks if s.stage == "data" and s.peer is not None)]
 
 
 def _command(pid: int) -> tuple[str, ...]:

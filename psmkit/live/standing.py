@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-from psmkit.live.debugger import Questions
+from psmkit.live.debugger import Question, Questions
 from psmkit.live.kernel import Task
 from psmkit.model.inspection import InspectedThread, Standing
 
@@ -18,6 +18,8 @@ __all__ = ["Seen", "of_stacks", "questions"]
 
 #: The order in which standings are of interest: who waits for others, who serves, who waits for the GPU.
 _LATE = {"data": 1, "enqueue": 2, "init": 1}
+_JOIN = re.compile(r"pthread_(?:clock|timed)?join|thread::join")
+_SERVICE = "proxy service thread"  # the role, of psmkit/logparse/foreign/places.toml
 #: Steps of a transport, which consist of calls to proxies and of exchanges.
 _TRANSPORT = ("Setup", "Connect", "Register")
 
@@ -34,6 +36,8 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class _Step:
     pattern: re.Pattern[str]
+    calls: re.Pattern[str] | None
+    called_by: re.Pattern[str] | None
     stage: str | None
     does: str
     serves: bool
@@ -48,6 +52,8 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
     steps = tuple(
         _Step(
             re.compile(entry["pattern"]),
+            re.compile(entry["calls"]) if "calls" in entry else None,
+            re.compile(entry["called_by"]) if "called_by" in entry else None,
             entry.get("stage"),
             entry.get("does", ""),
             entry.get("serves", False),
@@ -60,15 +66,37 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
     return steps, {int(number): name for number, name in data["types"].items()}
 
 
-def questions() -> list[tuple[str, Questions]]:
+def questions() -> list[Question]:
     """What to ask gdb about frames."""
-    return [(step.pattern.pattern, step.ask) for step in _knowledge()[0] if step.ask]
+    return [
+        Question(
+            step.pattern.pattern,
+            step.calls.pattern if step.calls else "",
+            step.called_by.pattern if step.called_by else "",
+            step.ask,
+        )
+        for step in _knowledge()[0]
+    ]
 
 
-def _step_of(function: str) -> _Step | None:
-    # C++ names with arguments or templates: the name alone.
-    name = re.sub(r"\(.*|<.*|@@?.*|\.(?:isra|part|constprop|cold)\b.*", "", function).rpartition("::")[2] or function
-    return next((step for step in _knowledge()[0] if step.pattern.fullmatch(name)), None)
+def _name(function: str) -> str:
+    """C++ names with arguments or templates: the name alone."""
+    return re.sub(r"\(.*|<.*|@@?.*|\.(?:isra|part|constprop|cold)\b.*", "", function).rpartition("::")[2] or function
+
+
+def _step_of(names: Sequence[str], level: int) -> _Step | None:
+    inner = names[level - 1] if level else ""
+    outer = names[level + 1] if level + 1 < len(names) else ""
+    return next(
+        (
+            step
+            for step in _knowledge()[0]
+            if step.pattern.fullmatch(names[level])
+            and (step.calls is None or step.calls.fullmatch(inner))
+            and (step.called_by is None or step.called_by.fullmatch(outer))
+        ),
+        None,
+    )
 
 
 def of_stacks(
@@ -92,6 +120,8 @@ def of_stacks(
     found: list[tuple[tuple[bool, int, bool], Standing]] = []
     for thread in threads:
         standing = _of_thread(thread, tasks.get(thread.tid), seen, rank, rank_of, pid)
+        if standing is not None and standing.stage in ("destroy", "abort") and standing.peer is None:
+            standing = _joining(standing, thread, threads, tasks, rank_of, pid)
         if standing is not None:
             late = _LATE.get(standing.stage, 0)
             found.append(((" waits " not in standing.text, late, thread.tid != pid), standing))
@@ -108,7 +138,8 @@ def _of_thread(
 ) -> Standing | None:
     if thread.kind == "idle":
         return None
-    frames = [(level, step) for level, frame in enumerate(thread.frames) if (step := _step_of(frame.function))]
+    names = [_name(frame.function) for frame in thread.frames]
+    frames = [(level, step) for level in range(len(names)) if (step := _step_of(names, level))]
     if any(not step.weak for _, step in frames):
         frames = [(level, step) for level, step in frames if not step.weak]
     call = Seen()
@@ -120,6 +151,8 @@ def _of_thread(
     if chosen is None:
         return None
     step, stage = chosen
+    if stage == "destroy":  # an abort destroys, too
+        step, stage = next(((s, s.stage) for _, s in frames if s.stage == "abort"), chosen)
     mine = call.rank if call.rank is not None else rank
     peer, because = call.peer, ""
     if peer is None and task is not None and not step.serves:
@@ -133,6 +166,27 @@ def _of_thread(
     proof = f"frame #{level} {thread.frames[level].function} of thread {thread.tid} ({thread.name}){because}"
     who = f"rank {mine}" if mine is not None else f"process {pid}"
     return Standing(stage, peer, f"{who} {does.format(peer=towards)}{within}", proof, mine)
+
+
+def _joining(
+    standing: Standing,
+    thread: InspectedThread,
+    threads: Sequence[InspectedThread],
+    tasks: Mapping[int, Task],
+    rank_of: Callable[[int], int | None],
+    pid: int,
+) -> Standing:
+    """A communicator ends when its proxy's service does, and that serves until no rank is connected to it."""
+    if not any(_JOIN.search(frame.function) for frame in thread.frames):
+        return standing
+    for other in threads:
+        if other.role == _SERVICE and other.tid in tasks:
+            peer, because = _by_socket(tasks[other.tid], rank_of, pid)
+            if peer is not None:
+                text = f"{standing.text}: it waits for rank {peer}, which is connected to its proxy"
+                proof = f"{standing.proof}; thread {other.tid}{because.removeprefix('; it')}"
+                return replace(standing, peer=peer, text=text, proof=proof)
+    return standing
 
 
 def _stage(step: _Step, call: int | None) -> str | None:

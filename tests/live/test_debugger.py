@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,20 @@ def test_missing_tool_is_trouble_and_no_exception(monkeypatch: pytest.MonkeyPatc
     assert debugger.available() is None
     taken = debugger.take(os.getpid(), "eu-stack", timeout=5)
     assert taken.trouble is not None and "cannot run eu-stack" in taken.trouble
+
+
+@needs_gdb
+def test_stacks_are_written_to_a_file_with_what_the_kernel_says(tmp_path: Path) -> None:
+    with process(COUNTS, waits=False) as child:
+        debugger.write(child.pid, tmp_path / "new" / "stacks.txt", title="rank 0 hangs")
+        assert child.stdout is not None
+        assert goes_on(child.pid, child.stdout.fileno())
+    text = (tmp_path / "new" / "stacks.txt").read_text()
+    assert text.startswith("rank 0 hangs\n\nthread ") and text.count("\nThread ") == 4
+
+
+def test_file_of_stacks_says_that_there_is_no_gdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    debugger.write(os.getpid(), tmp_path / "stacks.txt", title="rank 0 hangs")
+    text = (tmp_path / "stacks.txt").read_text()
+    assert "no stacks: there is no gdb on the path" in text and f"thread {os.getpid()} " in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -51,7 +52,9 @@ def test_each_entry_says_what_it_means() -> None:
         (["cudaStreamSynchronize", "main"], "data"),
         (["sched_yield", "waitWorkFifoAvailable", "ncclLaunchPrepare", "groupLaunch"], "work FIFO"),
         (["ncclAllReduce", "main"], "enqueue"),
-        (["cudaFree", "commFree", "commReclaim", "ncclCommAbort"], "destroy"),
+        (["cudaFree", "commFree", "commReclaim", "ncclCommAbort"], "abort"),
+        (["cudaFree", "commFree", "commReclaim", "ncclCommDestroy"], "destroy"),
+        (["run_job", "hc_queue_run", "worker"], "data"),
         (["nanosleep", "ncclCommAbort", "main"], "abort"),
         (
             ["ppoll", "psm_client_sleep", "wait_response", "call_blocking", "connect_end", "psmP2pSendConnect"],
@@ -100,6 +103,37 @@ def test_thread_that_serves_does_not_wait_for_who_is_connected() -> None:
 def test_who_waits_comes_before_who_serves() -> None:
     waits, serves = thread("bootstrapAllGather"), thread("p2pSendProxySetup", tid=PID - 1)
     assert [s.stage for s in stands(serves, waits)] == ["bootstrap", "Setup"]
+
+
+@pytest.mark.parametrize(("join", "peer"), [("__pthread_clockjoin_ex", 0), ("cudaFree", None)])
+def test_end_of_a_communicator_waits_for_who_is_connected_to_its_proxy(join: str, peer: int | None) -> None:
+    service = replace(thread("poll", "ncclProxyService", tid=PID + 1, kind="idle"), role="proxy service thread")
+    ends = thread(join, "commFree", "commReclaim", "ncclCommDestroy")
+    tasks = {PID: Task(PID, "a", "S", "waits"), PID + 1: Task(PID + 1, "a", "S", "polls fd 3", peers=(200,))}
+    (found,) = standing.of_stacks([ends, service], tasks, {}, 1, {200: 0}.get, PID)
+    assert (found.stage, found.peer) == ("destroy", peer)
+    waits = "" if peer is None else ": it waits for rank 0, which is connected to its proxy"
+    assert found.text == f"rank 1 is in the destruction of a communicator{waits}"
+
+
+@pytest.mark.parametrize(
+    ("functions", "says"),
+    [
+        (["accept", "ncclSocketAccept", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2, to join the ring"),
+        (["accept", "socketRingConnect", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2, to join the ring"),
+        (["socketConnect", "sendToRoot", "bootstrapInit", "ncclCommInitRankFunc"], "waits in bootstrap for rank 2"),
+    ],
+)  # fmt: skip
+def test_frames_around_one_tell_what_it_waits_for(functions: list[str], says: str) -> None:
+    (found,) = stands(thread(*functions), seen={(PID, 2): standing.Seen(1, 2)})
+    assert found.text == f"rank 1 {says}"
+
+
+def test_gdb_is_asked_in_the_order_of_the_entries_and_reads_them_as_python() -> None:
+    asked = standing.questions()
+    assert all(isinstance(text, str) for *patterns, _ in asked for text in patterns)
+    about = [q.calls for q in asked if re.fullmatch(q.function, "bootstrapInit")]
+    assert len(about) > 1 and about[0] and not about[-1]
 
 
 def test_idle_threads_and_plain_programs_stand_nowhere() -> None:

@@ -156,7 +156,7 @@ def _sub(rank: int | None, args: Peek, sub: Peek, i: int) -> StateObject:
     peer, channel = sub.number("peer"), sub.number("channelId")
     steps = sub.values("base", "posted", "received", "flushed", "transmitted", "done", "end", "nsteps", "nbytes", "reg")
     connection = sub.follow("connection")
-    words = _words(connection) if connection else ()
+    words = (Value("role", "send" if connection.number("send") else "recv"), *_words(connection)) if connection else ()
     return StateObject(
         "sub", f"sub {i}: peer {peer}, channel {channel}", args.address, rank, peer, channel, steps + words
     )
@@ -216,7 +216,19 @@ def _plans(comm: Peek) -> Iterator[StateObject]:
 
 def _plan(plan: Peek, said: str) -> StateObject:
     names = ("persistent", "hasProxyOps", "isHostCbEnq", "collOpCount", "nWorkBatches", "workBytes", "channelMask")
-    return StateObject("plan", f"plan: {said}", plan.address, values=(Value("stands", said), *plan.values(*names)))
+    tasks = tuple(_task(task) for task in plan.list("p2pTaskQueue", "head", most=_MOST))
+    values = (Value("stands", said), *plan.values(*names))
+    return StateObject("plan", f"plan: {said}", plan.address, values=values, parts=tasks)
+
+
+def _task(task: Peek) -> StateObject:
+    """A send or receive of a plan, in releases that keep it until the plan is reclaimed."""
+    functions, function = task.target.enumerators("ncclFunc_t", "ncclFunc"), task.number("func")
+    what = str(functions.get(function, function)) if function is not None else "task"
+    values = (Value("function", what), *task.values("bytes"))
+    return StateObject(
+        "task", f"{what}, rank {task.number('root')}", task.address, peer=task.number("root"), values=values
+    )
 
 
 # ---- connections ----
