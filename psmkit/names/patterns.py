@@ -70,9 +70,9 @@ GIT = re.compile(
 )
 #: What Slurm calls a part of a cluster or those who pay for it: in an option, a variable, or beside other such words.
 SLURM = re.compile(
-    r"(?i)(?P<head>(?<![\w-])(?:--(?:partition|reservation|qos|account|clusters?|wckey)(?:[ =]+|[\"'], ?)"
-    r"|(?:SLURM|SBATCH|SALLOC|SRUN)_(?:JOB_)?(?:PARTITION|RESERVATION|QOS|ACCOUNT|CLUSTERS?|CLUSTER_NAME|WCKEY)(?:=|[\"'] ?: ?)"
-    r"|(?P<bare>partition|reservation|qos|account|cluster|wckey)(?:=|[\"'] ?: ?))[\"']?)"
+    r"(?i)(?P<head>(?<![\w-])(?:--(?:partition|reservation|qos|account|clusters?)(?:[ =]+|[\"'], ?)"
+    r"|(?:SLURM|SBATCH|SALLOC|SRUN)_(?:JOB_)?(?:PARTITION|RESERVATION|QOS|ACCOUNT|CLUSTERS?|CLUSTER_NAME)(?:=|[\"'] ?: ?)"
+    r"|(?P<bare>partition|reservation|qos|account|cluster)(?:=|[\"'] ?: ?))[\"']?)"
     r"(?P<name>(?!\d+(?![\w-])|0x|(?:None|null|true|false)(?![\w-]))[\w][\w.,+-]*)"
 )
 #: What makes such a word one of Slurm's.

@@ -24,7 +24,7 @@ _OF_USER = ("user", "login", "owner", "logname")
 _OF_HOST = ("host", "master", "node", "-H ", "-w ", "rdzv")
 _OF_PID = ("pid", "tid", "proc", "thread")
 _OF_ACCOUNT = ("arn:", "account", "dkr.ecr")
-_OF_SLURM = ("partition", "reservation", "qos", "account", "cluster", "wckey")
+_OF_SLURM = ("partition", "reservation", "qos", "account", "cluster")
 _OF_PROJECT = ("projects/", "subscriptions/", "resourceGroups/")
 _DOMAINS = tuple(f".{name}" for name in p.DOMAINS)
 _PACKED = re.compile("[0-9a-f]{32}")
@@ -35,6 +35,7 @@ _SITES = re.compile(
     r"^(?:www\.|docs\.|developer\.|discuss\.|forums?\.)?(?:github\.com|pytorch\.org|nvidia\.com|python\.org|readthedocs\.io|kernel\.org|"
     r"open-mpi\.org|openmpi\.org|ray\.io|wikipedia\.org|stackoverflow\.com|localhost|example\.(?:com|org|net))$"
 )
+_OF_GIT = re.compile(r"\.git(?!\w)")
 _SUFFIX = re.compile(r"\.(?:py|cc|cu|cpp|h|hpp|c|so|log|txt)$")
 _RUN = re.compile(r"[\w-]+")
 _NUMBERED = re.compile(r"\d{5}-")
@@ -375,9 +376,9 @@ class Marks:
         host, path = match["host"] or "", match["path"] or ""
         if _SITES.match(host.lower()):
             # What git is given may be private: who asks for it has a name there.
-            if not (match["head"].endswith("@") or "git" in match["scheme"].lower() or ".git" in path):
+            if not (match["head"].endswith("@") or "git" in match["scheme"].lower() or _OF_GIT.search(path)):
                 return self.aside(match.group())
-            rest = path if path in ("", "/") else self.put("path", path)
+            rest = path[:1] + (self.put("path", path[1:]) if path[1:] else "")
             return f"{match['head']}{self.aside(host)}{match['port'] or ''}{rest}"
         named = host if not host else self.put("ip", host) if p.is_address(host) else self.site(host)
         rest = path if path in ("", "/") else self.put("path", path)

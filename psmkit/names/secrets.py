@@ -14,8 +14,8 @@ _SHOWN = re.compile(r"(?:token\d+\W*)+")  # pseudonyms, with what a tighter patt
 _COUNT = re.compile(r"\d{1,9}(?![\w.+/=-])")
 # Of what is set aside already; no decoded text holds them.
 _MARKS = r"\ud800\ud801"
-_FROM_SIGHT = "hf_ gh glpat- xox AKIA ASIA sk- nvapi- AIza ya29 dckr_ pypi- eyJ SG. sk_live_ sk_test_ rk_live_ rk_test_ npm_".split()
-_NAMED = ("key", "secret", "passw", "passphrase", "credential", "token", "sig=", "signature")
+_FROM_SIGHT = "hf_ gh glpat- xox AKIA ASIA sk- nvapi- AIza ya29 dckr_ pypi- eyJ SG. k_live_ k_test_ npm_".split()
+_NAMED = ("key", "secret", "passw", "passphrase", "credential", "token", "sig")
 _COMMANDS = ("login", "mysql", "mariadb", "sshpass", "curl")
 
 #: Tokens and keys that show what they are by their form.
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 )
 #: What follows such a word is a token, whatever its form.
 _BEARER = re.compile(r"(?i)(?P<head>\b(?:bearer|authorization: ?(?:basic|token|bearer)) +)(?P<token>[\w.~+/=-]{6,})")
-_NO_SECRET = r"(?!None\b|null\b|[Tt]rue\b|[Ff]alse\b|\*)"
+_NO_SECRET = r"(?!None\b|null\b|[Tt]rue\b|[Ff]alse\b|\*|\(masked\)|\[key\])"
 #: A setting or a key of JSON whose name says that its value is a secret: the name of an environment variable, for example. A count of
 #: tokens is none.
 _SETTING = re.compile(

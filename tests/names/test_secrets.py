@@ -68,6 +68,7 @@ def test_a_secret_is_replaced(text: str, new: str) -> None:
         (r'File "C:\Users\erin\train.py", line 3', r'File "C:\Users\user1\train.py", line 3'),
         (r"C:\\Users\\erin\\wombat\\x.py", r"C:\\Users\\user1\\name1\\x.py"),
         (r"open C:\Users\Erin Smith\data\x.log", r"open C:\Users\user2\data\x.log"),
+        (r"open c:\users\erin\x.log C:/Users/erin/x.log", r"open c:\users\user1\x.log C:/Users/user1/x.log"),
         (r"open D:\wombat\data\x.log", r"open D:\name1\data\x.log"),
         (f"https://{GITHUB}@github.com/zebra/wombat.git", "https://token1@github.com/name2/name1.git"),
         ("git clone https://github.com/zebra/wombat.git", "git clone https://github.com/name2/name1.git"),
@@ -110,6 +111,7 @@ def _unnumbered(text: str) -> str:
         "https://github.com/NVIDIA/nccl/issues/1 https://github.com/NVIDIA/nccl.git git@github.com:NVIDIA/nccl.git",
         "transport/net_ib.cc:123 NCCL WARN Net : sig 11 SG.1.2 key 7 login",
         "ssh://git@localhost docker login -u root",
+        "https://github.com/zebra/zebra.github.io/issues/1 password=(masked) run --token (masked) ['--secret', '(masked)'] password=***",
     ],
 )
 def test_what_only_looks_like_a_name_or_a_secret_stays(text: str) -> None:
