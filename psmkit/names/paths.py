@@ -39,9 +39,10 @@ PUBLIC_WORDS = _PACKAGES | frozenset(
     "pretrain finetune finetuning sft inference generate eval evaluate benchmark benchmarks perf all reduce gather scatter reduce broadcast "
     "sendrecv alltoall hello world simple demo sample samples raw merged file files name names user part parts step epoch iter shm memory topo "
     "topology system card cpu gpu gpus numa pci nvml driver drivers version versions release debian ubuntu centos rhel generic container docker "
-    "containerd kube kubelet pods pod namespace service domain bld csrc token copied inspect facts ended stacks flight manifest environment processes".split()
+    "containerd kube kubelet pods pod namespace service domain bld csrc token copied inspect facts ended stacks flight manifest environment processes git".split()
 )
 _PART = re.compile(r"[^\W_]+")
+_BACK = re.compile(r"\\+")
 _SYSTEM = re.compile(r"^/(?:proc|sys|dev)(?:/|$)")
 _PROC = re.compile(r"^(/proc/)(\d+)(?=/|$)")
 _LIBRARY = re.compile(r"^lib[\w.+-]*\.so(?:\.[\d.]+)?$")
@@ -60,6 +61,9 @@ class Paths:
 
     def path(self, path: str) -> str:
         """A path in which each name is replaced by itself."""
+        if "\\" in path and "/" not in path:
+            between = iter((*_BACK.findall(path), ""))
+            return "".join(part + next(between) for part in self.path(_BACK.sub("/", path)).split("/"))
         if _SYSTEM.match(path):
             return self.known(path)
         source = _SOURCE.search(path)

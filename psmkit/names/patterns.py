@@ -33,8 +33,15 @@ PID_WORD = re.compile(
     r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|(?<![\w.-])[\d.-]*[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"
 )
 USER = re.compile(
-    r"(?i)(?P<head>/(?:home|Users)/|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)"
+    r"(?i)(?P<head>/(?:home|Users)/|\\Users\\{1,4}|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)"
 )
+#: What debuggers say of an argument: its value where the function begins.
+ENTRY = re.compile(r"(?<![\w.-])[A-Za-z_]\w*@entry(?![\w-]|\.\w)")
+#: The version of a symbol, and where it is looked up.
+SYMBOL = re.compile(
+    r"(?:plt|got|gotplt)(?:\.(?:sec|got))?(?![\w.-])|(?:GLIBC|GLIBCXX|CXXABI|GCC)_|[A-Z][A-Z0-9]*_\d+[._]\d|lib[\w.+-]*\.so\b"
+)
+LIBRARY = re.compile(r"lib[\w.+-]*\.so[\d.]*$")
 USER_AT = re.compile(_START + r"(?P<head>[\d.-]*)(?P<user>[A-Za-z_][\w.+-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
 ADDRESS_HOST = re.compile(_START + r"(?P<head>[\d.-]*)(?P<host>[A-Za-z][\w.-]*)(?=<\d+>)")
 #: A place in a cluster, as sockets and options name it. A list of Slurm's may name many in one word.
@@ -53,30 +60,32 @@ NAME = re.compile(r"(?<![A-Za-z0-9.-])[.-]*(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*)")
 DOMAINS = frozenset("com net org edu gov io ai cloud local localdomain internal lan corp svc cluster".split())
 #: A path does not begin in the middle of a word or path. Kernel and device files identify nobody.
 PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=\ud800\ud801]+")
+#: A path of Windows; the name of a user may have blanks.
+DRIVE_PATH = re.compile(
+    r"(?<![\w.])[A-Z]:\\{1,4}(?:Users\\{1,4}[\w.-]+(?: [\w.-]+){1,3}(?=\\))?[^\s\"'`,;:<>()\[\]{}|=*?/\ud800\ud801]*"
+)
+#: An organisation and a repository, as git names them to a server by ssh.
+GIT = re.compile(
+    r"(?<![\w.+-])(?P<user>[\w.+-]+)@(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>(?!\d+(?![\w./-]))[\w.~/][\w./~+-]*)"
+)
+#: What Slurm calls a part of a cluster or those who pay for it: in an option, a variable, or beside other such words.
+SLURM = re.compile(
+    r"(?i)(?P<head>(?<![\w-])(?:--(?:partition|reservation|qos|account|clusters?)(?:[ =]+|[\"'], ?)"
+    r"|(?:SLURM|SBATCH|SALLOC|SRUN)_(?:JOB_)?(?:PARTITION|RESERVATION|QOS|ACCOUNT|CLUSTERS?|CLUSTER_NAME)(?:=|[\"'] ?: ?)"
+    r"|(?P<bare>partition|reservation|qos|account|cluster)(?:=|[\"'] ?: ?))[\"']?)"
+    r"(?P<name>(?!\d+(?![\w-])|0x|(?:None|null|true|false)(?![\w-]))[\w][\w.,+-]*)"
+)
+#: What makes such a word one of Slurm's.
+OF_SLURM = re.compile(
+    r"(?i)slurm|sbatch|srun|(?<![\w-])(?:user(?:_?id|_?name)?|account|partition)(?:=|[\"'] ?: ?)[\"']?(?!(?:none|null|true|false)\b)[a-z_]"
+)
 PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
 #: A word in which a name may stand, with the labels of a domain behind it.
 WORD = re.compile(r"(?<![\w.\ud800-])[\w-]+(?:\.[\w-]+)*")
 
-#: Tokens and keys that show what they are by their form.
-TOKEN = re.compile(
-    r"(?<![\w-])(?:hf_[A-Za-z0-9]{16,}|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|"
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}|sk-[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|dckr_pat_[\w-]{20,}|pypi-[\w-]{40,}|"
-    r"eyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?)"
-)
-#: What follows such a word is a token, whatever its form.
-BEARER = re.compile(r"(?i)(?P<head>\b(?:bearer|authorization: ?(?:basic|token|bearer)) +)(?P<token>[\w.~+/=-]{6,})")
-#: A setting or a key of JSON whose name says that its value is a secret: the name of an environment variable, for example. A count of
-#: tokens is none.
-SETTING = re.compile(
-    r"(?i)(?P<head>(?<![A-Za-z0-9])[\w.-]{0,60}?(?:api_?key|access_?key|secret|password|passwd|passphrase|credentials?|auth_?token|access_?token|"
-    r"hf_token|hub_token|_token|private_?key|(?-i:(?<=_)KEY))(?:_?id)?[\"']? ?[=:] ?[\"']?)"
-    r"(?P<token>(?!\d{1,9}(?![\w.+/=-])|None\b|null\b|[Tt]rue\b|[Ff]alse\b|\*)[^\s\"',;&}\])\ud800\ud801]{3,})"
-)
-#: user:password@ in a URL.
-CREDENTIALS = re.compile(r"(?P<head>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<token>[^\s/@\"'<>\ud800\ud801]{1,500})(?=@)")
 #: The place that a URL names, without the path behind it.
 URL = re.compile(
-    r"(?P<head>\b(?P<scheme>[A-Za-z][A-Za-z0-9+-]{0,20})://(?:\ud800\d+\ud801@)?)(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][\w.-]*)?"
+    r"(?P<head>\b(?P<scheme>[A-Za-z][A-Za-z0-9+-]{0,20})://(?:(?:git|\ud800\d+\ud801)@)?)(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][\w.-]*)?"
     r"(?P<port>:\d+)?(?P<path>/[^\s\"'<>(){}|,;\ud800\ud801]*)?"
 )
 UUID = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f-])")
@@ -117,7 +126,9 @@ FILE = re.compile(
 )
 
 NOT_HOSTS = frozenset({"localhost", "NCCL", "rank", "peer", "local", "lo", "eth0", "?"})
-NOT_USERS = frozenset({"root", "buffer", "buf", "id", "name", "space", "defined", "provided", "env", "rank", "by"})
+NOT_USERS = frozenset(
+    {"root", "git", "buffer", "buf", "id", "name", "space", "defined", "provided", "env", "rank", "by"}
+)
 _VERSION = re.compile(r"(?i)(?:version|ver|release|cudnn|cuda|driver|\bv|==|lib\w*-)[ :=v]{0,3}$")
 
 

@@ -35,6 +35,9 @@ _FORMS = {
     "cloud": re.compile(r"[a-z]+-0{3}[0-9a-f]+"),
     "account": re.compile(r"0{5}\d+"),
 }
+# A pseudonym stands where a name of another kind may stand, too: a token before the host of a URL, where a user may be.
+_WORDS = ("host", "domain", "user", "name", "token")
+_ANY_WORD = re.compile(r"(?:host-?|user|name|token|\.domain)\d+")
 # Networks that nobody has: for benchmarks, reserved, for documentation.
 _BENCHMARK, _RESERVED = int(ipaddress.ip_address("198.18.0.0")), int(ipaddress.ip_address("240.0.0.0"))
 _FEW_NETS = 512
@@ -59,7 +62,8 @@ def is_pseudonym(kind: str, name: str) -> bool:
     """Whether a name has the form of a pseudonym; a pid never shows it."""
     if kind != "ip":
         form = _FORMS.get(kind)
-        return form is not None and form.fullmatch(name) is not None
+        known = form is not None and form.fullmatch(name) is not None
+        return known or (kind in _WORDS and _ANY_WORD.fullmatch(name) is not None)
     address = ipaddress.ip_address(name.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
@@ -135,6 +139,10 @@ class Pseudonyms(Redactor):
     def path(self, path: str) -> str:
         """A path whose names are replaced; directories of systems and packages stay."""
         return path if path in ("-", "<stdin>") or "path" in self._keep else self._paths.path(path)
+
+    def words(self, text: str) -> str:
+        """A name of several words, each of which is replaced as in a path."""
+        return self._paths.component(text)
 
     def public_path(self, path: str) -> str:
         """A path below /dev, /sys or /proc, with names of hosts and pids in it replaced."""
@@ -221,7 +229,7 @@ def is_fixed(kind: str, name: str) -> bool:
     """Whether a name says nothing, or is a pseudonym that is known by its form."""
     if kind == "pid":
         return int(name) < _FIRST_PID
-    if kind in ("host", "domain", "user", "name", "token"):
+    if kind in _WORDS:
         return is_pseudonym(kind, name)
     return False
 

@@ -7,9 +7,11 @@ Placeholders are numbered in order of appearance, so the same texts give the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from psmkit.names import patterns as p
+from psmkit.names import secrets
+from psmkit.names.secrets import has
 
 __all__ = ["Redactor"]
 
@@ -18,12 +20,11 @@ _OPEN, _CLOSE = "\ud800", "\ud801"
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 # What stands before the processes in the reason for a verdict when no line of theirs was read: nothing else names them.
 _LIST = "were not given: "
-_FROM_SIGHT = ("hf_", "gh", "glpat-", "xox", "AKIA", "ASIA", "sk-", "nvapi-", "AIza", "ya29", "dckr_", "pypi-", "eyJ")
-_NAMED_SECRET = ("key", "secret", "passw", "passphrase", "credential", "token")
 _OF_USER = ("user", "login", "owner", "logname")
 _OF_HOST = ("host", "master", "node", "-H ", "-w ", "rdzv")
 _OF_PID = ("pid", "tid", "proc", "thread")
 _OF_ACCOUNT = ("arn:", "account", "dkr.ecr")
+_OF_SLURM = ("partition", "reservation", "qos", "account", "cluster")
 _OF_PROJECT = ("projects/", "subscriptions/", "resourceGroups/")
 _DOMAINS = tuple(f".{name}" for name in p.DOMAINS)
 _PACKED = re.compile("[0-9a-f]{32}")
@@ -34,19 +35,12 @@ _SITES = re.compile(
     r"^(?:www\.|docs\.|developer\.|discuss\.|forums?\.)?(?:github\.com|pytorch\.org|nvidia\.com|python\.org|readthedocs\.io|kernel\.org|"
     r"open-mpi\.org|openmpi\.org|ray\.io|wikipedia\.org|stackoverflow\.com|localhost|example\.(?:com|org|net))$"
 )
+_OF_GIT = re.compile(r"\.git(?!\w)")
 _SUFFIX = re.compile(r"\.(?:py|cc|cu|cpp|h|hpp|c|so|log|txt)$")
 _RUN = re.compile(r"[\w-]+")
 _NUMBERED = re.compile(r"\d{5}-")
 _SHORTEST = 4  # A shorter name of a path may be any word elsewhere.
 _FEWEST = 5  # A shorter number is more often a size or a count than a pid. Behind its host it is a pid.
-
-
-def _has(text: str, words: Sequence[str]) -> bool:
-    """Whether a text has one of these parts; a loop is faster than any()."""
-    for word in words:  # noqa: SIM110
-        if word in text:
-            return True
-    return False
 
 
 class Redactor:
@@ -95,6 +89,8 @@ class Redactor:
         if "[" in text:
             text = p.COLOUR.sub(" ", text)
         low = text.lower()
+        if "@" in text:
+            text = secrets.replace(p.ENTRY.sub(" ", text), low, lambda kind, name: " ")
         if ":" in text:
             for match in p.PREFIX.finditer(text):
                 if host := self.lead(match["host"])[1]:
@@ -106,10 +102,10 @@ class Redactor:
             if _LIST in text:
                 for match in p.PAIR.finditer(text.partition(_LIST)[2]):
                     self.process(match["host"], match["pid"])
-        if _has(low, _OF_PID) or _BRACKET.search(text):
+        if has(low, _OF_PID) or _BRACKET.search(text):
             for match in p.PID_WORD.finditer(text):
                 self.place("pid", match["pid"])
-        if _has(low, _OF_USER) or "/home/" in low or "/users/" in low:
+        if has(low, _OF_USER) or "/home/" in low:
             for match in p.USER.finditer(text):
                 if not self.is_prose(match):
                     self.user(match["user"])
@@ -146,6 +142,10 @@ class Redactor:
         """The placeholder of a whole path, whatever it contains."""
         return path if path in ("-", "<stdin>") else self.place("path", path)
 
+    def words(self, text: str) -> str:
+        """The placeholder of the name of a project or a part of a cluster."""
+        return self.place("name", text)
+
     def public_path(self, path: str) -> str:
         """A path of the kernel's files, which identify nobody."""
         return path
@@ -168,14 +168,9 @@ class Redactor:
         if "[" in text:
             text = p.COLOUR.sub(lambda m: marks.aside(m.group()), text)
         low = text.lower()
-        if "://" in text:
-            text = p.CREDENTIALS.sub(lambda m: m["head"] + put("token", m["token"]), text)
-        if _has(text, _FROM_SIGHT):
-            text = p.TOKEN.sub(lambda m: put("token", m.group()), text)
-        if _has(low, _NAMED_SECRET):
-            text = p.SETTING.sub(lambda m: m["head"] + put("token", m["token"]), text)
-        if "bearer" in low or "authorization" in low:
-            text = p.BEARER.sub(lambda m: m["head"] + put("token", m["token"]), text)
+        if "@entry" in text:
+            text = p.ENTRY.sub(lambda m: marks.aside(m.group()), text)
+        text = secrets.replace(text, low, put)
         if ":" in text:
             text = p.PREFIX.sub(marks.prefix, text)
             text = p.LOOSE_PREFIX.sub(marks.loose_prefix, text)
@@ -188,10 +183,19 @@ class Redactor:
             text = p.JSON_NAME.sub(marks.named, text)
             text = p.JSON_PID.sub(lambda m: m["head"] + put("pid", m["pid"]), text)
             text = p.FILE.sub(marks.file, text)
-        if _has(low, _OF_ACCOUNT):
+        if has(low, _OF_ACCOUNT):
             text = p.ACCOUNT.sub(marks.account, text)
+        if has(low, _OF_SLURM):
+            bare = p.OF_SLURM.search(text) is not None
+            text = p.SLURM.sub(
+                lambda m: m["head"] + put("words", m["name"]) if bare or not m["bare"] else m.group(), text
+            )
+        if ":\\" in text:
+            text = p.DRIVE_PATH.sub(lambda m: put("path", m.group()), text)
+        if "@" in text and "/" in text:
+            text = p.GIT.sub(marks.repository, text)
         if "/" in text:
-            if _has(text, _OF_PROJECT):
+            if has(text, _OF_PROJECT):
                 text = p.PROJECT.sub(lambda m: m["head"] + put("name", m["project"]), text)
             text = p.PATH.sub(marks.path, text)
         colons = text.count(":")
@@ -210,19 +214,19 @@ class Redactor:
             text = p.USER_AT.sub(marks.user_at, text)
         if "ip-" in text:
             text = p.ADDRESS_NAME.sub(lambda m: put("host", m["host"]), text)
-        if _has(low, _OF_USER):
+        if has(low, _OF_USER):
             text = p.USER.sub(marks.user, text)
-        if _has(low, _OF_PID) or _BRACKET.search(text):
+        if has(low, _OF_PID) or _BRACKET.search(text):
             text = p.PID_WORD.sub(lambda m: m["head"] + put("pid", m["pid"]), text)
         if "]:" in text:
             text = p.BRACKET_HOST.sub(marks.some_host, text)
-        if _has(low, _OF_HOST):
+        if has(low, _OF_HOST):
             text = p.HOST_OPTION.sub(marks.hosts, text)
             text = p.HOST_SETTING.sub(marks.some_host, text)
         if "<" in text:
             text = p.ADDRESS_HOST.sub(lambda m: m["head"] + put("host", m["host"]), text)
         text = self._words(text, marks)
-        if "." in text and _has(low, _DOMAINS):
+        if "." in text and has(low, _DOMAINS):
             text = p.NAME.sub(marks.domain, text)
         return marks.resolve(text)
 
@@ -276,9 +280,9 @@ class Redactor:
 def is_symbol(match: re.Match[str]) -> bool:
     """Whether what looks like a user at a host is a symbol with its version, or a package with its own."""
     host: str = match["host"]
-    return host.startswith(("plt", "GLIBC", "CXXABI", "got")) or (
-        host[0].isdigit() and not p.is_address(host.rstrip("."))
-    )
+    if p.SYMBOL.match(host) or p.LIBRARY.match(match["user"]):
+        return True
+    return host[0].isdigit() and not p.is_address(host.rstrip("."))
 
 
 class Marks:
@@ -295,7 +299,7 @@ class Marks:
 
     def put(self, kind: str, name: str) -> str:
         """A mark for the placeholder of a name."""
-        if kind in ("host", "user", "path"):
+        if kind in ("host", "user", "path", "words"):
             return self.aside(getattr(self._of, kind)(name))
         return self.aside(self._of.place(kind, name))
 
@@ -371,15 +375,26 @@ class Marks:
     def url(self, match: re.Match[str]) -> str:
         host, path = match["host"] or "", match["path"] or ""
         if _SITES.match(host.lower()):
-            return self.aside(match.group())
+            # What git is given may be private: who asks for it has a name there.
+            if not (match["head"].endswith("@") or "git" in match["scheme"].lower() or _OF_GIT.search(path)):
+                return self.aside(match.group())
+            rest = path[:1] + (self.put("path", path[1:]) if path[1:] else "")
+            return f"{match['head']}{self.aside(host)}{match['port'] or ''}{rest}"
         named = host if not host else self.put("ip", host) if p.is_address(host) else self.site(host)
         rest = path if path in ("", "/") else self.put("path", path)
         return f"{match['head']}{named}{match['port'] or ''}{rest}"
 
+    def repository(self, match: re.Match[str]) -> str:
+        if match["user"] != "git" and not match["path"].endswith(".git"):
+            return match.group()
+        return f"{self.put('user', match['user'])}@{self.site(match['host'])}:{self.put('path', match['path'])}"
+
     def site(self, host: str) -> str:
         if host.startswith("["):
             return "[" + (self.put("ip", host[1:-1]) if p.is_address(host[1:-1]) else host[1:-1]) + "]"
-        return self.aside(host) if self._of.common(host) else self.put("host", host)
+        if self._of.common(host) or _SITES.match(host.lower()):
+            return self.aside(host)
+        return self.put("ip" if p.is_address(host) else "host", host)
 
     def user(self, match: re.Match[str]) -> str:
         return match.group() if self._of.is_prose(match) else match["head"] + self.put("user", match["user"])
@@ -387,8 +402,9 @@ class Marks:
     def user_at(self, match: re.Match[str]) -> str:
         if is_symbol(match):
             return match.group()
-        host = match["host"]
-        return f"{match['head']}{self.put('user', match['user'])}@{self.put('host', host.rstrip('.-'))}{host[len(host.rstrip('.-')) :]}"
+        host = match["host"].rstrip(".-")
+        named = self.aside(host) if _SITES.match(host.lower()) else self.put("host", host)
+        return f"{match['head']}{self.put('user', match['user'])}@{named}{match['host'][len(host) :]}"
 
     def host_of(self, name: str, tail: str) -> str:
         """A known host and the labels behind it, from where they are those of a domain."""
