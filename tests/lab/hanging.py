@@ -26,7 +26,9 @@ def until(pid: int, holds: str) -> RunningJob:
     end = time.monotonic() + DEADLINE
     while True:
         job = of_runner(pid)
-        if job is not None and any(rank.rank == 1 and holds in rank.said for rank in job.ranks):
+        # /proc can show a process without its environment for a moment
+        whole = job is not None and [rank.rank for rank in job.ranks] == list(range(job.started or 0))
+        if job is not None and whole and any(rank.rank == 1 and holds in rank.said for rank in job.ranks):
             return job
         assert time.monotonic() < end, f"the run did not get there: {job}"
         time.sleep(0.05)
