@@ -176,7 +176,8 @@ def place_of(thread: StackThread) -> Place:
     telling = [frame for frame in thread.frames if not plain.match(short_name(frame.function))]
     # Python's frames say what the program does; native ones below them only how.
     program = [frame for frame in telling if ".py" in (frame.where or "")]
-    shown = next(iter([*program, *telling]), None)
+    own = [frame for frame in thread.frames if short_name(frame.function) == "main"]
+    shown = next(iter([*program, *telling, *own]), None)
     if shown is None:
         return Place(role, "unknown", "code whose functions the stack does not name", None, "is in")
     return Place(role, "elsewhere", short_name(shown.function), shown, "is in")
