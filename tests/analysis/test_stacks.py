@@ -312,7 +312,7 @@ def inspected(
             rank=rank,
             nranks=nranks,
             standing=(Standing("GetFd", peer, f"rank {rank} waits for a file descriptor of rank {peer}", "ncclIpcSocketRecvMsg", rank),) if peer is not None else (),
-            threads=(InspectedThread(4000 + rank, "python", "main thread", "fd", "a file descriptor", "S", frames=made),),
+            threads=(InspectedThread(4000 + rank, "python", "main thread", "fd", "waits for a file descriptor", "S", frames=made),),
             state=(StateObject("communicator", "comm 0x1", 1, rank, values=(Value("opCount", 7),), parts=(call, connection) if peer is not None else (connection,)),),
         )
     )  # fmt: skip

@@ -64,6 +64,11 @@ def test_the_own_frame_of_a_program_counts_not_those_of_libc(inside: tuple[str, 
     assert place_of(thread(*inside, "main", "__libc_start_main")).text == "is in main"
 
 
+@pytest.mark.parametrize("waits", ["waits for a lock", "is in train; waits for a lock", "polls fd 9", "sleeps"])
+def test_the_phrase_of_an_inspection_without_stacks_stays_as_it_is(waits: str) -> None:
+    assert place_of(StackThread("a", 1, "S", (), kind="elsewhere", waits=waits)).text == waits
+
+
 def test_a_full_work_fifo_decides_wherever_its_frame_is() -> None:
     """From 2.22 on the wait looks at events while it waits."""
     place = place_of(
