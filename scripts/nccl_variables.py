@@ -2,7 +2,8 @@
 
     python scripts/nccl_variables.py NCCL.git
 
-The folder is a git repository of NCCL with its tags. Only names and releases are taken. A newer release adds a line or moves an end.
+The folder is a git repository of NCCL with its tags. Only names and releases are taken, and whether NCCL_PARAM reads the variable: then it is
+a number. A newer release adds a line or moves an end.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> None:
     releases = sorted(tags, key=number)
     first: dict[str, str] = {}
     last: dict[str, str] = {}
+    numbers: set[str] = set()
     for release in releases:
         command = [*git, "grep", "-hE", "NCCL_PARAM|NCCL_[A-Z]", tags[release], "--", "src/*.cc", "src/*.h", "src/*.cu"]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -46,11 +48,14 @@ def main() -> None:
                 if not NONE.match(name):
                     first.setdefault(name, release)
                     last[name] = release
+                    if prefix:
+                        numbers.add(name)
     kept = TARGET.read_text().partition(MARK)[0]
     lines = ["[releases]", f'newest = "{releases[-1]}"', "", "[nccl]"]
     for name in sorted(first):
         end = "" if last[name] == releases[-1] else last[name]
-        lines.append(f'{name} = ["{first[name]}", "{end}"]')
+        kind = ', "number"' if name in numbers else ""
+        lines.append(f'{name} = ["{first[name]}", "{end}"{kind}]')
     TARGET.write_text(kept + MARK + "\n".join(lines) + "\n")
 
 

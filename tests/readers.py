@@ -290,7 +290,7 @@ _INSPECTIONS = json.dumps(
                 standing=(Standing("GetFd", 1, "it waits for a file descriptor of rank 1", "ncclIpcSocketRecvMsg", r),),
                 threads=(
                     InspectedThread(
-                        17 + r, "python", "main thread", "fd", "a file descriptor", "S",
+                        17 + r, "python", "main thread", "fd", "waits for a file descriptor", "S",
                         frames=(InspectedFrame("poll", "libc.so.6"), InspectedFrame("ncclIpcSocketRecvMsg")),
                         python=(InspectedFrame("all_reduce", "b.py:1"),),
                     ),

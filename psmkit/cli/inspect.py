@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import click
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_line, show, show_page, width
 from psmkit.model.errors import InputError, PsmkitError
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.live.hosts import Target
@@ -54,7 +56,7 @@ __all__ = ["command"]
     "-o",
     "output",
     metavar="PATH",
-    help="Write JSON there: a file, or for several processes a folder with a file for each. The text is shown, too.",
+    help="Write JSON there: a folder with a file for each process and look, or for one process a file. The text is shown, too.",
 )
 def command(
     pids: tuple[int, ...],
@@ -90,8 +92,12 @@ def command(
             raise click.UsageError("--via needs --ranks FILE.")
         hosts.check_template(via)
     options = Options(tool, not no_python, not no_state, deadline, frames)
+    file = output if len(pids) == 1 and output is not None and not _is_folder(output) else None
+    if file is not None:
+        _check_file(file)
     if len(pids) == 1:
-        check_output(output, "inspection")
+        if file is None:
+            _check_folder(output)
         found = [inspect(pids[0], options)]
     else:
         targets = _targets(pids, every, listed)
@@ -105,15 +111,18 @@ def command(
                 parallel=parallel or inspect_page.default_parallel(via is not None),
                 progress=(lambda done, of: line(f"{done} of {of} processes")) if line is not None else None,
             )
-    if output is not None:
-        _write(found, output, single=len(pids) == 1)
+    kept = ""
+    if file is not None:
+        _write(found[0], file)
+    elif output is not None:
+        kept = _keep(found, output)
     if form == "json":
         from psmkit.model.inspection import to_json
 
         documents = [to_json(one) for one in found]
         show(json.dumps(documents[0] if len(pids) == 1 else documents, indent=2) + "\n")
     else:
-        show_page(inspect_page.page(found, width(sys.stdout), full=full))
+        show_page(inspect_page.page(found, width(sys.stdout), full=full, kept=kept))
     read = [one for one in found if one.threads]
     return 2 if not read else 0 if len(read) == len(found) and all(map(_whole, read)) else 1
 
@@ -140,6 +149,18 @@ def _whole(one: Inspection) -> bool:
     )
 
 
+def _is_folder(output: str) -> bool:
+    return output.endswith("/") or Path(output).is_dir()
+
+
+def _check_file(output: str) -> None:
+    """Refuse a file that cannot be written, and one that holds something: two looks at a process tell more than one."""
+    check_output(output, "inspection")
+    path = Path(output)
+    if path.is_file() and path.stat().st_size:
+        raise InputError(output, "it exists: name another file, or a folder, which keeps all looks")
+
+
 def _check_folder(output: str | None) -> None:
     if output is None:
         return
@@ -148,13 +169,28 @@ def _check_folder(output: str | None) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(output, f"cannot make the folder of the inspections: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(output, "cannot write the inspections: permission denied")
 
 
-def _write(found: list[Inspection], output: str, *, single: bool) -> None:
+def _keep(found: list[Inspection], output: str) -> str:
+    """Write each inspection to a file of its own that does not exist, and say where they are."""
     from psmkit.live.hosts import file_name
+
+    read = [one for one in found if one.threads]
+    look = 1
+    while any(os.path.lexists(os.path.join(output, file_name(one, look))) for one in read):
+        look += 1
+    for one in read:
+        _write(one, os.path.join(output, file_name(one, look)))
+    if not read:
+        return ""
+    name = file_name(read[0], look) if len(read) == 1 else f"{counted(len(read), 'file')}"
+    before = "" if look == 1 else f", look {look}; the earlier ones are kept"
+    return f"wrote {name} to {output}{before}"
+
+
+def _write(one: Inspection, path: str) -> None:
     from psmkit.model.inspection import to_json
 
-    for one in found:
-        if single or one.threads:
-            path = output if single else str(Path(output) / file_name(one))
-            show(json.dumps(to_json(one)) + "\n", path)
+    show(json.dumps(to_json(one)) + "\n", path)

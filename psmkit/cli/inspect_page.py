@@ -16,6 +16,7 @@ __all__ = ["default_parallel", "page"]
 _SHORT = 12  # frames of a thread
 _REMOTE = 32
 _DEEP = 4  # levels of the state
+_SENTENCE = 32  # least width of the last column of the table
 
 
 def default_parallel(remote: bool) -> int:
@@ -23,11 +24,13 @@ def default_parallel(remote: bool) -> int:
     return _REMOTE if remote else max(1, len(os.sched_getaffinity(0)))
 
 
-def page(found: Sequence[Inspection], columns: int, *, full: bool) -> Page:
-    """What was seen. ``full``: all frames of all threads."""
+def page(found: Sequence[Inspection], columns: int, *, full: bool, kept: str = "") -> Page:
+    """What was seen. ``full``: all frames of all threads. ``kept`` says where the inspections were written."""
     out = Page(columns)
     if len(found) > 1:
         _summary(out, found)
+    else:
+        _failures(out, found, "")
     shown = list(found) if full or len(found) == 1 else _odd(found)
     for one in shown:
         if one.threads:
@@ -37,7 +40,10 @@ def page(found: Sequence[Inspection], columns: int, *, full: bool) -> Page:
         for note in dict.fromkeys(note for one in found if one.threads and one not in shown for note in one.notes):
             _note(out, note)
         out.blank()
-        out.add(Span("--full shows the threads of all; -o DIR keeps them", "dim"))
+        out.add(Span(f"--full shows the threads of all{'' if kept else '; -o DIR keeps them'}", "dim"))
+    if kept:
+        out.blank()
+        out.wrap(kept, "dim", hang="  ")
     return out
 
 
@@ -55,8 +61,8 @@ def _answer(one: Inspection, standing: Standing) -> str:
 
 def _summary(out: Page, found: Sequence[Inspection]) -> None:
     """A table, the odd one out, and what failed."""
-    failed = [one for one in found if not one.threads]
     out.add(Span(f"{counted(len(found), 'process', 'processes')}", "heading"), _odd_words(found))
+    heads = ["rank", "host", "pid", "step", "for rank", "stopped"]
     rows = []
     for one in found:
         first = one.standing[0] if one.standing else None
@@ -68,20 +74,29 @@ def _summary(out: Page, found: Sequence[Inspection]) -> None:
                 "-" if first is None else first.stage,
                 "-" if first is None or first.peer is None else str(first.peer),
                 _stop(one.stopped),
-                "failed" if not one.threads else _doing(one),
             ]
         )
-    lines = fit(["rank", "host", "pid", "step", "for rank", "stopped", "what"], rows, out.width - 2)
+    # The last column is a sentence: it is wrapped, not cut.
+    lines = fit(heads, rows, out.width - 2 - _SENTENCE)
+    indent = max(map(len, lines)) + 2
     odd = _odd(found)
-    out.add("  ", Span(lines[0], "dim"))
-    for line, one in zip(lines[1:], found, strict=True):
-        out.add("  ", Span(line, "error" if not one.threads else "culprit" if one in odd else ""))
-    for one in failed:
+    texts = ["what", *("failed" if not one.threads else _doing(one) for one in found)]
+    styles = ["dim", *("error" if not one.threads else "culprit" if one in odd else "" for one in found)]
+    for line, text, style in zip(lines, texts, styles, strict=True):
+        out.wrap(text, style, indent="  ", hang=" " * (indent + 2), lead=Span(line.ljust(indent), style))
+    _failures(out, found, "  ")
+
+
+def _failures(out: Page, found: Sequence[Inspection], indent: str) -> None:
+    """Why processes could not be inspected."""
+    for one in found:
+        if one.threads:
+            continue
         for note in one.notes:
             out.wrap(
                 f"{note.what}: {note.remedy}" if note.remedy else note.what,
-                indent="  ",
-                hang="    ",
+                indent=indent,
+                hang=indent + "  ",
                 lead=Span(f"{one.host} {_who(one)}: ", "error"),
             )
 

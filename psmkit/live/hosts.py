@@ -131,9 +131,10 @@ def inspect_all(
         return list(pool.map(one, targets))
 
 
-def file_name(inspection: Inspection) -> str:
-    """The name of the file of an inspection."""
-    return f"{inspection.host}-{inspection.pid}.inspect.json".replace("/", "_")
+def file_name(inspection: Inspection, look: int = 1) -> str:
+    """The name of the file of an inspection; ``look`` counts those of the same process."""
+    number = "" if look == 1 else f".{look}"
+    return f"{inspection.host}-{inspection.pid}{number}.inspect.json".replace("/", "_")
 
 
 def _one(target: Target, options: Options, via: str | None, end: float) -> Inspection:

@@ -194,10 +194,8 @@ def _native(
         return None, {}, None
     tool = debugger.available(options.tool)
     if tool is None:
-        missing = options.tool or "gdb"
-        notes.append(
-            Note(f"no native stacks: there is no {missing} on the path", f"install {_PACKAGE[missing]} (Debian's name)")
-        )
+        missing, remedy = _MISSING[options.tool]
+        notes.append(Note(f"no native stacks: there is no {missing} on the path", remedy))
         return None, {}, None
     taken = debugger.take(pid, tool, timeout=options.timeout, frames=options.frames, questions=standing.questions())
     dump = dump_of(taken)
@@ -216,7 +214,12 @@ def _trouble(pid: int, taken: debugger.Taken) -> Note:
     return Note(f"no native stacks, or not all: {reason}", f"run {taken.tool} -p {pid} to see why")
 
 
-_PACKAGE = {"gdb": "gdb", "eu-stack": "elfutils"}
+#: What is missing where the wanted tool is, and what to do.
+_MISSING = {
+    None: ("gdb and no eu-stack", "install gdb, or elfutils for eu-stack"),
+    "gdb": ("gdb", "install gdb, or elfutils and give --stacks eu-stack"),
+    "eu-stack": ("eu-stack", "install elfutils, or gdb and give --stacks gdb"),
+}
 
 
 def dump_of(taken: debugger.Taken) -> StackDump | None:

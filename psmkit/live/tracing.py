@@ -63,7 +63,7 @@ def check(pid: int, proc: Path = Path("/proc")) -> None:
     capable = _capable(proc)
     owner = status.get("Uid", "").split()
     if not capable and owner and owner[0] != str(os.getuid()):
-        raise Refused(pid, f"it belongs to {_user(int(owner[0]))}", "run psmkit as that user, or by sudo")
+        raise Refused(pid, f"it belongs to {_user(int(owner[0]))}", f"run psmkit as that user, or {_more(proc)}")
     elf = read_elf(proc / str(pid) / "exe")
     if elf is not None and elf.bits == 32:
         raise Refused(pid, "it is a 32-bit program, and NCCL is 64-bit", "name a process of the job")
@@ -76,7 +76,7 @@ def check(pid: int, proc: Path = Path("/proc")) -> None:
     try:
         (proc / str(pid) / "maps").read_bytes()
     except PermissionError:
-        raise Refused(pid, *_forbidden()) from None
+        raise Refused(pid, *_forbidden(proc)) from None
     except OSError:
         raise Refused(pid, *_missing(pid, proc)) from None
 
@@ -118,7 +118,7 @@ def _capable(proc: Path) -> bool:
 def _check_yama(pid: int, proc: Path) -> None:
     scope = _scope(proc)
     if scope == 2:
-        raise Refused(pid, "kernel.yama.ptrace_scope is 2: only root may trace", "run psmkit by sudo")
+        raise Refused(pid, "kernel.yama.ptrace_scope is 2: only CAP_SYS_PTRACE may trace", _more(proc))
     if scope == 3:
         raise Refused(
             pid, "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot", "reboot with a lower one"
@@ -136,15 +136,35 @@ def remedy_of_denial(proc: Path = Path("/proc")) -> str:
     """What to do when the kernel did not let a tool attach. Yama's scope 1 allows descendants, and processes that allowed it by
     prctl(PR_SET_PTRACER), which /proc does not show: so it is known only afterwards."""
     if _scope(proc) == 1 and not _capable(proc):
-        return "kernel.yama.ptrace_scope is 1: run psmkit by sudo, or allow it: sysctl kernel.yama.ptrace_scope=0"
-    return _forbidden()[1]
+        return f"kernel.yama.ptrace_scope is 1: {_more(proc)}, or allow it: sysctl kernel.yama.ptrace_scope=0"
+    return _forbidden(proc)[1]
 
 
-def _forbidden() -> tuple[str, str]:
+def _forbidden(proc: Path) -> tuple[str, str]:
+    """The kernel does not say why: what remains by the rights of this process."""
+    if _capable(proc):
+        return (
+            "the kernel forbids to trace it, although psmkit has CAP_SYS_PTRACE: perhaps it is of another user namespace, or a security module "
+            "(AppArmor, SELinux, Landlock) protects it",
+            "run psmkit outside of this container or sandbox, as root of the machine",
+        )
+    if _is_root(proc):
+        return "the kernel forbids to trace it, as root lacks CAP_SYS_PTRACE here", _more(proc)
     return (
         "the kernel forbids to trace it (it changed its user, is not dumpable, or this container lacks CAP_SYS_PTRACE)",
-        "run psmkit by sudo, or start the container with --cap-add=SYS_PTRACE",
+        f"{_more(proc)}, or start the container with --cap-add=SYS_PTRACE",
     )
+
+
+def _is_root(proc: Path) -> bool:
+    return status_of(os.getpid(), proc).get("Uid", "").split()[1:2] == ["0"]
+
+
+def _more(proc: Path) -> str:
+    """How to get the right to trace. For root sudo changes nothing."""
+    if _is_root(proc):
+        return "start the container with --cap-add=SYS_PTRACE, which root lacks here"
+    return "run psmkit by sudo"
 
 
 def _user(uid: int) -> str:

@@ -53,7 +53,7 @@ class InspectedThread:
         name: as the kernel knows it, at most 15 characters.
         role: what the thread is for, such as "proxy progress thread".
         kind: the kind of the place where it waits, as psmkit/logparse/foreign/places.toml lists them; elsewhere or unknown for others.
-        waits: what it waits for or does, in words.
+        waits: what it waits for or does, as a phrase after its name, such as "waits for a lock".
         state: the kernel's letter: R runs, S sleeps, D sleeps without interruption, T stopped, t traced, Z ended.
         wchan: the kernel's function in which it sleeps, None if the kernel does not say.
         syscall: the number of the system call in which it is, None if it is in none or the kernel does not say.

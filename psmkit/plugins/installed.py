@@ -16,7 +16,7 @@ from psmkit.live.machine.gpus import driver_version
 from psmkit.live.machine.libraries import Loader
 from psmkit.model.errors import PsmkitError
 from psmkit.plugins import check, lookup
-from psmkit.plugins.abi import release_number
+from psmkit.plugins.abi import nccl_releases, release_number
 
 __all__ = ["Installed", "checks", "installed"]
 
@@ -26,6 +26,7 @@ _WHEELS = ("nvidia/nccl/lib/libnccl.so.2", "nvidia/cu13/lib/libnccl.so.2")
 _WHEEL = "a package of this Python"
 _DRIVERS = {"11": 450, "12": 525, "13": 580}  # the first series of the driver for each major version of CUDA
 _BUILT_IN = ("ib", "socket")
+_NOT_FOUND = ": not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ def checks(machine: Machine) -> Iterator[Check]:
             why,
             "LD_LIBRARY_PATH=FOLDER psmkit doctor, or the psmkit of the job's Python",
         )
+        yield from _wanted(machine)
         return
     if not _reads_elf():
         why = "the run paths of PyTorch and of NCCL are not followed, and plugins not looked into"
@@ -172,6 +174,8 @@ def checks(machine: Machine) -> Iterator[Check]:
     yield from _too_new(machine, loaded)
     if loaded:
         yield from _plugins(machine, loaded[0])
+    else:
+        yield from _wanted(machine)
 
 
 def _too_new(machine: Machine, loaded: Sequence[Installed]) -> Iterator[Check]:
@@ -234,6 +238,16 @@ def _plugins(machine: Machine, nccl: Installed) -> Iterator[Check]:
         yield Check(_AREA, "NCCL_NET", "warning", seen, "NCCL fails if no network has that name", "unset NCCL_NET")
 
 
+def _wanted(machine: Machine) -> Iterator[Check]:
+    """Plugins that variables name and that no folder of the loader has, where the release of NCCL is unknown: by the rules of the newest."""
+    release = lookup.release("NCCL", nccl_releases()[-1])
+    values = {key: value for key, (value, _) in settings(machine).items()}
+    for kind in lookup.LIBRARY_KINDS:
+        if values.get(lookup.variable(kind)):
+            found = _kind(machine, Installed("", "", release.name), release, kind, values, [])
+            yield from (one for one in found if one.seen.endswith(_NOT_FOUND))
+
+
 def _of_other_releases(release: lookup.Release, values: Mapping[str, str]) -> Iterator[Check]:
     """Variables that NCCL reads, but not this release of it."""
     idle = []
@@ -281,7 +295,7 @@ def _kind(
         if wanted and not any(mine for _, mine in found):
             why = f"{release} opens the first there is of {', '.join(lookup.names(plugin))}"
             do = "LD_LIBRARY_PATH=FOLDER, or the path of the library as the value"
-            yield Check(_AREA, f"{kind} plugin", "warning", f"{setting}: not found", why, do)
+            yield Check(_AREA, f"{kind} plugin", "warning", f"{setting}{_NOT_FOUND}", why, do)
         if found:
             path, mine = found[0]
             yield from _library(machine, release, kind, path, setting, mine, nets)

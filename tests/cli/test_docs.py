@@ -50,6 +50,20 @@ def anchors(page: Path) -> set[str]:
     return names | set(re.findall(r'<a id="([^"]+)">', text))
 
 
+def test_rows_of_a_table_have_as_many_columns_as_its_head() -> None:
+    odd = []
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
+        text = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for table in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
+            rows = [
+                len(re.findall(r"(?<!\\)\|", row)) - row.endswith("|") for row in map(str.rstrip, table.splitlines())
+            ]
+            ends = [row for row in table.splitlines() if not row.rstrip().endswith("|")]
+            if len(set(rows)) > 1 or ends:
+                odd.append(f"{page.name}: {table.splitlines()[0]}")
+    assert odd == []
+
+
 def test_links_to_a_part_of_a_page_lead_to_it() -> None:
     lost = []
     for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:

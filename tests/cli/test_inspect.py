@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def test_nothing_inspected_is_status_2(psmkit_cli: Callable[..., Result], tmp_pa
     assert f"process {child.pid}: there is no such process" in result.err
     path = tmp_path / "ranks.txt"
     path.write_text(f"localhost {child.pid}\n")
-    assert psmkit_cli("inspect", "--ranks", path).status == 2
+    result = psmkit_cli("inspect", "--ranks", path)
+    assert result.status == 2
+    assert result.out.startswith(f"localhost pid {child.pid}: there is no such process: it has ended")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +117,46 @@ def test_unclear_requests_are_refused(psmkit_cli: Callable[..., Result], argumen
 def test_output_that_cannot_be_written_is_refused_before_anything_is_stopped(
     psmkit_cli: Callable[..., Result], tmp_path: Path
 ) -> None:
-    result = psmkit_cli("inspect", os.getpid(), "-o", tmp_path)
-    assert result.status == 2 and "it is a folder" in result.err
+    result = psmkit_cli("inspect", os.getpid(), "-o", tmp_path / "no" / "file")
+    assert result.status == 2 and "no such folder" in result.err
     (tmp_path / "file").write_text("")
     result = psmkit_cli("inspect", os.getpid(), os.getppid(), "-o", tmp_path / "file")
     assert result.status == 2 and "cannot make the folder" in result.err
+
+
+def test_further_looks_keep_the_earlier_ones(
+    psmkit_cli: Callable[..., Result], hanging: RunningJob, tmp_path: Path
+) -> None:
+    """Two looks decide whether a rank hangs."""
+    pids = [rank.pid for rank in hanging.ranks]
+    folder = tmp_path / "out"
+    first = psmkit_cli("inspect", *pids, *QUIET, "-o", folder)
+    kept = {path: path.read_text() for path in folder.iterdir()}
+    second = psmkit_cli("inspect", *pids, *QUIET, "-o", folder)
+    said = [" ".join(result.out.split()) for result in (first, second)]
+    assert said[0].endswith(f"wrote 3 files to {folder}")
+    assert said[1].endswith(f"wrote 3 files to {folder}, look 2; the earlier ones are kept")
+    assert all(path.read_text() == text for path, text in kept.items())
+    assert len(list(folder.iterdir())) == 6 and len(list(folder.glob("*.2.inspect.json"))) == 3
+
+
+def test_folder_is_taken_for_one_process_too(
+    psmkit_cli: Callable[..., Result], hanging: RunningJob, tmp_path: Path
+) -> None:
+    pid = hanging.ranks[0].pid
+    result = psmkit_cli("inspect", pid, *QUIET, "-o", tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith(f"-{pid}.inspect.json") and from_json(json.loads(path.read_text())).pid == pid
+    assert f"wrote {path.name} to" in " ".join(result.out.split())
+    assert psmkit_cli("inspect", pid, *QUIET, "-o", f"{tmp_path}/new/").status == 0
+
+
+def test_file_that_holds_a_look_is_not_overwritten(psmkit_cli: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "look.json"
+    path.write_text("{}")
+    result = psmkit_cli("inspect", os.getpid(), *QUIET, "-o", path)
+    assert result.status == 2 and "it exists: name another file, or a folder" in result.err
+    assert path.read_text() == "{}"
 
 
 def test_missing_debugger_is_status_1_with_a_note(
@@ -127,8 +165,9 @@ def test_missing_debugger_is_status_1_with_a_note(
     with process("input(print('up', flush=True) or '')") as child:
         monkeypatch.setattr(shutil, "which", lambda _name: None)
         result = psmkit_cli("inspect", child.pid, "--no-python")
-    assert result.status == 1 and "note: no native stacks: there is no gdb on the path: install gdb" in " ".join(
-        result.out.split()
+    assert result.status == 1 and (
+        "note: no native stacks: there is no gdb and no eu-stack on the path: install gdb, or elfutils for eu-stack"
+        in " ".join(result.out.split())
     )
 
 
@@ -144,6 +183,22 @@ def test_odd_one_out_is_named_and_shown() -> None:
     assert lines[0] == "4 processes: the odd one out is rank 2 (pid 102)"
     assert "rank 2 (pid 102) waits in Setup for rank 0" in text and "rank 0 (pid 100) waits" not in text
     assert lines[-1] == "--full shows the threads of all; -o DIR keeps them"
+
+
+def test_footer_does_not_ask_for_what_was_done() -> None:
+    found = [one(0, "data"), one(1, "data"), one(2, "Setup"), one(3, "data")]
+    text = inspect_page.page(found, 100, full=False, kept="wrote 4 files to out").text()
+    assert "-o DIR" not in text and text.splitlines()[-1] == "wrote 4 files to out"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_last_column_of_the_table_is_wrapped(columns: int) -> None:
+    """The sentence names whom the rank waits for, and since when: its end counts."""
+    long = "rank 3 waits in data for rank 1, with 7 of 8 slots taken since 41 s"
+    found = [one(0, "data"), replace(one(3, "data"), standing=(Standing("data", 1, long, "frame #0 f", 3),))]
+    text = inspect_page.page(found, columns, full=False).text()
+    assert long.removeprefix("rank 3 ") in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= columns
 
 
 def test_two_halves_have_no_odd_one_out() -> None:

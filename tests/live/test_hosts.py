@@ -121,3 +121,8 @@ def test_shell_does_not_read_what_the_file_names(tmp_path: Path) -> None:
     made = tmp_path / "made"
     (found,) = ask([Target(f"$(touch${{IFS}}{made})", 1)], f"{sys.executable} -c 0 {{host}} {{pid}}")
     assert not made.exists() and not found.threads
+
+
+def test_looks_of_a_process_have_names_of_their_own() -> None:
+    one = Inspection(7, "a/b", ("a",), 1.0)
+    assert [hosts.file_name(one, look) for look in (1, 2)] == ["a_b-7.inspect.json", "a_b-7.2.inspect.json"]

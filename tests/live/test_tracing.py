@@ -22,6 +22,12 @@ class Proc:
         self.root = root
         self.add(os.getpid(), CapEff="0000000000000000", Name="psmkit")
 
+    def become(self, *, root: bool, capable: bool) -> None:
+        """Change the rights of this process."""
+        uid = "\t".join(["0" if root else "1000"] * 4)
+        rights = f"CapEff:\t{(1 << 19) if capable else 0:016x}\nUid:\t{uid}\n"
+        (self.root / str(os.getpid()) / "status").write_text(rights)
+
     def add(self, pid: int, *, flags: int = 0, exe: bytes | None = None, maps: str | None = "", **status: str) -> None:
         folder = self.root / str(pid)
         folder.mkdir()
@@ -78,6 +84,7 @@ def test_kernel_thread_is_refused(proc: Proc) -> None:
 
 
 def test_process_of_another_user_is_refused(proc: Proc) -> None:
+    proc.become(root=False, capable=False)
     proc.add(7, Uid="\t".join([str(STRANGER)] * 4))
     text = proc.refusal(7)
     assert f"belongs to user {STRANGER}" in text and "sudo" in text
@@ -95,7 +102,7 @@ def test_traced_process_names_its_tracer(proc: Proc) -> None:
     assert "strace (50) traces it" in text and "end strace first" in text
 
 
-@pytest.mark.parametrize(("scope", "says"), [(2, "only root"), (3, "nobody")])
+@pytest.mark.parametrize(("scope", "says"), [(2, "only CAP_SYS_PTRACE"), (3, "nobody")])
 def test_yama_is_refused_with_its_scope(proc: Proc, scope: int, says: str) -> None:
     proc.add(7)
     setting = proc.root / "sys/kernel/yama/ptrace_scope"
@@ -103,6 +110,44 @@ def test_yama_is_refused_with_its_scope(proc: Proc, scope: int, says: str) -> No
     setting.write_text(f"{scope}\n")
     text = proc.refusal(7)
     assert f"ptrace_scope is {scope}" in text and says in text
+
+
+@pytest.mark.parametrize(
+    ("root", "capable", "says"),
+    [
+        (
+            True,
+            True,
+            "although psmkit has CAP_SYS_PTRACE: perhaps it is of another user namespace, or a security module",
+        ),
+        (True, False, "as root lacks CAP_SYS_PTRACE here: start the container with --cap-add=SYS_PTRACE"),
+        (False, False, "run psmkit by sudo"),
+    ],
+)
+def test_remedy_of_a_denial_helps_whoever_is_denied(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch, root: bool, capable: bool, says: str
+) -> None:
+    """For root sudo changes nothing."""
+    proc.add(7)
+    proc.become(root=root, capable=capable)
+    read = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path == proc.root / "7/maps":
+            raise PermissionError
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    text = proc.refusal(7)
+    assert says in text and (not root or "sudo" not in text)
+    assert tracing.remedy_of_denial(proc.root) in text
+
+
+def test_root_without_the_capability_is_not_sent_to_sudo(proc: Proc) -> None:
+    proc.become(root=True, capable=False)
+    proc.add(7, Uid="\t".join([str(STRANGER)] * 4))
+    text = proc.refusal(7)
+    assert "sudo" not in text and "--cap-add=SYS_PTRACE, which root lacks here" in text
 
 
 def test_yama_of_scope_0_allows(proc: Proc) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from psmkit.live.machine.check import Check
 from psmkit.live.machine.facts import Machine
+from psmkit.live.machine.values import number, trouble
 from psmkit.model.wording import counted
 
 __all__ = ["checks", "known_since", "settings", "variables"]
 
 _AREA = "settings"
-_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE", "0")
 _FILES = (
     "NCCL_TOPO_FILE",
     "NCCL_GRAPH_FILE",
@@ -33,7 +33,7 @@ _NEAR = 0.88
 
 @functools.cache
 def variables() -> dict[str, Any]:
-    """The facts: ``psm``, ``others``, ``nccl``: name -> first and last release ("": the newest of ``releases``)."""
+    """The facts: ``psm``, ``others``, ``nccl``: name -> first and last release ("": the newest of ``releases``), and "number" if it is one."""
     return tomllib.loads((resources.files(__package__) / "variables.toml").read_text())
 
 
@@ -82,6 +82,8 @@ def checks(machine: Machine) -> Iterator[Check]:
             why = "the white space or the quotes are part of the value"
             plain = value.strip(" \"'")
             yield Check(_AREA, name, "warning", f"{value!r} ({where})", why, f"export {name}={plain}")
+        elif value and (wrong := trouble(name, value, is_number="number" in variables()["nccl"].get(name, ()))):
+            yield Check(_AREA, name, "warning", f"{value} ({where})", *wrong)
     yield from _contradictions(machine, values)
 
 
@@ -133,9 +135,6 @@ def _name(name: str, where: str) -> Iterator[Check]:
 
 def _contradictions(machine: Machine, values: Mapping[str, str]) -> Iterator[Check]:
     level = values.get("NCCL_DEBUG", "").strip(" \"'")  # quotes are told already
-    if level and level.upper() not in _LEVELS:
-        why = "NCCL knows VERSION, WARN, INFO, ABORT and TRACE, and logs nothing with this value"
-        yield Check(_AREA, "NCCL_DEBUG", "warning", level, why, "export NCCL_DEBUG=INFO")
     idle = [n for n in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE") if values.get(n)]
     if idle and level.upper() not in ("INFO", "TRACE", "ABORT"):
         what = "warnings only" if level.upper() == "WARN" else "nothing"
@@ -145,7 +144,7 @@ def _contradictions(machine: Machine, values: Mapping[str, str]) -> Iterator[Che
     if file and "%p" not in file and not file.startswith("/dev/"):
         why = "all processes write into one file, over each other; %h is the host, %p the process"
         yield Check(_AREA, "NCCL_DEBUG_FILE", "warning", file, why, f"export NCCL_DEBUG_FILE={file}.%h.%p")
-    off = [name for name in _SWITCHES if values.get(name, "0") not in ("0", "")]
+    off = [name for name in _SWITCHES if number(values.get(name, ""))]
     if {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"} <= set(off):
         why = "ranks of one host then reach each other through the network only"
         yield Check(_AREA, "NCCL_P2P_DISABLE", "warning", "set with NCCL_SHM_DISABLE", why, "unset NCCL_SHM_DISABLE")

@@ -45,31 +45,44 @@ def checks(machine: Machine, ranks: int = 0) -> Iterator[Check]:
 
 def _shared(machine: Machine, ranks: int, source: str) -> Check:
     name = "/dev/shm"
-    larger = "docker run --shm-size=4g ... (Kubernetes: an emptyDir with medium: Memory at /dev/shm)"
+    need = ranks * (_POOL + (_BUFFERS * _BUFFER if ranks > 1 else 0))
     if not os.path.isdir(machine.path(name)):
         why = "NCCL asks for it at the start of each communicator, and fails without it"
-        return Check(_AREA, name, "error", "no such folder", why, "mount -t tmpfs -o size=8g tmpfs /dev/shm")
+        return Check(_AREA, name, "error", "no such folder", why, _mounted(need))
     mount, space = machine.mount(name), machine.space(name)
     kind = mount.kind if mount else "not a mount of its own"
     if space is None:
         return Check(_AREA, name, "note", f"{kind}; its size is not visible", "it must hold NCCL's shared memory")
-    need = ranks * (_POOL + (_BUFFERS * _BUFFER if ranks > 1 else 0))
     seen = f"{kind}, {_mib(space.size)}{_left(space)}"
     facts = (
         f"{counted(ranks, 'rank')} ({source}) may need {_mib(need)}: each 36 MiB for the proxy's operations and {_BUFFERS} x 9.2 MiB for "
         "connections over shared memory, as measured with 2 channels and without P2P"
     )
-    inside = larger if machine.container else "sudo mount -o remount,size=8g /dev/shm"
     if space.size < need:
-        return Check(_AREA, name, "warning", seen, f"{facts}; more with more channels", inside)
+        return Check(_AREA, name, "warning", seen, f"{facts}; more with more channels", _larger(machine, need))
     if space.free is not None and space.free < need:
         return Check(_AREA, name, "warning", seen, f"{facts}, and that is not free", "psmkit segments --reap")
     if space.inodes and space.free_inodes < 64 * ranks:
         return Check(_AREA, name, "warning", seen, "it has no room for more files", "psmkit segments --reap")
     if kind not in ("tmpfs", "ramfs"):
         why = "NCCL's shared memory is then pages of files that are written to a disk"
-        return Check(_AREA, name, "warning", seen, why, "mount -t tmpfs -o size=8g tmpfs /dev/shm")
+        return Check(_AREA, name, "warning", seen, why, _mounted(need))
     return Check(_AREA, name, "ok", f"{seen}; {counted(ranks, 'rank')} may need {_mib(need)} ({source})")
+
+
+def _gib(need: int, least: int) -> int:
+    """A size that holds the need and leaves a quarter for more channels, in whole GiB."""
+    return max(least, -(-need * 5 // 4 // (1 << 30)))
+
+
+def _mounted(need: int) -> str:
+    return f"mount -t tmpfs -o size={_gib(need, 8)}g tmpfs /dev/shm"
+
+
+def _larger(machine: Machine, need: int) -> str:
+    if machine.container:
+        return f"docker run --shm-size={_gib(need, 4)}g ... (Kubernetes: an emptyDir with medium: Memory at /dev/shm)"
+    return f"sudo mount -o remount,size={_gib(need, 8)}g /dev/shm"
 
 
 def _left(space: Space) -> str:

@@ -18,6 +18,7 @@ _MANAGERS = (
     (("alpine",), "apk add"),
     (("arch",), "pacman -S"),
 )
+_ALL_USERS = ["0", "0", "4294967295"]  # the map of the machine's own user namespace
 _INSPECT = "psmkit looks into processes that hang"
 
 
@@ -87,7 +88,9 @@ def _tracing(machine: Machine) -> Check:
         why = "no process may be traced by anyone, until the machine is restarted with another value"
         return Check(_AREA, name, "warning", seen, why, "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d, and restart")
     if machine.may_trace:
-        return Check(_AREA, name, "ok", f"{seen}: processes of every user")
+        where = "" if machine.read("/proc/self/uid_map").split() == _ALL_USERS else " of this user namespace"
+        what = f"processes of other users{where}, too, unless a security module protects one, which is not visible"
+        return Check(_AREA, name, "ok", f"{seen}: {what}")
     if scope in ("1", "2"):
         whom = "only children of the debugger may be traced" if scope == "1" else "only CAP_SYS_PTRACE may trace"
         do = inside if machine.container else "sudo sysctl kernel.yama.ptrace_scope=0"

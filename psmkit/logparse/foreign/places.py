@@ -45,7 +45,7 @@ class Place:
     @property
     def text(self) -> str:
         """What the thread does, as a phrase after its name."""
-        return f"{self.verb} {self.what}".lstrip()
+        return f"{self.verb} {self.what}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +171,16 @@ def place_of(thread: StackThread) -> Place:
         entry, frame = next((one for one in found if one[0].over), found[0])
         return Place(role, entry.kind, entry.what, frame, entry.verb)
     if not thread.frames and thread.kind is not None and thread.waits is not None:
-        return Place(role, thread.kind, thread.waits, None, "")
+        # An inspection without stacks has the whole phrase.
+        verb = next((verb for verb in ("waits for", "is in") if thread.waits.startswith(f"{verb} ")), "")
+        verb = verb or thread.waits.partition(" ")[0]
+        return Place(role, thread.kind, thread.waits[len(verb) + 1 :], None, verb)
     plain = _knowledge().plain
     telling = [frame for frame in thread.frames if not plain.match(short_name(frame.function))]
     # Python's frames say what the program does; native ones below them only how.
     program = [frame for frame in telling if ".py" in (frame.where or "")]
-    shown = next(iter([*program, *telling]), None)
+    own = [frame for frame in thread.frames if short_name(frame.function) == "main"]
+    shown = next(iter([*program, *telling, *own]), None)
     if shown is None:
         return Place(role, "unknown", "code whose functions the stack does not name", None, "is in")
     return Place(role, "elsewhere", short_name(shown.function), shown, "is in")

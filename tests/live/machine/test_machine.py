@@ -79,6 +79,20 @@ def test_permission_to_trace_is_scope_and_capability(tmp_path: Path, scope: str,
     assert of(found, "permission to trace").level == level
 
 
+@pytest.mark.parametrize(
+    ("users", "says"),
+    [
+        ("0 0 4294967295", "of other users, too, unless"),
+        ("0 1000 1", "of other users of this user namespace, too, unless"),
+    ],
+)
+def test_no_right_is_claimed_that_cannot_be_known(tmp_path: Path, users: str, says: str) -> None:
+    status = f"CapEff:\t{1 << 19:016x}\nSeccomp:\t0\n"
+    found = checks(machine(tmp_path, {"/proc/self/status": status, "/proc/self/uid_map": f"  {users}\n"}))
+    seen = of(found, "permission to trace").seen
+    assert says in seen and "not visible" in seen and "every user" not in seen
+
+
 def test_machine_without_gdb_gets_its_own_command(tmp_path: Path) -> None:
     release = {"/usr/bin/gdb": None, "/etc/os-release": 'ID="rocky"\nID_LIKE="rhel centos fedora"\n'}
     gdb = of(checks(machine(tmp_path, release)), "gdb")
@@ -92,7 +106,7 @@ def test_small_shared_memory_is_told_by_ranks(tmp_path: Path) -> None:
     mounts = {"/proc/self/mounts": "shm /dev/shm tmpfs rw,size=65536k 0 0\n", "/.dockerenv": ""}
     m = machine(tmp_path, mounts, {"LOCAL_WORLD_SIZE": "8"})
     shm = of(checks(m), "/dev/shm")
-    assert shm.level == "warning" and shm.seen == "tmpfs, 64 MiB" and "--shm-size" in shm.do
+    assert shm.level == "warning" and shm.seen == "tmpfs, 64 MiB" and "--shm-size=4g" in shm.do
     assert "8 ranks (LOCAL_WORLD_SIZE=8) may need 582 MiB" in shm.why
     assert of(checks(m, 1), "/dev/shm").level == "ok"  # --ranks wins
     m.room = Space(16 * GIB, 4 << 20, 1000, 900)
@@ -100,6 +114,13 @@ def test_small_shared_memory_is_told_by_ranks(tmp_path: Path) -> None:
     assert full.level == "warning" and full.do == "psmkit segments --reap" and "4 MiB free" in full.seen
     m.room = Space(16 * GIB, 16 * GIB, 1000, 3)
     assert "no room for more files" in of(checks(m), "/dev/shm").why
+
+
+@pytest.mark.parametrize(("inside", "do"), [({"/.dockerenv": ""}, "--shm-size=89g"), ({}, "size=89g")])
+def test_advised_size_of_shared_memory_holds_the_need(tmp_path: Path, inside: dict[str, str], do: str) -> None:
+    """1000 ranks need 71.1 GiB, more with more channels."""
+    shm = of(checks(machine(tmp_path, inside), 1000), "/dev/shm")
+    assert "may need 71.1 GiB" in shm.why and do in shm.do
 
 
 def test_machine_without_shared_memory_cannot_run(tmp_path: Path) -> None:

@@ -49,6 +49,26 @@ def test_the_innermost_frame_decides() -> None:
     assert place_of(thread("poll", "bootstrapBarrier", "ncclTransportP2pSetup")).kind == "bootstrap"
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [
+        ("lll_mutex_lock_optimized", "___pthread_mutex_lock"),
+        ("pselect64_syscall", "__pselect"),
+        ("__GI___clock_nanosleep", "clock_nanosleep_time64", "__nanosleep"),
+        ("futex_wait", "__futex_abstimed_wait_common64", "do_futex_wait.constprop.0", "sem_timedwait"),
+        ("__GI___wait4", "do_wait", "waitpid"),
+    ],
+)
+def test_the_own_frame_of_a_program_counts_not_those_of_libc(inside: tuple[str, ...]) -> None:
+    assert place_of(thread(*inside, "reap_children", "main", "__libc_start_main")).text == "is in reap_children"
+    assert place_of(thread(*inside, "main", "__libc_start_main")).text == "is in main"
+
+
+@pytest.mark.parametrize("waits", ["waits for a lock", "is in train; waits for a lock", "polls fd 9", "sleeps"])
+def test_the_phrase_of_an_inspection_without_stacks_stays_as_it_is(waits: str) -> None:
+    assert place_of(StackThread("a", 1, "S", (), kind="elsewhere", waits=waits)).text == waits
+
+
 def test_a_full_work_fifo_decides_wherever_its_frame_is() -> None:
     """From 2.22 on the wait looks at events while it waits."""
     place = place_of(
