@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import outside, recorded
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.inference import proof, standing
@@ -42,7 +42,7 @@ def asks(job: Job, runs: Sequence[Run], coverage: Coverage) -> tuple[Ask, ...]:
     return (
         *_dumps(job, worst),
         *_looks(job, worst),
-        *(() if suspects else _logs(coverage, worst)),
+        *(() if suspects or recorded.silent(job, worst.index) else _logs(coverage, worst)),
         *_processes(job, worst),
         *_settings(job, worst, suspects, coverage),
     )
@@ -69,6 +69,8 @@ def _dumps(job: Job, run: Run) -> Iterator[Ask]:
 
 def _looks(job: Job, run: Run) -> Iterator[Ask]:
     """A second look at processes of which stacks were given, and that one look does not decide."""
+    if recorded.over(job, run.index):
+        return
     if run.verdict is Verdict.INCONCLUSIVE and any(not stand.moved for stand in standing.stands(job)):
         yield Ask(
             "inspect",
@@ -122,6 +124,9 @@ def _processes(job: Job, run: Run) -> Iterator[Ask]:
 
 def _settings(job: Job, run: Run | None, suspects: Sequence[Suspect], coverage: Coverage) -> Iterator[Ask]:
     """The environment for another run."""
+    if run is not None and recorded.silent(job, run.index) is not None:
+        yield from _of_silent(job, run)
+        return
     chosen = dict(suspect.setting.split("=", 1) for suspect in suspects if "=" in suspect.setting)
     environment = {
         name: chosen.get(name, value) if name == _FILE else value for name, value in coverage.rerun_with.items()
@@ -144,3 +149,19 @@ def _settings(job: Job, run: Run | None, suspects: Sequence[Suspect], coverage: 
     if environment:
         line = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
         yield Ask("rerun", f"{line} {_COMMAND}", "; ".join(dict.fromkeys(why)), "in another run")
+
+
+def _of_silent(job: Job, run: Run) -> Iterator[Ask]:
+    """Another recording of a command that printed nothing of NCCL. The settings of a complete log were there, unless the user had others."""
+    if recorded.kept(job, run.index):
+        why = "your NCCL_DEBUG stayed in this run: without it psmkit record sets what a complete log needs"
+        yield Ask("rerun", f"env -u NCCL_DEBUG psmkit record -- {_COMMAND}", why, "in another run")
+        return
+    yield Ask(
+        "rerun",
+        f"psmkit record -- {_COMMAND}",
+        "psmkit record sets what complete logs need, so the command did not use NCCL, or starts its ranks where the settings do not reach "
+        "them (another host, a container, a cleared environment), or has an NCCL built in that prints nothing: give the command that starts "
+        "the ranks themselves",
+        "in another run",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.facts import endings, lines
+from psmkit.analysis.facts import endings, lines, recorded
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
@@ -308,6 +308,8 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     if unseen and all(torn_down(job, p) for run in job.runs for p in run.procs):
         return f"the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}"
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
+    if recorded.over(job, worst.index):  # the archive holds all that there is
+        return None
     return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (gdb; py-spy dump for Python)"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from psmkit.analysis.facts import lines, program
+from psmkit.analysis.facts import lines, program, recorded
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_of, spans_text, words
@@ -446,6 +446,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
             reason = f"{said}; {reason}" if reason not in (_NO_COMM, _NO_START) else said
+        reason = _as_recorded(job, run, reason)
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
         index=run.index,
@@ -458,6 +459,14 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         culprits=_culprits(job, run, findings, chosen),
         suspects=_suspects(job, run, findings) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
     )
+
+
+def _as_recorded(job: Job, run: RunInfo, reason: str) -> str:
+    """The reason for an open verdict, after what `psmkit record` knows of the end: who ended the job, or that nothing of NCCL was printed."""
+    outside, silent = recorded.outside_end(job, run.index), recorded.silent(job, run.index)
+    if silent is not None and reason in (_NO_COMM, _NO_START, standing.told(job)) and not standing.in_nccl(job):
+        reason = silent if outside is None else "it printed nothing of NCCL"
+    return reason if outside is None else f"{outside}; {reason}"
 
 
 def _doubts(findings: Sequence[Finding]) -> bool:

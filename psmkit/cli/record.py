@@ -18,7 +18,6 @@ __all__ = ["command"]
     examples=(
         "psmkit record -- ./all_reduce_perf -g 8",
         "psmkit record -o run1 --stall 120 -- torchrun --nproc-per-node 8 train.py",
-        "mpirun -n 8 psmkit record -- ./prog     # one archive for each host",
         "psmkit record --salvage run1.psmkit     # pack what a killed agent left",
     ),
 )
@@ -62,6 +61,8 @@ def command(
 
     Output of CMD passes through. Your own settings stay. At a hang, at the death of a rank, at Ctrl-C and at the end the agent takes
     what there is; `psmkit analyze` and `psmkit report` read the archive.
+
+    Below a launcher (mpirun -n 8 psmkit record -- ./prog) the agents of a host write one archive together.
 
     The first Ctrl-C takes evidence and then reaches CMD, the second ends CMD now. The exit status is that of CMD.
     """

@@ -6,14 +6,17 @@ import contextlib
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 from psmkit.live.procfs import in_sessions, in_use, pid_namespace, start_time
 
 __all__ = [
     "Memory",
+    "cleaned_at_sigterm",
     "end_sessions",
     "run_folder",
     "run_folders",
@@ -89,3 +92,32 @@ def end_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
     while found and in_sessions(wanted) and time.monotonic() < end:  # a kill takes effect when the process runs next
         time.sleep(0.005)
     return found
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM arrived."""
+
+
+@contextlib.contextmanager
+def cleaned_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM leave the block as an exception does, so that everything of a run is cleaned up, and then end this process.
+
+    Nothing changes outside of the main thread, or where the program handles SIGTERM itself.
+    """
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, lambda *_: None)  # a second one must not stop the cleanup
+        raise _TerminatedError
+
+    if ours:
+        signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except _TerminatedError:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -419,12 +419,13 @@ def start(
 
 @contextlib.contextmanager
 def own_memory() -> Iterator[Path]:
-    """A folder for the named shared memory of one run: whatever remains in it comes from its ranks."""
-    shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
-    try:
-        yield shared
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
+    """A folder for the named shared memory of one run: whatever remains in it comes from its ranks. SIGTERM removes it, too."""
+    with leftovers.cleaned_at_sigterm():
+        shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
+        try:
+            yield shared
+        finally:
+            shutil.rmtree(shared, ignore_errors=True)
 
 
 def job(

@@ -29,6 +29,7 @@ __all__ = [
     "start_time",
     "state_of",
     "status_of",
+    "thread_times",
     "used_by",
 ]
 
@@ -155,6 +156,16 @@ def cpu_time(pid: int) -> float:
     return (int(fields[12]) + int(fields[13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else 0.0
 
 
+def thread_times(pid: int) -> dict[int, float]:
+    """Seconds of CPU time that each thread of a process has used; empty: it is gone."""
+    found: dict[int, float] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            if len(fields := _stat(f"{pid}/task/{name}")) > 13:
+                found[int(name)] = (int(fields[12]) + int(fields[13])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
 def exit_code(pid: int) -> int | None:
     """How a process ended whose parent has not asked yet: its status, or minus a signal; None: it lives, it is gone, or the kernel does not say."""
     fields = _stat(pid)
@@ -164,7 +175,7 @@ def exit_code(pid: int) -> int | None:
     return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
-def _stat(pid: int) -> list[str]:
+def _stat(pid: int | str) -> list[str]:
     """Name, state, parent, group, session, ... of a process; empty: it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")

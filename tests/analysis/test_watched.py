@@ -88,3 +88,56 @@ def test_rank_that_a_fault_on_purpose_holds_is_the_culprit(tmp_path: Path) -> No
     assert report.verdict is Verdict.HUNG
     assert [c.rank for c in report.culprits] == [2]
     assert "PSM_FAULTS holds it in p2p.connect" in report.reason
+
+
+def asked(report: Report) -> list[str]:
+    return [ask.command for ask in report.next]
+
+
+@pytest.mark.parametrize("how", ["exited with status 3", "was ended by SIGKILL"])
+def test_command_that_failed_without_a_line_of_nccl_failed(tmp_path: Path, how: str) -> None:
+    report = recorded(tmp_path, [], f"the command {how.replace('exited', 'ended')} after 0.012 s")
+    assert report.verdict is Verdict.FAILED
+    assert report.reason == f"the command {how} and printed nothing of NCCL"
+
+
+def test_good_command_without_a_line_of_nccl_is_open_and_no_settings_are_asked_for(tmp_path: Path) -> None:
+    report = recorded(tmp_path, [], "the command ended with status 0 after 0.012 s")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason == "the command exited with status 0 and printed nothing of NCCL"
+    assert asked(report) == ["psmkit record -- YOUR_COMMAND"]
+    assert "NCCL_DEBUG" not in "".join(ask.why for ask in report.next)
+    assert not any("rest of the logs" in note for note in report.coverage.notes)
+
+
+def test_users_own_level_is_named_where_it_hid_nccl(tmp_path: Path) -> None:
+    lines = ("NCCL_DEBUG=WARN is the user's setting and stays", "the command ended with status 0 after 0.012 s")
+    assert asked(recorded(tmp_path, [], *lines)) == ["env -u NCCL_DEBUG psmkit record -- YOUR_COMMAND"]
+
+
+def test_bad_end_of_a_launcher_is_no_second_failure(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        working(5, 5, 5, 5),
+        "process node0:7201, rank 2, was ended by SIGSEGV after 25.488 s",
+        "the command ended with status 1 after 26.100 s",
+    )
+    assert [c.rank for c in report.culprits] == [2]
+    assert not any("the command" in f.title for f in report.findings)
+
+
+def test_job_that_was_interrupted_says_so_first_and_asks_for_no_look(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        working(5, 3, 5, 5),
+        "Ctrl-C: the user ended the job, after its evidence was taken",
+        "the command was ended by SIGINT when the job was being ended after 9.0 s",
+    )
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason.startswith("the user interrupted the job with Ctrl-C; ")
+    assert not any("inspect" in command for command in asked(report))
+
+
+def test_living_processes_of_a_recorded_job_are_still_to_be_looked_at(tmp_path: Path) -> None:
+    report = recorded(tmp_path, working(5, 3, 5, 5), *(stood(rank, "was silent") for rank in range(4)))
+    assert any("inspect" in command for command in asked(report))

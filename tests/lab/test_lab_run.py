@@ -309,6 +309,23 @@ def test_interrupted_run_names_its_evidence_and_leaves_no_rank(
     assert capsys.readouterr().out.startswith("inconclusive: ")
 
 
+def test_terminated_run_leaves_no_rank_and_no_shared_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "psmkit", "lab", "run", "--fault", "lab.stage:hang,rank=1,op=move"]
+    command += [*DEADLINE, "--out", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        log = folder / "logs" / "rank-1.log"
+        while process.poll() is None and not (log.exists() and "PSM_FAULTS: hang" in log.read_text()):
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert list(Path("/dev/shm").glob(f"psm-lab-{process.pid}-*"))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert len(children) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert not list(Path("/dev/shm").glob(f"psm-lab-{process.pid}-*"))
+
+
 def test_report_of_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "report", str(tmp_path)]) == 2
     said = capsys.readouterr().err

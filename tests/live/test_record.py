@@ -225,6 +225,26 @@ def test_killed_agent_loses_nothing_and_its_job_ends(tmp_path: Path) -> None:
         assert not (tmp_path / "a.psmkit").exists()
 
 
+def test_logs_that_the_user_sends_elsewhere_are_salvaged(tmp_path: Path) -> None:
+    env = {"NCCL_DEBUG_FILE": str(tmp_path / "own.log")}
+    with start(tmp_path, "-o", "a", "--", *RANK, "steps=3", "sleep=600", env=env) as process:
+        manifest = tmp_path / "a.psmkit/manifest.json"
+        until(lambda: manifest.exists() and "own.log" in manifest.read_text().partition('"elsewhere"')[2], "its path")
+        process.kill()
+        process.wait()
+    assert subprocess.run([*PSMKIT, "record", "--salvage", "a.psmkit"], cwd=tmp_path, check=False).returncode == 0
+    archive = Archive(tmp_path / "a.psmkit.tar.zst")
+    assert archive.members["copied/own.log"] == (tmp_path / "own.log").read_bytes()
+    assert "the agent was killed; how the command ended is unknown" in archive["record.log"]
+
+
+def test_command_without_a_line_of_nccl_gives_an_archive_with_a_verdict(tmp_path: Path) -> None:
+    assert run(tmp_path, "-q", "-o", "a", "--", "sh", "-c", "exit 3")[0] == 3
+    report = psmkit.analyze([tmp_path / "a.psmkit.tar.zst"])
+    assert report.verdict is Verdict.FAILED
+    assert report.reason == "the command exited with status 3 and printed nothing of NCCL"
+
+
 def test_salvage_refuses_other_folders(tmp_path: Path) -> None:
     done = subprocess.run([*PSMKIT, "record", "--salvage", str(tmp_path)], capture_output=True, check=False)
     assert done.returncode == 2

@@ -44,7 +44,7 @@ def test_agents_of_one_host_write_one_archive_with_all_ranks(tmp_path: Path) -> 
     ranks = [p for p in archive.manifest["processes"] if p["role"] == "rank"]
     assert sorted((p["rank"], p["status"]) for p in ranks) == [(0, 0), (1, 0), (2, 0)]
     assert len(archive.under("logs")) == len(archive.under("output")) == 3
-    assert archive["record.log"].count("ended with status 0") == 3
+    assert archive["record.log"].count(", ended with status 0") == 3
 
 
 def test_end_of_a_rank_waits_until_the_others_were_looked_at(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from psmkit.live import procfs
-from psmkit.live.recording import archive, child, evidence, journal, settings
+from psmkit.live.recording import archive, child, evidence, journal, rest, settings
 from psmkit.live.recording.layout import FACT, Layout, RecordError, archive_name
 from psmkit.live.recording.team import team_of
-from psmkit.live.recording.watch import Quiet, Watch
+from psmkit.live.recording.watch import Quiet, Seen, Watch
+from psmkit.model.inspection import InspectedThread, Inspection, Standing, StateObject, Value
 
 
 def process(pid: int, **more: Any) -> dict[str, Any]:
@@ -30,7 +31,8 @@ def document(*processes: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def texts(found: dict[str, Any]) -> list[str]:
-    return [line.partition("] ")[2] for line in journal.lines(found)]
+    """The lines about processes."""
+    return [text for line in journal.lines(found) if "the command" not in (text := line.partition("] ")[2])]
 
 
 def test_first_death_is_one_and_what_a_launcher_ends_after_it_follows() -> None:
@@ -63,7 +65,7 @@ QUIET = {"since": 100.0, "at": 400.0, "seconds": 300.0, "proven": True, "over": 
         ({"over": 401.0}, {}, None),  # it worked again, and nobody ended it
         ({"over": 401.0}, {"stopped": 401.2}, "stood still"),  # it printed that it was being ended
         ({"over": 401.0}, {"stopped": 900.0}, None),
-        ({"over": 401.0}, {"stopped": 401.2, "ended": {"status": 0}}, None),
+        ({"over": 401.0}, {"stopped": 401.2, "ended": {"time": 402.0, "status": 0, "signal": None}}, None),
     ],
 )
 def test_standing_still_is_said_unless_the_job_went_on(
@@ -265,3 +267,74 @@ def test_status_of_an_ended_process_is_read_before_its_parent_takes_it() -> None
 def test_descendants_are_found_through_several_parents() -> None:
     found = procfs.descendants([os.getppid()])
     assert found[os.getpid()] == os.getppid()
+
+
+def look(
+    at: float,
+    cpu: float,
+    *,
+    step: int = 3,
+    kind: str = "idle",
+    moving: bool = False,
+    stands: bool = True,
+    ended: float = 0.0,
+) -> rest.Look:
+    thread = InspectedThread(8, "psm progress", "proxy progress thread", kind, "waits", "S")
+    words = (Value("step", step, moving), Value("age_ms", round(1000 * at)), Value("seen", round(1e9 * at)))
+    found = Inspection(
+        7, "n", ("p",), at, threads=(thread,), state=(StateObject("connection", "to rank 1", values=words),),
+        standing=(Standing("data", 1, "rank 0 waits for rank 1", "psm.steps"),) if stands else (),
+    )  # fmt: skip
+    return rest.Look(at, found, {7: 0.1, 8: cpu}, 0.1 + cpu + ended)
+
+
+@pytest.mark.parametrize(
+    ("second", "rests"),
+    [
+        (look(20.0, 2.2), True),
+        (look(20.0, 2.2, step=4), False),  # it goes on
+        (look(20.0, 2.2, moving=True), False),
+        (look(20.0, 2.2, kind="elsewhere"), False),  # code of the program
+        (look(20.0, 2.2, kind="device"), False),  # its kernel may work for long
+        (look(20.0, 0.3, kind="elsewhere"), True),  # no thread worked
+        (look(20.0, 2.2, stands=False), False),
+        (look(20.0, 2.2, ended=3.0), False),  # by threads that are gone
+    ],
+)
+def test_polling_in_libpsm_is_no_work_when_two_looks_show_that_nothing_moves(second: rest.Look, rests: bool) -> None:
+    assert rest.rests(look(10.0, 1.0), second) is rests
+
+
+def test_reason_not_to_end_a_silent_job_names_its_busiest_rank() -> None:
+    seen = {pid: Seen(pid, 1, ["p"], 0.0, rank) for pid, rank in ((4, 0), (5, 1))}
+    quiet = Quiet(0.0, 100.0, 100.0, {4: 11.0, 5: 7.0}, 10.0, 2)
+    kind, why = rest.doubt(quiet, seen) or ("", "")
+    assert kind == "busy"
+    assert why.startswith("rank 0 used 11 % of a core, and 1 more used over 5 %, so it may still work")
+    quiet.resting = {4, 5}
+    assert rest.doubt(quiet, seen) is None
+    assert (rest.doubt(Quiet(0.0, 100.0, 100.0, {4: 0.0}, 60.0, 2), seen) or ("",))[0] == "pause"
+    assert (rest.doubt(Quiet(0.0, 100.0, 100.0, {4: 0.0}, 0.0, 0), seen) or ("",))[0] == "ranks"
+
+
+def test_file_of_a_later_run_is_not_salvaged(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "a.psmkit")
+    layout.make()
+    kept, other = tmp_path / "kept.log", tmp_path / "other.log"
+    kept.write_text("one\n")
+    other.write_text("two\n")
+    files = {str(kept): kept.stat().st_ino, str(other): other.stat().st_ino + 1, str(tmp_path / "gone"): 1}
+    found = document(elsewhere={"files": files, "records": []}, failed=[])
+    evidence.copy_left(layout, found)
+    assert [path.name for path in layout.copied.iterdir()] == ["kept.log"]
+    assert sorted(entry["why"] for entry in found["failed"]) == ["another file has its name now", "it is gone"]
+
+
+def test_end_of_the_command_is_said_with_what_outlives_it() -> None:
+    ended = {"time": 101.5, "status": 3, "signal": None}
+    assert journal.lines(document(ended=ended))[0].endswith("psm record: the command ended with status 3 after 1.500 s")
+    killed = {"time": 101.5, "status": None, "signal": 9}
+    found = journal.lines(document(process(1, role="other"), ended=killed, stopped=101.0))[0]
+    assert found.endswith(
+        "was ended by SIGKILL when the job was being ended after 1.500 s; 1 process of the job is left"
+    )

@@ -28,6 +28,7 @@ __all__ = [
     "Look",
     "Stand",
     "group_text",
+    "in_nccl",
     "lacking",
     "oldest_call",
     "pending",
@@ -347,6 +348,11 @@ def told(job: Job) -> str | None:
         parts.append(f"{name} {text if len(members) == 1 or each else several(text)}")
     rest = sum(len(members) for _, members in ranked[3:])
     return "the stacks show that " + "; ".join(parts) + (f"; {rest} more are elsewhere" if rest else "")
+
+
+def in_nccl(job: Job) -> bool:
+    """Whether a stack shows a process in a step of NCCL's or of another library of peers."""
+    return any(step_of(s.kind) in (DATA, START, TEARDOWN, HOST) for s in stands(job))
 
 
 def several(text: str) -> str:

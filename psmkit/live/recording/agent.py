@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from psmkit.live import ras
-from psmkit.live.recording import archive, child, evidence, team
+from psmkit.live.recording import archive, child, evidence, rest, team
 from psmkit.live.recording.journal import REQUESTS, Journal, signal_name
 from psmkit.live.recording.layout import SUFFIX, Layout, RecordError, archive_name
 from psmkit.live.recording.settings import INSIDE, make
-from psmkit.live.recording.watch import RANK_NAMES, Seen, Watch, number_in, short_host
+from psmkit.live.recording.watch import RANK_NAMES, Quiet, Seen, Watch, number_in, short_host
 
 __all__ = ["Options", "leave", "record"]
 
@@ -124,6 +124,7 @@ class _Agent:
         self.deaths = 0
         self.suspect: tuple[float, Seen] | None = None
         self.hurry = threading.Event()
+        self.looks = rest.Looks()
 
     # ---- from start to end ----
 
@@ -389,16 +390,19 @@ class _Agent:
         quiet = self.watch.moved(0 if self.options.deaf else self.child.bytes, now)
         if quiet is not None:
             self.journal.quiets.append(quiet)
+            self.looks.begin()
             if self.occasions < _OCCASIONS:
                 self._say(f"nothing moved for {quiet.seconds:.0f} s; taking evidence")
             self._take("hang", f"no line and no record for {quiet.seconds:.0f} s", lambda: None)
-        elif self.options.end and self.watch.quiet is not None and self.watch.quiet.proven and self.kill_at is None:
-            self._hung()
+        elif self.options.end and self.watch.quiet is not None and self.kill_at is None:
+            self._end_if_hung(self.watch.quiet)
         elif self.suspect is not None and time.time() - self.suspect[0] > _UNKNOWN:
             one, self.suspect = self.suspect[1], None
             if self.watch.ranks(living=True):
                 self._death(one, "ended; its exit status is unknown, and other ranks go on")
-        if not self.journal.layout.manifest.exists():
+        elsewhere = evidence.elsewhere(self.layout, self.watch)
+        if elsewhere != self.journal.elsewhere or not self.journal.layout.manifest.exists():
+            self.journal.elsewhere = elsewhere
             self.journal.save(self.watch)
 
     def _admit(self) -> None:
@@ -410,6 +414,30 @@ class _Agent:
             seen = self.watch.seen.get(member.child)
             if seen is not None and member.code is not None:
                 seen.code = member.code
+
+    def _end_if_hung(self, quiet: Quiet) -> None:
+        """End a job whose hang is certain; else look again at those that use CPU time, or say once why it goes on."""
+        quiet.resting = self.looks.resting()
+        doubt = rest.doubt(quiet, self.watch.seen)
+        if doubt is None:
+            self._hung()
+            return
+        kind, why = doubt
+        again = self.looks.due(quiet.busy, time.monotonic()) if kind == "busy" else None
+        if again:
+            self._look_again(sorted(quiet.busy))
+        elif again is None and kind not in self.looks.said:
+            self.looks.said.add(kind)
+            self._say(f"not ended, despite --end: {why}")
+            self.journal.event("spared", f"not ended, despite --end: {why}")
+            self.journal.save(self.watch)
+
+    def _look_again(self, pids: list[int]) -> None:
+        name = f"{self.occasions}-{1 + len(list(self.layout.stacks.glob(f'{self.occasions}-*')))}"
+        self.work = threading.Thread(
+            target=evidence.look_again, args=(self.layout, self.journal, pids, name, self.looks), name="look"
+        )
+        self.work.start()
 
     def _hung(self) -> None:
         self._stopped("the job was ended because it hung (--end)", "terminated")
@@ -476,7 +504,15 @@ class _Agent:
             self.watch.look()
 
         def work() -> None:
-            evidence.take(self.layout, self.watch, self.journal, self.port, number=number, stop=self.hurry.is_set)
+            evidence.take(
+                self.layout,
+                self.watch,
+                self.journal,
+                self.port,
+                number=number,
+                stop=self.hurry.is_set,
+                seen=self.looks.note,
+            )
             if kind == "hang":
                 evidence.surroundings(self.layout, self.watch, self.journal)
                 self.journal.save(self.watch)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from psmkit.live.recording.evidence import copy_left
 from psmkit.live.recording.journal import LOG, lines
 from psmkit.live.recording.layout import FACT, SUFFIX, Layout, RecordError, archive_name, write
 from psmkit.live.recording.team import leaving, members
@@ -171,6 +172,10 @@ def settle(root: Path) -> dict[str, Any]:
             one["signal"] = -member.code if member.code < 0 else None
         if member.stopped is not None:
             document["stopped"] = min(document["stopped"] or member.stopped, member.stopped)
+    if document["ended"] is None and not any(m.living for m in members(layout)):
+        with contextlib.suppress(OSError):
+            document["agent_lost"] = layout.alive.stat().st_mtime
+        copy_left(layout, document)
     return cast(dict[str, Any], document)
 
 
@@ -213,9 +218,6 @@ def salvage(root: Path) -> Path:
     living = [m.agent for m in members(layout) if m.living]
     if living:
         raise RecordError(f"{root} is in use: process {living[0]} records into it")
-    if document["ended"] is None:
-        with contextlib.suppress(OSError):
-            document["agent_lost"] = layout.alive.stat().st_mtime
     finish(root, document)
     return close(root)
 

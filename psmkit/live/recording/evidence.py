@@ -14,16 +14,28 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from psmkit.live import hosts, ras
 from psmkit.live.inspect import Options
 from psmkit.live.recording.journal import Journal
 from psmkit.live.recording.layout import FACT, Layout
+from psmkit.live.recording.rest import Looks
 from psmkit.live.recording.settings import masked, masked_words
 from psmkit.live.recording.watch import Seen, Watch, data_of
-from psmkit.model.inspection import to_json
+from psmkit.model.inspection import Inspection, to_json
 
-__all__ = ["copy_logs", "inspect", "keep_records", "kernel_lines", "surroundings", "take"]
+__all__ = [
+    "copy_left",
+    "copy_logs",
+    "elsewhere",
+    "inspect",
+    "keep_records",
+    "kernel_lines",
+    "look_again",
+    "surroundings",
+    "take",
+]
 
 _MOST_INSPECTED = 64
 _BETWEEN = 2.0  # seconds between two answers of RAS: equal ones prove that nothing moves
@@ -44,20 +56,28 @@ _TOOLS = (
 
 
 def take(
-    layout: Layout, watch: Watch, journal: Journal, port: int, *, number: int, stop: Callable[[], bool] = lambda: False
+    layout: Layout,
+    watch: Watch,
+    journal: Journal,
+    port: int,
+    *,
+    number: int,
+    stop: Callable[[], bool] = lambda: False,
+    seen: Callable[[Sequence[Inspection]], None] = lambda _: None,
 ) -> None:
     """Take everything that only a living job shows.
 
     Args:
         number: of the occasion, from 1; files of a later one have other names.
         stop: asked between the parts; True: leave out what is left.
+        seen: called with the inspections.
     """
     targets = watch.ranks(living=True) or watch.living
     steps: tuple[tuple[str, Callable[[], str]], ...] = (
         ("processes", lambda: _processes(layout, watch.living, number)),
         ("answer of RAS", lambda: _ras(layout, port, f"{number}a")),
         ("flight recorder", lambda: _dump(layout)),
-        ("stacks", lambda: inspect([one.pid for one in targets[:_MOST_INSPECTED]], layout.stacks / str(number))),
+        ("stacks", lambda: inspect([one.pid for one in targets[:_MOST_INSPECTED]], layout.stacks / str(number), seen)),
         ("second answer of RAS", lambda: _again(layout, port, number)),
     )
     for what, step in steps:
@@ -65,6 +85,11 @@ def take(
             journal.missed(what, "the user ended the job meanwhile")
             continue
         _step(journal, what, step)
+
+
+def look_again(layout: Layout, journal: Journal, pids: Sequence[int], name: str, seen: Looks) -> None:
+    """Inspect processes once more: whether they only poll."""
+    _step(journal, "another look", lambda: inspect(pids, layout.stacks / name, seen.note))
 
 
 def surroundings(layout: Layout, watch: Watch, journal: Journal) -> None:
@@ -101,8 +126,8 @@ def _step(journal: Journal, what: str, step: Callable[[], str]) -> None:
 # ---- of living processes ----
 
 
-def inspect(pids: Sequence[int], folder: Path) -> str:
-    """Write an inspection of each process into a folder; the processes go on."""
+def inspect(pids: Sequence[int], folder: Path, noted: Callable[[Sequence[Inspection]], None] = lambda _: None) -> str:
+    """Write an inspection of each process into a folder; the processes go on. ``noted`` is called with them."""
     if not pids:
         raise _MissingError("no process of the job lives")
     targets = [hosts.Target("localhost", pid) for pid in pids]
@@ -113,6 +138,7 @@ def inspect(pids: Sequence[int], folder: Path) -> str:
     if not seen:
         notes = dict.fromkeys(note.what for one in found for note in one.notes)
         raise _MissingError("; ".join(notes) or "no thread was seen")
+    noted(seen)
     folder.mkdir(parents=True, exist_ok=True)
     for one in seen:
         hidden = replace(one, command=tuple(masked_words(list(one.command))))
@@ -181,38 +207,85 @@ def _dump(layout: Layout) -> str:
 # ---- of the job and its surroundings ----
 
 
-def copy_logs(layout: Layout, watch: Watch) -> str:
-    """Copy log files and dumps that the user's settings send elsewhere."""
+def elsewhere(layout: Layout, watch: Watch) -> dict[str, Any]:
+    """What the job writes outside of the folder, since the user's settings or a launcher say so.
+
+    Returns:
+        ``files``: paths of logs and dumps, each with the inode that it has now, None if it is not there. ``records``: folders with records.
+    """
     sources = set(watch.elsewhere)
     for one in watch.ranks():
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
             stem = one.environment.get(name, "")
             if stem and not stem.startswith(str(layout.flight)) and one.rank is not None:
                 sources.add(Path(f"{stem}{one.rank}"))
+    folders = {one.environment.get("PSM_RECORD_DIR") or "" for one in watch.seen.values()}
+    return {
+        "files": {str(path): _inode(path) for path in sorted(sources)},
+        "records": sorted(folders - {"", str(layout.records.absolute())}),
+    }
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def copy_logs(layout: Layout, watch: Watch) -> str:
+    """Copy log files, dumps and records that the user's settings send elsewhere."""
+    known = elsewhere(layout, watch)
+    return "copied" if _copy_from(layout, known, watch.seen) else ""
+
+
+def copy_left(layout: Layout, document: dict[str, Any]) -> None:
+    """Copy what a job wrote elsewhere whose agent was killed before it did so. What could not be copied is noted in ``document``.
+
+    A path may belong to a later run by now: a file that was replaced is left out.
+    """
+    known = document.get("elsewhere") or {"files": {}, "records": []}
+    files = {}
+    for name, inode in known["files"].items():
+        now = _inode(Path(name))
+        if now is None or (inode is not None and now != inode):
+            why = "it is gone" if now is None else "another file has its name now"
+            document["failed"].append({"what": name, "why": why})
+        else:
+            files[name] = now
+    try:
+        _copy_from(layout, {**known, "files": files}, {one["pid"] for one in document["processes"]})
+    except OSError as error:
+        document["failed"].append({"what": "logs elsewhere", "why": (error.strerror or str(error)).lower()})
+
+
+def _copy_from(layout: Layout, known: dict[str, Any], pids: Collection[int]) -> bool:
+    """Copy the files and the records of :func:`elsewhere`. Returns whether there were files."""
     taken: dict[str, Path] = {}
-    for source in sorted(sources):
+    for source in map(Path, known["files"]):
         if source.is_file():
             folder = layout.flight if "trace" in source.name and source.suffix != ".log" else layout.copied
             name = source.name if taken.get(source.name, source) == source else f"{len(taken)}-{source.name}"
             taken[name] = source
             shutil.copyfile(source, folder / name)
-    for path in records_of(layout, watch):
-        if path.parent != layout.records:
-            _copy(path, layout.records / path.name)
-    return "copied" if taken else ""
+    for path in _records_in(known["records"], pids):
+        _copy(path, layout.records / path.name)
+    return bool(taken)
 
 
 def records_of(layout: Layout, watch: Watch) -> list[Path]:
     """The record files of the job's processes, also those in a folder of the user's (PSM_RECORD_DIR)."""
-    folders = {one.environment.get("PSM_RECORD_DIR") or "" for one in watch.seen.values()}
-    pids = {str(pid) for pid in watch.seen}
-    found = sorted(layout.records.glob("*.rec"))
-    for folder in sorted(folders - {"", str(layout.records.absolute())}):
+    return [*sorted(layout.records.glob("*.rec")), *_records_in(elsewhere(layout, watch)["records"], watch.seen)]
+
+
+def _records_in(folders: Iterable[str], pids: Collection[int]) -> list[Path]:
+    out = []
+    for folder in folders:
         for path in sorted(Path(folder).glob("*.rec")):
             words = path.stem.rsplit("-", 2)
-            if len(words) == 3 and words[1] in pids:
-                found.append(path)
-    return found
+            if len(words) == 3 and words[1].isdecimal() and int(words[1]) in pids:
+                out.append(path)
+    return out
 
 
 def keep_records(layout: Layout, watch: Watch) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from psmkit.live.recording.layout import FACT, Layout, write
 from psmkit.live.recording.settings import Settings, masked, masked_words
 from psmkit.live.recording.watch import Quiet, Seen, Watch, short_host
+from psmkit.model.wording import counted, plural
 
 __all__ = ["LOG", "REQUESTS", "Journal", "lines", "signal_name"]
 
@@ -47,6 +48,8 @@ class Journal:
     failed: list[dict[str, Any]] = field(default_factory=list)
     team: dict[str, Any] = field(default_factory=dict)
     ended: dict[str, Any] | None = None
+    #: What the job writes outside of the folder, as :func:`psmkit.live.recording.evidence.elsewhere` says: known early, it can be salvaged.
+    elsewhere: dict[str, Any] = field(default_factory=dict)
     #: From this moment on the agent or its user ended the job: later ends say nothing about the ranks.
     stopped: float | None = None
     #: The sizes of the logs at that moment, by their paths in the folder: what follows is printed because the job is being ended.
@@ -54,7 +57,7 @@ class Journal:
     trouble: str = ""
 
     def event(self, kind: str, text: str) -> None:
-        """Note what happened: start, hang, death, interrupt, terminated, end."""
+        """Note what happened: start, hang, death, interrupt, terminated, spared, end."""
         self.events.append({"kind": kind, "time": time.time(), "text": text})
 
     def stop(self, watch: Watch, copy: Path) -> None:
@@ -93,6 +96,7 @@ class Journal:
             },
             "team": self.team,
             "processes": [_process(one, id(one) in ranks) for one in watch.seen.values()],
+            "elsewhere": self.elsewhere,
             "quiet": [_quiet(quiet) for quiet in self.quiets],
             "events": self.events,
             "collected": self.collected,
@@ -150,6 +154,7 @@ def _quiet(quiet: Quiet) -> dict[str, Any]:
         "proven": quiet.proven,
         "longest_before": round(quiet.pause, 3),
         "over": quiet.over,
+        "polled": sorted(quiet.resting),
         "used": {str(pid): cpu for pid, cpu in quiet.used.items()},
     }
 
@@ -163,8 +168,12 @@ def lines(document: dict[str, Any]) -> list[str]:
     if quiet is not None and not _went_on(document, ranks, quiet):
         out += _stands(ranks, quiet)
     for event in document["events"]:
-        if event["kind"] in ("interrupt", "terminated"):
+        if event["kind"] in ("interrupt", "terminated", "spared"):
             out.append((event["time"], f"psm record: {event['text']}"))
+    out += _command(document)
+    kept = document.get("settings", {}).get("kept", {}).get("NCCL_DEBUG")
+    if kept is not None:
+        out.append((document["started"], f"psm record: NCCL_DEBUG={kept} is the user's setting and stays"))
     return [f"[{_stamp(at)}] {text}" for at, text in sorted(out)]
 
 
@@ -192,6 +201,23 @@ def _ends(document: dict[str, Any], ranks: list[dict[str, Any]]) -> list[tuple[f
         if bad and not follows and first is None:
             first = one["ended"]
     return out
+
+
+def _command(document: dict[str, Any]) -> list[tuple[float, str]]:
+    """How the command ended, and how many of its processes outlive it; or that nobody saw its end."""
+    ended = document["ended"]
+    if ended is None:
+        lost = document.get("agent_lost")
+        return (
+            [(lost, "psm record: the agent was killed; how the command ended is unknown")] if lost is not None else []
+        )
+    how = f"was ended by {signal_name(ended['signal'])}" if ended["signal"] else f"ended with status {ended['status']}"
+    if document["stopped"] is not None and (ended["signal"] or ended["status"]):
+        how += " when the job was being ended"
+    left = sum(p["ended"] is None for p in document["processes"])
+    more = f"; {counted(left, 'process')} of the job {plural(left, 'is', 'are')} left" if left else ""
+    after = max(ended["time"] - document["started"], 0.0)
+    return [(ended["time"], f"psm record: the command {how} after {after:.3f} s{more}")]
 
 
 def _went_on(document: dict[str, Any], ranks: list[dict[str, Any]], quiet: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from psmkit.live import procfs
 from psmkit.live.recording.layout import Layout
 from psmkit.live.recording.settings import of_process
 
-__all__ = ["RANK_NAMES", "Quiet", "Seen", "Watch", "data_of", "number_in", "short_host"]
+__all__ = ["BUSY", "FACTOR", "IDLE", "RANK_NAMES", "Quiet", "Seen", "Watch", "data_of", "number_in", "short_host"]
 
 #: What launchers call the rank of a process.
 RANK_NAMES = (
@@ -29,11 +29,11 @@ RANK_NAMES = (
     "SLURM_PROCID",
 )
 #: A process that uses less CPU time than this part of a core stands still. Threads that poll with a sleep need some.
-_IDLE = 0.05
+IDLE = 0.05
 #: torch gives up a collective after this many seconds. A busy job that is silent for as long counts as stuck.
-_BUSY = 600.0
+BUSY = 600.0
 #: A time without progress proves something only if it is so many times the longest before it.
-_FACTOR = 4
+FACTOR = 4
 #: A look at the processes may cost this part of the time.
 _COST = 0.003
 _LEAST, _MOST_PAUSE = 0.5, 5.0
@@ -92,7 +92,7 @@ class Quiet:
     """A time in which nothing moved: ``seconds`` long at the last look ``at`` it. ``used`` is the CPU time of each process in it.
 
     ``pause`` is the longest time without progress before it. ``over`` is when something moved again, None if nothing did. ``ranks`` is the
-    number of ranks that had begun.
+    number of ranks that had begun, ``resting`` has the processes that two inspections showed to poll only.
     """
 
     since: float
@@ -102,16 +102,22 @@ class Quiet:
     pause: float
     ranks: int
     over: float | None = None
+    resting: set[int] = field(default_factory=set)
+
+    @property
+    def busy(self) -> set[int]:
+        """The processes that may have done more than poll."""
+        return {pid for pid, cpu in self.used.items() if cpu > IDLE * self.seconds} - self.resting
 
     @property
     def idle(self) -> bool:
         """Whether no process did more than poll."""
-        return all(cpu <= _IDLE * self.seconds for cpu in self.used.values())
+        return not self.busy
 
     @property
     def proven(self) -> bool:
         """Whether this is a hang and no pause of ranks: it is much longer than any before, and nobody works, or for very long."""
-        return self.ranks > 0 and self.seconds >= _FACTOR * self.pause and (self.idle or self.seconds >= _BUSY)
+        return self.ranks > 0 and self.seconds >= FACTOR * self.pause and (self.idle or self.seconds >= BUSY)
 
 
 class Watch:
