@@ -63,7 +63,7 @@ def test_log_of_another_program_is_inconclusive_and_names_the_setting_that_decid
         f"psmkit knows none of the {text.count(chr(10))} lines{told if text == STRANGE else ''}: give the whole output of the job, with NCCL_DEBUG=INFO"
     )
     page = render(report)
-    assert "; no NCCL line" in page and "next, in another run:\n  NCCL_DEBUG=INFO" in page
+    assert "; no NCCL line" in page and ", in another run:\n  NCCL_DEBUG=INFO" in page
 
 
 def test_two_lines_about_collectives_that_psmkit_does_not_know_are_quoted_and_not_refused(tmp_path: Path) -> None:
