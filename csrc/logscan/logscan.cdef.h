@@ -250,9 +250,10 @@ int ls_catalogue_finish(ls_catalogue *cat);
 int ls_match_text(const ls_catalogue *cat, int where, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths, uint32_t *span);
 
-/* Where names may stand in the lines of text[low, n): (start, end, kind) for what precedes a NCCL message (kind 1) and for its
- * fields, and for each other line as a whole (kind 0). kinds has for each message the kinds of its 64 fields, 0 for a
- * field without a name, and whether the message is searched as a whole. Returns where it stopped for want of room. */
+/* Where names may stand in the lines of text[low, n): (start, end, kind) for what precedes a NCCL message (kind 1) and
+ * for its fields, and for each other line as a whole (kind 0). kinds has for each message the kinds of its 64 fields, 0
+ * for a field without a name, and whether the message is searched as a whole. Returns where it stopped for want of
+ * room. */
 size_t ls_places(const ls_catalogue *cat, const uint8_t *kinds, const char *text, size_t low, size_t n,
                  uint32_t *places, uint32_t most, uint32_t *count);
 
