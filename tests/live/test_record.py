@@ -135,7 +135,10 @@ def test_analysis_reads_the_logs_of_an_archive_and_none_of_its_facts(tmp_path: P
 
 
 def test_death_of_a_rank_takes_the_stacks_of_the_others(tmp_path: Path) -> None:
-    ranks = " & ".join(f"RANK={rank} {' '.join(RANK)} steps=10 only=1 die=SIGSEGV only=0 sleep=60" for rank in (0, 1))
+    # the rank lives until the agent has seen it: one that dies before the first look is unknown
+    ranks = " & ".join(
+        f"RANK={rank} {' '.join(RANK)} steps=10 only=1 sleep=4 die=SIGSEGV only=0 sleep=60" for rank in (0, 1)
+    )
     process = start(tmp_path, "-o", "a", "--", "sh", "-c", f"({ranks} & wait)")
     assert process.stderr is not None
     assert b"taking evidence of the others" in process.stderr.readline()
