@@ -1,6 +1,6 @@
 """Which processes hold a file or a socket: open, or mapped.
 
-A file is told by device and inode, not by name: another container sees it under another name.
+A file is identified by device and inode, because another container may see it under another name.
 """
 
 from __future__ import annotations

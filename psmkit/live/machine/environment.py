@@ -134,7 +134,7 @@ def _name(name: str, where: str) -> Iterator[Check]:
 
 
 def _contradictions(machine: Machine, values: Mapping[str, str]) -> Iterator[Check]:
-    level = values.get("NCCL_DEBUG", "").strip(" \"'")  # quotes are told already
+    level = values.get("NCCL_DEBUG", "").strip(" \"'")  # another check reports quotes
     idle = [n for n in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE") if values.get(n)]
     if idle and level.upper() not in ("INFO", "TRACE", "ABORT"):
         what = "warnings only" if level.upper() == "WARN" else "nothing"

@@ -75,7 +75,7 @@ def _interfaces(machine: Machine) -> Check:
     seen = f"NCCL takes {', '.join(_named(i) for i in taken)} {by}; there are {there}"
     if all(i.name.startswith(("lo", "docker", "virbr")) for i in taken):
         why = "other hosts cannot reach it: jobs on one host only"
-        return Check(_AREA, name, "note", seen, why, "NCCL_SOCKET_IFNAME=NAME if another one is meant")
+        return Check(_AREA, name, "note", seen, why, "NCCL_SOCKET_IFNAME=NAME to choose another interface")
     if len(setting) <= 1 and len(taken) > 1 and len({i.name.rstrip("0123456789") for i in taken}) > 1:
         why = f"its bootstrap uses {taken[0].name}, its sockets all of them: each must reach the other hosts"
         return Check(_AREA, name, "note", seen, why, f"NCCL_SOCKET_IFNAME={taken[0].name} if only that one does")
