@@ -235,7 +235,7 @@ def rows_of(name: str, kind: tuple[str, ...], case: Case, keep: Path | None) -> 
 
 
 def cumem(library: Path) -> bool:
-    """Whether a release shares memory by cuMem unless it is told not to."""
+    """Whether a release shares memory by cuMem by default."""
     return tuple(map(int, version(library).split(".")[:2])) >= (2, 24)
 
 
