@@ -14,7 +14,8 @@ import zstandard
 import psmkit
 from psmkit.scrub import scrub
 from tests.analysis.test_foreign import dump, entry
-from tests.analysis.test_stacks import BARRIER, GETFD, LOADER, SYNC, inspected, spy
+from tests.analysis.test_inspections import inspected
+from tests.analysis.test_stacks import BARRIER, GETFD, LOADER, SYNC, spy
 from tests.logparse.foreign.test_ras import ANSWER
 from tests.logparse.test_records import Make, make, scene
 from tests.scrub.test_scrub import SECRETS
