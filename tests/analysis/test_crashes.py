@@ -10,7 +10,7 @@ import pytest
 import psmkit
 from psmkit.analysis.facts.deaths import Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.rules import benchmarks, crashes, exceptions, framework, gpu_errors
+from psmkit.analysis.rules import benchmarks, crashes, ended, exceptions, framework, gpu_errors
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
@@ -35,7 +35,7 @@ def elastic(rank: int, code: int, signal: str = "") -> str:
 
 
 def find(job: Job) -> list[Finding]:
-    rules = (crashes, exceptions, gpu_errors, framework, benchmarks)
+    rules = (crashes, ended, exceptions, gpu_errors, framework, benchmarks)
     return [finding for rule in rules for finding in rule.find(job)]
 
 

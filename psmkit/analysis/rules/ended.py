@@ -1,0 +1,155 @@
+"""Who ended a job from outside: a scheduler, a launcher that got a signal, or a person."""
+
+from __future__ import annotations
+
+import itertools
+import signal as signals
+from collections.abc import Sequence
+
+from psmkit.analysis.facts import endings
+from psmkit.analysis.facts.death import Death
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference.causes import ends
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+from psmkit.model.wording import ENDED_BY_LAUNCHER
+
+__all__ = ["find"]
+
+_KEEP_OPEN = (
+    "Start the job so that it outlives its terminal: in tmux or screen, with nohup or setsid, or by the scheduler."
+)
+#: What torchrun's line proves.
+_FROM_OUTSIDE = (
+    "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
+)
+#: What the lines of DeepSpeed's launcher prove.
+_BY_DEEPSPEED = (
+    "The launcher does this when one of its workers failed, or when it receives a signal itself. No line shows which."
+)
+
+
+@rule(order=31)
+def find(job: Job) -> list[Finding]:
+    """PSM408 for the signs that something outside ended the job."""
+    return [found for run in endings.runs(job) for found in _ended(job, run, ends(job, run))]
+
+
+def _hang_up(event: Event) -> str | None:
+    """What ended torchrun if it was the signal that a terminal sends when it closes."""
+    number, name = event.fields.get("signal"), event.fields.get("signame")
+    if number != signals.SIGHUP and name != "SIGHUP":
+        return None
+    return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
+
+
+#: Messages that show that something ended the job: the name, what it says, and the next step.
+_ENDS = (
+    (
+        "launch.slurm.time_limit",
+        "Slurm ended the job",
+        "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
+    ),
+    (
+        "launch.batch.ended",
+        "the batch system ended the job",
+        "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
+    ),
+    (
+        "launch.elastic.death_signal",
+        "torchrun received a signal and began to shut down its workers",
+        "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
+    ),
+    (
+        "sys.python.interrupt",
+        "the job was interrupted (SIGINT)",
+        "Find out what the ranks waited for before this. People often interrupt a job that hangs.",
+    ),
+    (
+        "launch.slurm.cancelled",
+        "Slurm cancelled the step",
+        "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",
+    ),
+    (
+        "launch.deepspeed.killing",
+        "DeepSpeed's launcher ended its workers",
+        "Give the output of the workers before these lines.",
+    ),
+)
+
+
+def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
+    """Signs that the job was ended from outside."""
+    out: list[Finding] = []
+    done = endings.done(job, run)
+    for name, text, step in _ENDS:
+        own = name == "launch.deepspeed.killing"
+        if own and deaths:
+            continue  # because of one of them
+        # an interrupt that follows a failure comes from the launcher
+        events = [
+            e
+            for e in job.events(name)
+            if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
+        ]
+        if events and name == "launch.slurm.cancelled" and _died_above(deaths, events[0]):
+            step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
+        if events and (hung_up := _hang_up(events[0])) is not None:
+            text, step = hung_up, _KEEP_OPEN
+        if events:
+            why = events[0].fields.get("why", events[0].fields.get("host"))
+            asked = _unlisted(job, run, events[0]) if name == "launch.elastic.death_signal" else None
+            out.append(
+                new_finding(
+                    job,
+                    "PSM408",
+                    run=run,
+                    title=text + (f": {why}" if why is not None and name != "launch.slurm.cancelled" else ""),
+                    severity=Severity.INFO if done else Severity.WARNING,
+                    confidence=0.9,
+                    explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
+                    if name == "launch.elastic.death_signal" and step != _KEEP_OPEN
+                    else _BY_DEEPSPEED
+                    if own
+                    else None,
+                    next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
+                    refs=[events[0].ref, *(asked[1] if asked is not None else ())],
+                    stage=ENDED_BY_LAUNCHER if name in _ENDED_WORKERS else None,
+                )
+            )
+    return out
+
+
+def _died_above(deaths: Sequence[Death], event: Event) -> bool:
+    """Whether a launcher reports the end of a process above a line of the same stream."""
+    heads = (d.events[0] for d in deaths if not d.sent)
+    return any(e.stream == event.stream and e.ref.seq < event.ref.seq for e in heads)
+
+
+#: Messages after which no worker runs. A time limit and Ctrl-C often end a job that hangs, which is no failure of its own.
+_ENDED_WORKERS = frozenset({"launch.elastic.death_signal", "launch.slurm.cancelled", "launch.deepspeed.killing"})
+#: Of a worker that torchrun does not end.
+_UNLISTED = (
+    " Suspect: process {}. torchrun ends the workers that still run, and their process ids are consecutive but for this one: "
+    "it may be a worker that had ended before. No line shows its end."
+)
+#: With fewer workers, a gap between their process ids says nothing.
+_FEWEST_WORKERS = 4
+
+
+def _unlisted(job: Job, run: int | None, first: Event) -> tuple[int, list[Ref]] | None:
+    """The only process id that torchrun skips when it ends its workers after a signal, with the lines beside the gap."""
+    sent: dict[int, Event] = {}
+    for event in job.events("launch.elastic.sigterm"):
+        pid, later = event.fields.get("pid"), event.stream == first.stream and event.ref.seq > first.ref.seq
+        if later and event.tag == first.tag and job.run_of_event(event) == run and isinstance(pid, int):
+            sent.setdefault(pid, event)
+    pids = sorted(sent)
+    if len(pids) < _FEWEST_WORKERS or pids[-1] - pids[0] != len(pids):
+        return None
+    below = next(pid for pid, after in itertools.pairwise(pids) if after != pid + 1)
+    if any(p.pid == below + 1 and p.last.seq > first.ref.seq for p in job.scan.processes):
+        return None  # it still prints
+    return below + 1, [sent[below].ref, sent[below + 2].ref]
