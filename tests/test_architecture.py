@@ -103,7 +103,8 @@ ANALYSIS: dict[str, set[str]] = {
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
     "table": {"facts", "inference", *LEAVES},
-    "verdict": {"facts", "inference", "logparse", "model"},
+    "run_end": {"facts", "inference", "logparse", "model"},
+    "verdict": {"facts", "inference", "run_end", "logparse", "model"},
     "groups": {"model"},
     "asks": {"facts", "inference", "model"},
     "pipeline": {

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from textwrap import shorten
 
 from psmkit.analysis.facts import lines, program, recorded
-from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job, RunInfo
-from psmkit.analysis.facts.naming import comm_name, names_of, spans_of, spans_text, words
+from psmkit.analysis.facts.naming import comm_name, names_of, spans_text
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, behind_rank, may_drive_others, unnamed
-from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.facts.start import initialising, past_bootstrap
-from psmkit.analysis.inference import faults, frontier, own_words, proof, standing
+from psmkit.analysis.facts.start import initialising
+from psmkit.analysis.inference import faults, frontier, own_words, standing
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
-from psmkit.logparse.types import CommInstance, Event
+from psmkit.analysis.run_end import NO_COMM, NO_START, RunEnd, all_torn_down, end_of, instances_of
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural
 
@@ -34,9 +31,6 @@ _EXCHANGES = {
     "fd exchange": "fd exchanges",
     "unpaired send or recv": "unpaired sends and recvs",
 }
-_NO_COMM = "the log shows no communicator from its start to its end"
-#: Of an excerpt from the middle of a log.
-_NO_START = "the log is an excerpt: it shows no communicator from its start"
 # The most characters of a line that no entry knows.
 _TOLD = 100
 # The most processes without a rank that a finding may blame; more of them are victims.
@@ -47,14 +41,6 @@ _MARGIN = 0.15
 _ENDED_EARLY = 0.6
 #: Stage of the findings that a trace of plans proves.
 _RULES = "plan rules"
-
-
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """What the log of a run shows about its end."""
-
-    done: bool
-    why: str
 
 
 def _outlasts(finding: Finding) -> bool:
@@ -129,184 +115,6 @@ def _open(job: Job) -> dict[int | None, Counter[str]]:
 def _note(job: Job, out: dict[int | None, Counter[str]], what: str, *procs: int | None) -> None:
     for run in {job.run_of(p) for p in procs if p is not None}:
         out[run][what] += 1
-
-
-def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
-    return sorted((i for group in run.groups for i in job.members.get(group, ())), key=lambda i: i.index)
-
-
-def _end(job: Job, run: RunInfo) -> _Evidence:
-    """Whether the log shows that this run completed its work or its teardown."""
-    if _tests_ended_well(job, run):
-        unchecked = job.events("nccltests.unchecked", run=run.index)
-        values = "it did not check its values" if unchecked else "its values are right"
-        return _Evidence(True, f"the benchmark finished and {values}")
-    if program.unmarked(job, run.index) and not run.procs:
-        return _Evidence(True, "the benchmark printed all its sizes and marks no error as above the limit")
-    reports = job.events("lab.rank.", run=run.index)
-    if reports and not run.procs:
-        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
-        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, reports, strict=True)), 8)
-        return _Evidence(False, f"the logs of the processes that the lab lists were not given: {names}")
-    if reports and _lab_ended_well(job, run, reports):
-        return _Evidence(
-            True,
-            f"the lab's {counted(len(reports), 'rank')} ended without an error, and every byte that the lab checked was right",
-        )
-    instances = _instances(job, run)
-    return _of_communicators(job, run, instances) if instances else _without_communicator(job, run)
-
-
-def _without_communicator(job: Job, run: RunInfo) -> _Evidence:
-    """What the log of a run lacks that has no line of a communicator."""
-    if job.unaccounted(run.index):
-        names = words(sorted(job.process(p).name for p in run.procs), 8)
-        they = plural(len(run.procs), "it", "they")
-        return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
-    if lacking := absent(job, run.index):
-        logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
-        return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
-    if (printed := program.told(job, run.index)) is not None:
-        return _Evidence(False, f"{printed}, and {_NO_COMM}")
-    if ready := sorted(_past_init(job, run)):
-        return _Evidence(
-            False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
-        )
-    return _Evidence(False, _NO_START if past_bootstrap(job, run) else _NO_COMM)
-
-
-def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance]) -> _Evidence:
-    """Whether all ranks of the run's first communicator, and all other processes, were torn down."""
-    world = run.world
-    members = [i for i in instances if i.group == world] if world is not None else instances
-    nranks = max(i.nranks for i in members)
-    seen = {i.rank for i in members if i.rank >= 0}
-    if len(seen) < nranks and (nameless := unnamed(job, run.index)):
-        return _Evidence(False, _some_named(job, run, nameless, len(seen), nranks))
-    if len(seen) < nranks:
-        lacking = absent(job, run.index)
-        if not lacking:
-            return _Evidence(
-                False, f"the log does not show which lines of the {nranks} ranks belong to the same communicator"
-            )
-        logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
-        return _Evidence(False, f"the {logs} of {spans_text(lacking.spans())} of {nranks} {are} missing")
-    ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
-    aborted = abort_ends(job)
-    given_up = sorted({i.rank for i in members if i.end in aborted})
-    if given_up:
-        # Frameworks abort both at a normal exit and after a timeout, with the same lines.
-        return _Evidence(
-            False,
-            f"{spans_text(spans_of(given_up))} aborted the communicator, which does not show whether the work before it was complete",
-        )
-    opening = initialising(job, run)
-    starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
-    if opening:
-        # A damaged line does not show the rank, but it shows the process.
-        who = spans_text(spans_of(starting)) if starting else names_of(job, {i.proc for i in opening})
-        return _Evidence(
-            False, f"the log ends while {who} {plural(len(starting or opening), 'initialises', 'initialise')}"
-        )
-    if len(ended) == nranks and proof.reopened(job, run.index):
-        return _Evidence(
-            False, "a communicator was created after the first one was torn down, and its teardown is not in the log"
-        )
-    others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
-    if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
-        return _Evidence(False, f"the teardown of {names_of(job, still)} is not in the log")
-    if len(ended) == nranks:
-        return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
-    if ended:
-        missing = sorted(seen - ended)
-        return _Evidence(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
-    return _without_teardown(job, run, members)
-
-
-def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nranks: int) -> str:
-    """What a log says of the ranks of a communicator that shows the rank of some processes only."""
-    told = f"the log names {seen} of {nranks} ranks" if seen else f"the log names none of {nranks} ranks"
-    if may_drive_others(job, run.index):
-        return f"{told}; {names_of(job, nameless)} may drive more of them"
-    # where no rank is known, the calls of these processes are all that shows the communicator, so they are its members
-    member = (
-        [] if seen else [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
-    )
-    rest = [p for p in nameless if p not in member]
-    parts = [told]
-    if member:
-        parts.append(f"{names_of(job, member)} {plural(len(member), 'is one of them', 'are among them')}")
-    if rest:
-        others = "the others" if seen else "them"
-        one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
-        parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
-    return "; ".join(parts)
-
-
-def _without_teardown(job: Job, run: RunInfo, members: Sequence[CommInstance]) -> _Evidence:
-    """How far a run came of which no rank was torn down."""
-    seen = {i.rank for i in members if i.rank >= 0}
-    shown = {i.rank for i in members if i.start is not None or i.complete is not None or i.ops or i.end is not None}
-    if unshown := sorted(seen - shown - _past_init(job, run)):
-        return _Evidence(False, f"the log does not show whether {spans_text(spans_of(unshown))} finished init")
-    complete = {i.rank for i in members if i.complete is not None}
-    started = {i.rank for i in members if i.start is not None or i.complete is not None}
-    if len(complete) < len(started):
-        verb = plural(len(started - complete), "initialises", "initialise")
-        return _Evidence(False, f"the log ends while {spans_text(spans_of(sorted(started - complete)))} {verb}")
-    if any(i.ops or i.sends or i.recvs for i in members):
-        printed = program.told(job, run.index)
-        return _Evidence(False, "the log ends while the job is still at work" + (f": {printed}" if printed else ""))
-    if (printed := program.told(job, run.index)) is not None:
-        return _Evidence(False, f"{printed}, and the teardown is not in the log")
-    return _Evidence(False, "all ranks finished init, and the log shows neither work nor teardown")
-
-
-def _past_init(job: Job, run: RunInfo) -> set[int]:
-    """The ranks that print the times of their init, which they do at its end."""
-    return {rank for e in job.events("init.timings", run=run.index) if isinstance(rank := e.fields.get("rank"), int)}
-
-
-def _members(job: Job, run: RunInfo) -> set[int]:
-    """The processes that a statement about the end of the run must cover: those in communicators, else all."""
-    procs = run.procs - job.phantoms
-    return {p for p in procs if p in job.instances_of} or set(procs)
-
-
-def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:
-    """Whether the lab reports a good end for every process of the run and for no other process."""
-    named = [job.named_by(e) for e in told]
-    whole = run.nranks is None or len(set(named)) >= run.nranks
-    return (
-        whole and all(e.name == "lab.rank.ended" for e in told) and None not in named and _members(job, run) <= {*named}
-    )
-
-
-def _tests_ended_well(job: Job, run: RunInfo) -> bool:
-    """Whether nccl-tests reports correct values in an output that names only processes of the run."""
-    begun = {e.stream: (e.last or e.ref).seq for e in job.events("nccltests.header")}  # the last test of each stream
-    for event in job.events("nccltests.ok", run=run.index):
-        if begun.get(event.stream, -1) > event.ref.seq:
-            continue
-        ranks = [e for e in job.events("nccltests.rank") if e.stream == event.stream]
-        if not ranks or _members(job, run) <= {job.named_by(e) for e in ranks}:
-            return True
-    return False
-
-
-def _torn_down(job: Job, run: RunInfo) -> bool:
-    """Whether all ranks were torn down and none aborted. If so, none of them hung, whatever the log shows before."""
-    instances = _instances(job, run)
-    aborts = abort_ends(job)
-    seen = {i.rank for i in instances if i.group == run.world and i.rank >= 0}
-    whole = run.nranks is not None and len(seen) >= run.nranks
-    return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
-
-
-def _rank(job: Job, instance: CommInstance) -> int:
-    """The rank of the process in the job, else its rank in its own communicator, negative if unknown."""
-    rank = job.rank_of(instance.proc)
-    return rank if rank is not None else instance.rank
 
 
 def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
@@ -406,8 +214,8 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 
 
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
-    end = _end(job, run)
-    refuted = _torn_down(job, run)
+    end = end_of(job, run)
+    refuted = all_torn_down(job, run)
     verdict, chosen = _pick([f for f in findings if not refuted or _failing(f) or _outlasts(f)])
     if end.done and verdict is Verdict.HUNG and chosen is not None and _outlasts(chosen):
         verdict = Verdict.FAILED  # nobody waits any more, but the error remains
@@ -438,14 +246,16 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             # a process that probably failed says more than a log that is missing
             failed = suspect.stage == "error"
             look = suspect.title if failed else f"look first at this: {suspect.title}"
-            parts = [reason] if reason not in (_NO_COMM, _NO_START) else []
+            parts = [reason] if reason not in (NO_COMM, NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
         elif not headline and not run.procs and (stood := standing.told(job)) is not None:
             reason = stood
         elif (
-            not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
+            not headline
+            and not instances_of(job, run)
+            and (said := _first_warning(job, run.index, findings)) is not None
         ):
-            reason = f"{said}; {reason}" if reason not in (_NO_COMM, _NO_START) else said
+            reason = f"{said}; {reason}" if reason not in (NO_COMM, NO_START) else said
         reason = _as_recorded(job, run, reason)
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
@@ -464,7 +274,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
 def _as_recorded(job: Job, run: RunInfo, reason: str) -> str:
     """The reason for an open verdict, after what `psmkit record` knows of the end: who ended the job, or that nothing of NCCL was printed."""
     outside, silent = recorded.outside_end(job, run.index), recorded.silent(job, run.index)
-    if silent is not None and reason in (_NO_COMM, _NO_START, standing.told(job)) and not standing.in_nccl(job):
+    if silent is not None and reason in (NO_COMM, NO_START, standing.told(job)) and not standing.in_nccl(job):
         reason = silent if outside is None else "it printed nothing of NCCL"
     return reason if outside is None else f"{outside}; {reason}"
 
@@ -482,7 +292,7 @@ def _ended_early(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Finding
 
     Where NCCL prints, an open wait may be what someone ended the job for: that log does not decide.
     """
-    if _instances(job, run) or any(
+    if instances_of(job, run) or any(
         f.severity is not Severity.INFO and CODES[f.code].effect is not Effect.FAILS for f in findings
     ):
         return None
@@ -493,7 +303,7 @@ def _by_own_words(job: Job, run: RunInfo, said: own_words.OwnWords) -> tuple[str
     """The reason for a healthy run that rests on what its program says, and how sure it is."""
     reason = f"by the program's own words: {said.said}"
     if not said.ended:
-        return f"{reason}, and its processes closed their connections after that; {_NO_COMM}", 0.6
+        return f"{reason}, and its processes closed their connections after that; {NO_COMM}", 0.6
     their = plural(len(said.ended), "its communicator", "their communicators")
     reason += f", and {names_of(job, said.ended)} ended {their} after that"
     if lacking := absent(job, run.index):
@@ -559,7 +369,7 @@ def _suspects(job: Job, run: RunInfo, findings: Sequence[Finding]) -> tuple[Susp
     )
 
 
-def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) -> str:
+def _why_open(job: Job, run: RunInfo, end: RunEnd, pending: Sequence[str]) -> str:
     if absent(job, run.index):
         return end.why  # what the logs of these ranks would complete is open, too
     if pending:
@@ -573,7 +383,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
         clean += f", {counted(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
         if program.told(job, run.index) is not None:
             return f"{clean}; {end.why}"
-        more = "" if not _instances(job, run) else f"; {end.why}"
+        more = "" if not instances_of(job, run) else f"; {end.why}"
         return f"{clean}; the log does not show whether data moved{more}"
     return end.why
 
