@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from psmkit import logparse
 from psmkit.logparse import ScanResult
@@ -14,8 +15,9 @@ from psmkit.logparse.types import Ref
 from psmkit.model.errors import NothingToAnalyse
 from psmkit.model.wording import counted
 
-__all__ = ["scanned", "uncollected"]
+__all__ = ["kept", "scanned", "uncollected"]
 
+_T = TypeVar("_T")
 #: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
 #: How many files, lines and characters of each are looked at if psmkit knows no line.
@@ -58,17 +60,33 @@ def uncollected(*, last: bool = False) -> Iterator[None]:
     """Do not look for unreachable objects: the tables of a scan only grow, and each search passes all of them.
 
     ``last``: the program ends after it. What was made then waits for a search of all objects, which a program that goes on may not reach for long.
+    So does what was :func:`kept`.
     """
     was = gc.isenabled()
     gc.disable()
+    if last:
+        _last.append([])
+        _last[-1].append(_last[-1])  # a circle, which no count of references frees
     try:
         yield
     finally:
+        if last:
+            _last.pop()
         if was and last:
             gc.freeze()  # to the oldest objects, in place of a search through them
             gc.unfreeze()
         if was:
             gc.enable()
+
+
+_last: list[list[object]] = []
+
+
+def kept(made: _T) -> _T:
+    """What the last work of a program makes of a scan: it is not taken apart object by object before the process ends."""
+    if _last:
+        _last[-1].append(made)
+    return made
 
 
 def _check(result: ScanResult, any_log: bool) -> None:

@@ -11,7 +11,7 @@ from psmkit.analysis import asks, coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
-from psmkit.analysis.inputs import scanned
+from psmkit.analysis.inputs import kept, scanned
 from psmkit.model import CODES, Finding, Report, Severity, Verdict
 from psmkit.model.wording import LAST_RESORT
 
@@ -37,7 +37,7 @@ def analyze(
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
     with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
-        return analyse_job(make_job(result))
+        return analyse_job(kept(make_job(result)))
 
 
 def analyse_job(job: Job) -> Report:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.analysis.facts.job import make_job
-from psmkit.analysis.inputs import scanned
+from psmkit.analysis.inputs import kept, scanned
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.analysis.views.story import tell
 from psmkit.logparse.batches import events
@@ -31,5 +31,5 @@ def story(
         if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
             raise InputError(name, "a page needs its input twice, and this can be read only once: write it to a file")
     with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
-        job = make_job(scan)
+        job = kept(make_job(scan))
         return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))

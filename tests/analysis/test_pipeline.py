@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
 import psmkit
-from psmkit.analysis.inputs import scanned, uncollected
+from psmkit.analysis.inputs import kept, scanned, uncollected
 from psmkit.model.errors import NothingToAnalyse
 from psmkit.report.text import render
 
@@ -157,3 +158,17 @@ def test_the_end_of_a_program_does_not_search_through_what_it_made() -> None:
     made += [[at] for at in range(100)]
     gc.callbacks.remove(note)
     assert gc.isenabled() and not searched and not gc.get_freeze_count()
+
+
+def test_the_end_of_a_program_does_not_take_apart_what_it_made() -> None:
+    class Made:
+        pass
+
+    ends: list[str] = []
+    weakref.finalize(kept(Made()), ends.append, "at once")
+    assert ends == ["at once"]
+    with uncollected(last=True):
+        weakref.finalize(kept(Made()), ends.append, "by a search")
+    assert ends == ["at once"]
+    gc.collect()
+    assert ends == ["at once", "by a search"]
