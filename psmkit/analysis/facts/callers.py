@@ -19,10 +19,10 @@ _CALLED = ("comm.", "coll.", "init.", "group.")
 def callers(job: Job) -> dict[int, set[int]]:
     """The threads of each process that call the library or run its asynchronous jobs."""
     out: dict[int, set[int]] = defaultdict(set)
-    for index, thread in enumerate(job.scan.threads):
-        if thread.proc >= 0 and thread.tid == job.process(thread.proc).pid:
-            out[thread.proc].add(index)
-    events = job.scan.events
+    events, threads = job.scan.events, job.scan.threads
+    for index, (proc, tid) in enumerate(zip(threads.proc.tolist(), threads.tid.tolist(), strict=True)):
+        if proc >= 0 and tid == job.process(proc).pid:
+            out[proc].add(index)
     rows = events.rows(name for name in events.names if name.startswith(_CALLED))
     rows = rows[(events.proc[rows] >= 0) & (events.thread[rows] >= 0)]
     for pair in np.unique(events.proc[rows].astype(np.int64) << 32 | events.thread[rows]).tolist():

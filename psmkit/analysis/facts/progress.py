@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 
 import numpy as np
 
@@ -83,6 +84,7 @@ def _stages(job: Job) -> dict[int, int]:
     return out
 
 
+@cache
 def stage_of_message(name: str) -> int:
     """The place in :data:`STAGES` of the stage that a message proves; 0 if it proves none."""
     found = max(((len(begin), stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=(0, "-"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -22,6 +21,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference.lost import settled
 from psmkit.logparse.types import Call, Ref
+from psmkit.model.rows import row
 
 __all__ = ["MEETING", "OPENING", "SHAKEN", "Debt", "debts", "uneven"]
 
@@ -34,7 +34,7 @@ _TYPES = ("", "Init", "SharedInit", "Setup", "Connect")
 _NETS = frozenset(TRANSPORTS.index(name) for name in ("NET", "COLLNET", "PSM_NET"))
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Debt:
     """A step that a process owes. ``alone``: it needs nobody for it. ``lossy``: another process may have lost what it waits for."""
 

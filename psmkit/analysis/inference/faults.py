@@ -247,8 +247,8 @@ def _later(job: Job, other: Others) -> _Later:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
     connecting = frozenset(e.thread for e in job.events("net.channel."))
     latest: dict[int, int] = {}
-    for at, thread in enumerate(job.scan.threads):
-        latest[thread.proc] = max(other.latest(at), latest.get(thread.proc, -1))
+    for at, proc in enumerate(job.scan.threads.proc.tolist()):
+        latest[proc] = max(other.latest(at), latest.get(proc, -1))
     past_init = frozenset(job.run_of(i.proc) for i in job.scan.instances if i.complete is not None)
     collnet = frozenset(job.run_of_event(e) for e in job.events(_NO_COLLNET))
     return _Later(

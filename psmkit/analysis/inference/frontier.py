@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from psmkit.analysis.facts import damage
 from psmkit.analysis.facts.handshake import handshakes
@@ -62,8 +63,7 @@ class Owes:
         return self.visible and self.outlives and self.lasting
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Place:
+class _Place(NamedTuple):
     """The place of a rank in a communicator: part of the init, collectives, sends and receives, milestone of the init, handshake."""
 
     part: int
@@ -225,7 +225,7 @@ def _explained(job: Job, rear: int, places: Mapping[int, _Place], others: list[i
         if debt is None:
             continue
         # a step that may wait for a peer waits for one that has not come so far
-        beside = replace(places[proc], shake=mine.shake) == mine and mine.shake >= MEETING
+        beside = places[proc]._replace(shake=mine.shake) == mine and mine.shake >= MEETING
         if debt.alone or (debt.part == MEETING and beside):
             return False
     ahead = {places[p].calls for p in others}

@@ -14,11 +14,12 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
+from psmkit.model.rows import row
 
 __all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Wait:
     """One process waits for another.
 
