@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import table
-from psmkit.logparse.inputs import Input, Reader, natural
+from psmkit.logparse.inputs import Input, natural
+from psmkit.logparse.streams import first_bytes
 
 __all__ = ["Arrangement", "arrange", "processes"]
 
@@ -70,12 +71,7 @@ class _Peek:
 
     def head(self, item: Input) -> _Head:
         """The threads in the first lines of an input."""
-        reader, size = Reader(item), 0
-        while size < _HEAD and (more := reader.readinto(self._lines[size:])):
-            size += more
-            if size == item.size and reader.can_park:
-                break  # its end, which another read would only confirm
-        reader.close()
+        size = first_bytes(item, self._lines)
         count = lib.ls_peek(self._scan, ffi.from_buffer(self._lines), size, self._room, _SIGHTINGS)
         tags, known = table(self._scan, "ls_tags")
         head = _Head()
