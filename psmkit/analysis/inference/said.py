@@ -19,6 +19,7 @@ __all__ = [
     "absent",
     "came",
     "headline",
+    "hosts",
     "named_ranks",
     "named_self",
     "other_ends",
@@ -76,6 +77,12 @@ def places(events: Iterable[Event]) -> list[Named]:
     found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
     whole = {p.pid for p in found if p.host is not None}
     return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]
+
+
+def hosts(events: Iterable[Event]) -> list[Named]:
+    """The few hosts that these lines name: each is one that failed."""
+    found = dict.fromkeys(str(e.fields["host"]) for e in events if "host" in e.fields)
+    return [Named(host=host) for host in found] if len(found) <= _MOST else []
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
