@@ -39,6 +39,7 @@ _SIGNALS = (
     "sys.absl.signal",
     "sys.glog.signal",
     "sys.gasnet.signal",
+    "sys.realm.signal",
 )
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
