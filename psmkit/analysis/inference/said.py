@@ -253,7 +253,7 @@ def _not_ready(job: Job, events: Iterable[Event]) -> set[int]:
     ready = set(chain.from_iterable(lists))
     last = max(ready | world | outside.printing_ranks(job))
     every = range(min(last + 1, _MOST_LISTED))
-    return set(every) - ready or set(every) - set.intersection(*lists)
+    return set(every) - ready or set(every) - lists[0].intersection(*lists[1:])
 
 
 def _joined(job: Job, event: Event) -> str:

@@ -119,7 +119,7 @@ def _own(
         # a member of a group can repeat a warning about two others
         pair = {n.rank for n in last[0].peers}
         own = known.blames == "self" and (not pair or set(ranks) <= pair)
-        each = known.blames == "self" and not pair and {item.code for item in last} <= {"PSM405", "PSM509"}
+        each = known.blames == "self" and not pair and all(item.text.startswith("Cuda failure") for item in last)
     else:
         own = any(faults.phrase(job, "a peer failed", text) is None for text in texts)
         own = own and not faults.phrase(job, "a peer is named", told)
