@@ -39,6 +39,7 @@ _SIGNALS = (
     "sys.absl.signal",
     "sys.glog.signal",
     "sys.gasnet.signal",
+    "sys.realm.signal",
 )
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
@@ -54,6 +55,7 @@ _TELL = frozenset(
         "launch.mpi.exitcode",
         "launch.mpi.nonzero",
         "launch.ray.worker_died",
+        "launch.ray.owner_died",
         "launch.deepspeed.exit",
         "launch.k8s.exit_code",
     )
@@ -86,6 +88,7 @@ _CAUSES = ("Some common causes", "There are some potential", "Possible ")
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
 _ACTOR_END = "launch.ray.actor_died"
 _ACTOR_DEAD = "launch.ray.actor_dead"
+_OWNER = "launch.ray.owner_died"
 _ACTOR_LINES = 16
 
 
@@ -154,9 +157,24 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
+    _give_to_the_only(job, run, kept)
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
+
+
+def _give_to_the_only(job: Job, run: int | None, found: Sequence[Death]) -> None:
+    """Name the process of a job that is one program with all GPUs, where a shell or the program's last words tell of its end."""
+    nobody = [d for d in found if (d.rank, d.proc, d.pid, d.local, d.host) == (None,) * 5]
+    if run is None or run >= len(job.runs) or len(job.runs[run].procs) != 1 or len(nobody) != 1:
+        return
+    (proc,) = job.runs[run].procs
+    nranks, ranks = job.runs[run].nranks, len(job.ranks_of(proc))
+    whole = nranks == ranks if nranks is not None else ranks > 1
+    if whole and nobody[0].signal is not None and all(e.name.startswith("sys.") for e in nobody[0].events):
+        nobody[0].host, nobody[0].pid = job.process(proc).host, job.process(proc).pid
+        if ranks == 1:
+            nobody[0].rank, nobody[0].proc = job.rank_of(proc), proc
 
 
 def workers(job: Job, run: int | None) -> int | None:
@@ -299,6 +317,9 @@ def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
         block = above[event.stream, event.tag] if event.name in _ACTOR or event.name == _ACTOR_END else {}
         if event.name in _ACTOR:
             block[_ACTOR[event.name]] = event
+        elif event.name == _OWNER:  # the actor followed its owner
+            above[event.stream, event.tag].clear()
+            callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
         elif event.name == _ACTOR_END:
             near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
             block.clear()
@@ -403,10 +424,11 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
             return None
         death.root, death.where = True, "its launcher names it as the first that ended with a non-zero status"
         return death
-    if name == "launch.ray.worker_died":
+    if name in ("launch.ray.worker_died", _OWNER):
         if "INTENDED" in str(fields.get("exit", "")):
             return None
-        death.where = _ray_detail(event)
+        detail = _ray_detail(event)
+        death.where = "Ray lost the node" if name == _OWNER and "node has" in detail else detail
         return death
     if name == "launch.deepspeed.exit":
         death.exited(fields.get("exitcode"))

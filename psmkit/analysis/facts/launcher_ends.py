@@ -42,7 +42,13 @@ _ELSEWHERE = (
     "launch.deepspeed.exit",
     "launch.engine.",
 )
-_NO_END = ("launch.mpi.nonzero", "launch.mpi.daemon_lost", "launch.ray.worker_died", "launch.ray.actor_died")
+_NO_END = (
+    "launch.mpi.nonzero",
+    "launch.mpi.daemon_lost",
+    "launch.ray.worker_died",
+    "launch.ray.actor_died",
+    "launch.ray.owner_died",
+)
 
 
 def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:

@@ -70,7 +70,7 @@ def global_rank(job: Job, event: Event) -> int | None:
         own = event.fields.get(entry.own_rank)
         if isinstance(own, int):
             return own
-    if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.", "sys.gasnet.")):
+    if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.", "sys.gasnet.", "sys.realm.")):
         return rank
     alone = _only_process(job, event) if pid is None else None
     if alone is not None:

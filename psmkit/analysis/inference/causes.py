@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import deaths, endings, gpus, lines, outside
@@ -14,7 +14,7 @@ from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["RECORDED", "Cause", "alike", "causes", "each_by_itself", "ends", "failed_before", "on_device"]
+__all__ = ["RECORDED", "Cause", "alike", "causes", "each_by_itself", "ends", "failed_before", "few_of", "on_device"]
 
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
@@ -143,16 +143,19 @@ def alike(job: Job, run: int | None) -> set[int]:
     return ranks - {first.rank}
 
 
+def few_of(job: Job, run: int | None, ranks: Collection[int]) -> bool:
+    """Whether these are a few of the ranks of a job, and not most of them."""
+    nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
+    return 0 < len(ranks) <= _MOST_ALIKE and _MOST * max(nranks or 0, max(ranks) + 1) > len(ranks)
+
+
 def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> bool:
     """Whether each of a few ranks reports a failure of its own: then each may be a cause.
 
     Where most ranks of the job fail alike, something else is: what they share, or the rank that does not report.
     """
     ranks = {d.rank for d in found if d.rank is not None}
-    if len(ranks) < len(found) or len(ranks) > _MOST_ALIKE:
-        return False
-    nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
-    if _MOST * max(nranks or 0, max(ranks) + 1) <= len(ranks):
+    if len(ranks) < len(found) or not few_of(job, run, ranks):
         return False
     return all(d.itself and not d.by_peer and not _about_a_peer(job, d) for d in found)
 

@@ -71,6 +71,9 @@ _WRAPPERS = frozenset(
     "auto_init_wrapper run_method <module> <lambda>".split()
 )
 _PATH = re.compile(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
+# The first frame of a child process, and where the frames of Python itself are that start a process or a thread.
+_CHILD = re.compile(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
+_STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
 # What stands before the name of a call in a line of Python.
 _BEFORE_CALL = re.compile(r"[^\w.]+")
 # The last line of a traceback: the type of the exception, perhaps with a message.
@@ -284,7 +287,7 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
 
 
 def of_nobody(job: Job, head: Event) -> bool:
-    """Whether nothing caught the exception of this stack: torch's hook printed it, or it starts at the top of the program.
+    """Whether nothing caught the exception of this stack: torch's hook printed it, or it starts at the top of the program or of a child process.
 
     Source: torch/distributed/__init__.py sets ``sys.excepthook`` to print ``[rankN]:`` before each line of such a stack.
     """
@@ -295,7 +298,8 @@ def of_nobody(job: Job, head: Event) -> bool:
         return True
     below = lines.below(job, head.ref)
     frame = "".join(e.text for e in job.quotes.of(below)) if below is not None else ""
-    return without_tag(text, head.tag).startswith(_HEAD) and frame.rstrip().endswith(", in <module>")
+    top = frame.rstrip().endswith(", in <module>") or _CHILD.search(frame) is not None
+    return without_tag(text, head.tag).startswith(_HEAD) and top
 
 
 def ended_by(job: Job, events: Sequence[Event]) -> str:
@@ -363,8 +367,9 @@ def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
 
 
 def innermost(frames: Sequence[Event]) -> Event | None:
-    """The last frame of a Python stack whose function is no wrapper or constructor."""
-    return next((f for f in reversed(frames) if str(f.fields.get("fn")) not in _WRAPPERS), None)
+    """The last frame of a Python stack whose function is no wrapper or constructor, and does not only start a process."""
+    telling = (f for f in reversed(frames) if str(f.fields.get("fn")) not in _WRAPPERS)
+    return next((f for f in telling if not str(f.fields.get("file")).endswith(_STARTERS)), None)
 
 
 def shown_below(job: Job, head: Event) -> str | None:

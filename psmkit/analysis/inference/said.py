@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
@@ -17,6 +19,7 @@ __all__ = [
     "absent",
     "came",
     "headline",
+    "hosts",
     "named_ranks",
     "named_self",
     "other_ends",
@@ -31,6 +34,8 @@ _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
 #: The heads of Horovod's lists: the second one up to 0.19.
 _HEADS = ("Missing ranks:", "Stalled ranks:")
+#: A list of Horovod up to 0.13 without its blanks, and what tells that a line goes on with such lists.
+_READY, _READY_HEAD = re.compile(r"\[readyranks:([\d,]+)\]"), "[readyranks:"
 _NEAR = 4  # lines
 _LOOPBACK = ("127.", "::1", "localhost")
 _NOBODY = ("a process", "0 processes")
@@ -72,6 +77,12 @@ def places(events: Iterable[Event]) -> list[Named]:
     found = dict.fromkeys(p for e in events if (p := place(e)).pid is not None)
     whole = {p.pid for p in found if p.host is not None}
     return [Named(host=p.host, pid=p.pid) for p in found if p.host is not None or p.pid not in whole]
+
+
+def hosts(events: Iterable[Event]) -> list[Named]:
+    """The few hosts that these lines name: each is one that failed."""
+    found = dict.fromkeys(str(e.fields["host"]) for e in events if "host" in e.fields)
+    return [Named(host=host) for host in found] if len(found) <= _MOST else []
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
@@ -211,7 +222,9 @@ def _barrier(events: Iterable[Event]) -> str | None:
 
 
 def _listed(job: Job, events: Iterable[Event]) -> set[int]:
-    out: set[int] = set()
+    """The ranks in Horovod's lists below these lines, or those that none of its lists of ready ranks has."""
+    events = list(events)
+    out = _not_ready(job, events)
     for event in events:
         ref, text = _next(job, event.ref, event.tag)
         if not text.endswith(_HEADS):  # a long line may be wrapped
@@ -224,6 +237,38 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
                 break
             out.update(ranks_in(number))
     return out
+
+
+def _not_ready(job: Job, events: Iterable[Event]) -> set[int]:
+    """The ranks of the job that no list of ready ranks has; if each is in some list, those that a list lacks."""
+    lists: list[set[int]] = []
+    world: set[int] = set()
+    for event in events:
+        found = [set(map(int, filter(None, m.split(",")))) for m in _READY.findall(_joined(job, event))]
+        run = job.run_of_event(event) if found else None
+        world |= {(job.runs[run].nranks or 1) - 1} if run is not None and run < len(job.runs) else set()
+        lists += found
+    if not lists:
+        return set()
+    ready = set(chain.from_iterable(lists))
+    last = max(ready | world | outside.printing_ranks(job))
+    every = range(min(last + 1, _MOST_LISTED))
+    return set(every) - ready or set(every) - lists[0].intersection(*lists[1:])
+
+
+def _joined(job: Job, event: Event) -> str:
+    """A line of Horovod with the lines that it was wrapped into, without blanks."""
+    ref: Ref | None = event.ref
+    parts = ["".join("".join(e.text for e in job.quotes.of(ref)).split())]
+    begun = _READY_HEAD in parts[0]
+    for _ in range(_MOST_LISTED if "Stalledops:" in parts[0] else 0):
+        ref, text = _next(job, ref, event.tag)
+        text = "".join(text.split())
+        if ref is None or (_READY_HEAD not in text and (parts[-1].endswith("]") or not begun)):
+            break
+        parts.append(text)
+        begun = True
+    return "".join(parts)
 
 
 def _tasks(job: Job, events: Iterable[Event]) -> set[int]:

@@ -413,7 +413,8 @@ def _of_exception(job: Job, reason: Event) -> str:
 def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Ref]:
     """The lines about an end, the telling ones first: that a signal arrived says less than which one it was."""
     last = [e for e in death.events if e.name == "sys.ompi.signal"]
-    found = [*_reasons(job, run, death, equal), *(e for e in death.events if e not in last), *last]
+    checks = [e for e in death.events if e.name in _CHECKS]  # a handler's line below tells only that the signal came
+    found = [*_reasons(job, run, death, equal), *checks, *(e for e in death.events if e not in last), *last]
     return [e.ref for e in found]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text
+from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import (
     called,
@@ -112,7 +113,12 @@ def _task(job: Job, run: int | None, tasks: Sequence[Event]) -> Finding:
         run=run,
         title=f"process {pid} on {host} raised {kind[:_LONGEST]}{place}",
         confidence=0.7,
-        explanation="Ray repeats the exception in the process that asked for the result. The log is cut before its text."
+        explanation=(
+            "The process prints Ray's report of its exception."
+            if pid is not None and pid_of_tag(tasks[-1].tag) == pid
+            else "Ray repeats the exception in the process that asked for the result."
+        )
+        + " The log is cut before its text."
         + (" The name of the exception is about another process." if passed_on else ""),
         next_step="Give the rest of the log."
         + (" Set NCCL_DEBUG=WARN in the actors: NCCL then prints the reason." if "nccl" in kind.lower() else ""),

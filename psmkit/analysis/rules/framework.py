@@ -13,6 +13,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.causes import few_of
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.last_errors import LastError, last_errors
@@ -71,14 +72,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         if not ranks and not peer
         else []
     )
-    if known is not None:
-        # a member of a group can repeat a warning about two others
-        pair = {n.rank for n in last[0].peers}
-        own = known.blames == "self" and len(ranks) == 1 and (not pair or ranks[0] in pair)
-        code = last[0].code
-    else:
-        own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
-        code = "PSM401"
+    own, each = _own(job, run, ranks, last, texts, told)
+    code = last[0].code if known is not None else "PSM401"
     # no line names the other end, so the only rank that reports it is where to look
     lone = bool(last) and last[0].one_end and len(ranks) == 1
     why = _call(job, events) + _why(job, run, framework, last[0] if last else None)
@@ -88,6 +83,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         if peer and not own and not last
         else ""
     )
+    why += " Each of these ranks reports a failure of its own." if each else ""
     events.sort(key=lambda e: e.time or "") if all(e.time for e in events) else None
     step = _READ if _warns(job) else _RERUN
     says = faults.phrase(job, "a link-local address", told) or known if last else None
@@ -105,13 +101,30 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             next_step=(says.next_step if says is not None else None) or (None if by_text else step),
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
-            culprits=ranks if own or lone else [],
+            culprits=ranks if own or lone or each else [],
             named=_ends(last[0].peers, ranks)
             if last and (last[0].peers or (known is not None and known.blames == "peer"))
             else tagged,
             stage="error",
         )
     ]
+
+
+def _own(
+    job: Job, run: int | None, ranks: Sequence[int], last: Sequence[LastError], texts: set[str], told: str
+) -> tuple[bool, bool]:
+    """Whether the only rank that reports an error failed itself, and whether each of a few did: a CUDA call fails in its own process."""
+    known = last[0].known if last else None
+    if known is not None:
+        # a member of a group can repeat a warning about two others
+        pair = {n.rank for n in last[0].peers}
+        own = known.blames == "self" and (not pair or set(ranks) <= pair)
+        each = known.blames == "self" and not pair and all(item.text.startswith("Cuda failure") for item in last)
+    else:
+        own = any(faults.phrase(job, "a peer failed", text) is None for text in texts)
+        own = own and not faults.phrase(job, "a peer is named", told)
+        each = bool(texts) and all(text.startswith("unhandled cuda error") for text in texts)
+    return own and len(ranks) == 1, each and len(ranks) > 1 and few_of(job, run, ranks)
 
 
 def _tagged(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:

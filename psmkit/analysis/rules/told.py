@@ -67,9 +67,21 @@ def _kinds(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[tu
     """The lines of each entry that may be a cause, the first line of a run first: those behind it may follow from it."""
     kinds: dict[str, list[Event]] = {}
     for event in job.events(*entries, run=run) if entries else []:
-        if not _continued(job, run, event) and not endings.stopped(job, event):
+        if not (_continued(job, run, event) or endings.stopped(job, event) or _never_started(job, event)):
             kinds.setdefault(event.name, []).append(event)
     return sorted(kinds.items(), key=lambda item: (item[1][0].stream, item[1][0].ref.seq))
+
+
+def _never_started(job: Job, event: Event) -> bool:
+    """Whether mpirun lost a daemon that ssh had not reached: it did not start."""
+    if not event.name.startswith("launch.mpi.daemon_"):
+        return False
+    return any(
+        ssh.stream == event.stream
+        and ssh.ref.seq < event.ref.seq
+        and ssh.fields.get("host") == event.fields.get("host")
+        for ssh in job.events("launch.ssh.unreached")
+    )
 
 
 def _continued(job: Job, run: int | None, event: Event) -> bool:
@@ -209,7 +221,7 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         named = named_by_engine(job, run)
     else:
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
-        named = said.absent(events) or ranked or said.places(events)
+        named = said.absent(events) or ranked or said.places(events) or ([] if own else said.hosts(events))
         named = named or (outside.tagged_process(job, events) if own else [])
     procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
