@@ -9,40 +9,6 @@
 
 #include "rule_table.h"
 
-enum { KEPT = 64, CHANNELS = 64, START = 32 };
-
-struct state { /* state of a plan that is not reclaimed */
-    uint64_t id;
-    uint64_t reclaimer; /* position of its reclaimer, from 1; 0: not enqueued */
-    int64_t holds;
-    int64_t open, callbacks;    /* ops posted and not ended; running host functions */
-    uint64_t posted;            /* ops, of all launches */
-    uint64_t hostTasks, called; /* launches so far; host functions started */
-    uint32_t reclaimers;        /* number of times it was enqueued */
-    uint8_t launched;           /* as in the event: 1: kernel, 2: host function */
-    bool persistent, cancelled, syncFreed, after;
-};
-struct last { /* of the ops of a channel */
-    int64_t opCount;
-    uint64_t plan, launch;
-};
-
-struct plan_rules {
-    int32_t rank;
-    bool barrier, prepared;
-    uint64_t firstMade, lastMade;
-    struct state *states; /* by id: open addressing */
-    size_t room, nstates;
-    int64_t depth; /* of the scoped stack, before prepare */
-    int64_t graph, refs;
-    uint64_t p2pPlan; /* of the group: the first with p2p */
-    uint64_t reclaimers, reclaimed;
-    struct last last[2][CHANNELS];
-    uint64_t lastPlan[PLAN_RULES]; /* the plan that last broke the rule */
-    struct psmPlanBreach breaches[KEPT];
-    size_t nbreaches;
-};
-
 struct plan_rules *plan_rules_new(int scheduler)
 {
     (void)scheduler; /* so far all rules of a trace apply to both schedulers */
@@ -122,8 +88,8 @@ static bool is_freed(const struct plan_rules *rules, uint64_t id)
 
 /* ---- breaches ---- */
 
-__attribute__((format(printf, 4, 5))) static void broken(struct plan_rules *rules, enum plan_rule rule,
-                                                         const struct psmPlanEvent *event, const char *format, ...)
+void plan_rules_broken(struct plan_rules *rules, enum plan_rule rule, const struct psmPlanEvent *event,
+                       const char *format, ...)
 {
     if (event->plan && rules->lastPlan[rule] == event->plan) return;
     rules->lastPlan[rule] = event->plan;
@@ -189,10 +155,11 @@ static void made(struct plan_rules *rules, const struct psmPlanEvent *e)
     struct state *state = add(rules, e->plan);
     if (state) state->persistent = rules->graph != 0;
     if (rules->p2pPlan && e->b > 0)
-        broken(rules, P2P_FIRST, e,
-               "plan %" PRIu64 " of the group has %" PRId64 " collectives, and plan %" PRIu64
-               " before it has p2p: where p2p is cut differs between ranks, so where collectives begin does, too",
-               e->plan, e->b, rules->p2pPlan);
+        plan_rules_broken(
+            rules, P2P_FIRST, e,
+            "plan %" PRIu64 " of the group has %" PRId64 " collectives, and plan %" PRIu64
+            " before it has p2p: where p2p is cut differs between ranks, so where collectives begin does, too",
+            e->plan, e->b, rules->p2pPlan);
     if (!rules->p2pPlan && e->c > 0) rules->p2pPlan = e->plan;
 }
 
@@ -201,24 +168,25 @@ static void posted(struct plan_rules *rules, struct state *s, const struct psmPl
     s->posted++;
     s->open++;
     if (s->after)
-        broken(rules, RECLAIM_ENQUEUER, e,
-               "LaunchKernelAfter has enqueued the reclaimer of plan %" PRIu64 ", which has proxy ops", e->plan);
+        plan_rules_broken(rules, RECLAIM_ENQUEUER, e,
+                          "LaunchKernelAfter has enqueued the reclaimer of plan %" PRIu64 ", which has proxy ops",
+                          e->plan);
     if (e->b < 0 || e->b >= CHANNELS) return;
     struct last *last = &rules->last[e->a & 1][e->b];
     bool same = last->plan == e->plan && last->launch == s->hostTasks;
     if (last->opCount >= 0 && (same ? e->a < last->opCount : e->a <= last->opCount))
-        broken(rules, OP_ORDER, e,
-               "plan %" PRIu64 " posts %s opCount %" PRId64 " on channel %" PRId64 " behind %" PRId64
-               " of plan %" PRIu64,
-               e->plan, e->a & 1 ? "p2p" : "a collective's", e->a >> 1, e->b, last->opCount >> 1, last->plan);
+        plan_rules_broken(
+            rules, OP_ORDER, e,
+            "plan %" PRIu64 " posts %s opCount %" PRId64 " on channel %" PRId64 " behind %" PRId64 " of plan %" PRIu64,
+            e->plan, e->a & 1 ? "p2p" : "a collective's", e->a >> 1, e->b, last->opCount >> 1, last->plan);
     *last = (struct last){.opCount = e->a, .plan = e->plan, .launch = s->hostTasks};
 }
 
 static void reclaimer(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
 {
     if (++s->reclaimers > 1) {
-        broken(rules, RECLAIM_TWICE, e, "the reclaimer of plan %" PRIu64 " is enqueued a second time, by %s", e->plan,
-               enqueuer(e->a));
+        plan_rules_broken(rules, RECLAIM_TWICE, e, "the reclaimer of plan %" PRIu64 " is enqueued a second time, by %s",
+                          e->plan, enqueuer(e->a));
         return;
     }
     s->reclaimer = ++rules->reclaimers;
@@ -227,10 +195,10 @@ static void reclaimer(struct plan_rules *rules, struct state *s, const struct ps
                 : e->a == PSM_PLAN_BY_LAUNCH_AFTER ? s->posted == 0 && s->hostTasks == 0
                                                    : e->a == PSM_PLAN_BY_HOST_TASK && s->hostTasks > 0;
     if (!good)
-        broken(rules, RECLAIM_ENQUEUER, e,
-               "%s has enqueued the reclaimer of plan %" PRIu64 ", which is %spersistent and has posted %" PRIu64
-               " proxy ops in %" PRIu64 " host tasks",
-               enqueuer(e->a), e->plan, s->persistent ? "" : "not ", s->posted, s->hostTasks);
+        plan_rules_broken(rules, RECLAIM_ENQUEUER, e,
+                          "%s has enqueued the reclaimer of plan %" PRIu64
+                          ", which is %spersistent and has posted %" PRIu64 " proxy ops in %" PRIu64 " host tasks",
+                          enqueuer(e->a), e->plan, s->persistent ? "" : "not ", s->posted, s->hostTasks);
     s->after = e->a == PSM_PLAN_BY_LAUNCH_AFTER;
 }
 
@@ -239,32 +207,34 @@ static void lost(struct plan_rules *rules, const struct state *s, const struct p
 {
     uint64_t expected = s->persistent ? s->hostTasks : 1;
     if (!s->cancelled && (s->launched & 2) && s->called < expected)
-        broken(rules, CALLBACK_LOST, e,
-               "the host function of plan %" PRIu64 " was launched %" PRIu64 " times and ran %" PRIu64 " times", s->id,
-               expected, s->called);
+        plan_rules_broken(rules, CALLBACK_LOST, e,
+                          "the host function of plan %" PRIu64 " was launched %" PRIu64 " times and ran %" PRIu64
+                          " times",
+                          s->id, expected, s->called);
 }
 
 static void reclaim(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
 {
     bool early = s->open > 0 || s->callbacks > 0 || e->a > 0 || e->b > 0 || e->c > 0;
     if (early)
-        broken(rules, RECLAIM_EARLY, e,
-               "plan %" PRIu64 " is freed with %" PRId64 " proxy ops, %" PRId64 " kernels and %" PRId64
-               " host functions that have not ended",
-               e->plan, e->a > s->open ? e->a : s->open, e->b, e->c > s->callbacks ? e->c : s->callbacks);
+        plan_rules_broken(rules, RECLAIM_EARLY, e,
+                          "plan %" PRIu64 " is freed with %" PRId64 " proxy ops, %" PRId64 " kernels and %" PRId64
+                          " host functions that have not ended",
+                          e->plan, e->a > s->open ? e->a : s->open, e->b, e->c > s->callbacks ? e->c : s->callbacks);
     else
         lost(rules, s, e);
     if (s->holds > 0)
-        broken(rules, HOLD_LOST, e,
-               "plan %" PRIu64 " is freed, and %" PRId64 " registrations that it holds are not given back", e->plan,
-               s->holds);
+        plan_rules_broken(rules, HOLD_LOST, e,
+                          "plan %" PRIu64 " is freed, and %" PRId64 " registrations that it holds are not given back",
+                          e->plan, s->holds);
     if (!s->reclaimer)
-        broken(rules, RECLAIM_ENQUEUER, e, "plan %" PRIu64 " is freed, and nobody has enqueued its reclaimer", e->plan);
+        plan_rules_broken(rules, RECLAIM_ENQUEUER, e,
+                          "plan %" PRIu64 " is freed, and nobody has enqueued its reclaimer", e->plan);
     else if (s->reclaimer < rules->reclaimed)
-        broken(rules, FIFO_ORDER, e,
-               "plan %" PRIu64 " is freed behind one whose reclaimer was enqueued later (%" PRIu64 ". and %" PRIu64
-               ".)",
-               e->plan, s->reclaimer, rules->reclaimed);
+        plan_rules_broken(rules, FIFO_ORDER, e,
+                          "plan %" PRIu64 " is freed behind one whose reclaimer was enqueued later (%" PRIu64
+                          ". and %" PRIu64 ".)",
+                          e->plan, s->reclaimer, rules->reclaimed);
     else
         rules->reclaimed = s->reclaimer;
     take_out(rules, s);
@@ -275,20 +245,21 @@ static void of_no_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
 {
     if (!is_freed(rules, e->plan)) return;
     if (e->what == PSM_PLAN_RECLAIM || e->what == PSM_PLAN_RECLAIMER)
-        broken(rules, RECLAIM_TWICE, e, "plan %" PRIu64 " %s, and it was freed before", e->plan,
-               e->what == PSM_PLAN_RECLAIM ? "is freed" : "gets its reclaimer enqueued");
+        plan_rules_broken(rules, RECLAIM_TWICE, e, "plan %" PRIu64 " %s, and it was freed before", e->plan,
+                          e->what == PSM_PLAN_RECLAIM ? "is freed" : "gets its reclaimer enqueued");
     else if (e->what == PSM_PLAN_TOUCHED)
-        broken(rules, FREED_TOUCHED, e, "%s uses plan %" PRIu64 ", which was freed", toucher(e->a), e->plan);
+        plan_rules_broken(rules, FREED_TOUCHED, e, "%s uses plan %" PRIu64 ", which was freed", toucher(e->a), e->plan);
     else
-        broken(rules, FREED_TOUCHED, e, "%s, and plan %" PRIu64 " was freed", what_name(e->what), e->plan);
+        plan_rules_broken(rules, FREED_TOUCHED, e, "%s, and plan %" PRIu64 " was freed", what_name(e->what), e->plan);
 }
 
 static void armed(struct plan_rules *rules, const struct psmPlanEvent *e)
 {
     if (e->a != e->b)
-        broken(rules, COUNT_MISMATCH, e,
-               "the sync condition of plan %" PRIu64 " is armed with %" PRId64 ", and %" PRId64 " ops count it off: %s",
-               e->plan, e->a, e->b, e->a > e->b ? "it never gets to 0" : "it gets to 0 too early");
+        plan_rules_broken(rules, COUNT_MISMATCH, e,
+                          "the sync condition of plan %" PRIu64 " is armed with %" PRId64 ", and %" PRId64
+                          " ops count it off: %s",
+                          e->plan, e->a, e->b, e->a > e->b ? "it never gets to 0" : "it gets to 0 too early");
 }
 
 static void callback_over(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
@@ -296,24 +267,28 @@ static void callback_over(struct plan_rules *rules, struct state *s, const struc
     s->callbacks--;
     s->syncFreed = e->c != 0;
     if (e->a == 0 && e->b != 0)
-        broken(rules, COUNT_LEFT, e,
-               "the host function of plan %" PRIu64 " comes back with a count of %" PRId64 ", and nobody has aborted",
-               e->plan, e->b);
+        plan_rules_broken(rules, COUNT_LEFT, e,
+                          "the host function of plan %" PRIu64 " comes back with a count of %" PRId64
+                          ", and nobody has aborted",
+                          e->plan, e->b);
 }
 
 static void host_task(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
 {
     s->hostTasks++;
+    s->onHost |= e->a == 1;
+    plan_rules_host_stream(rules, s, e);
     if (s->after)
-        broken(rules, RECLAIM_ENQUEUER, e,
-               "hostStreamPlanTask runs for plan %" PRIu64 ", whose reclaimer LaunchKernelAfter has enqueued", e->plan);
+        plan_rules_broken(
+            rules, RECLAIM_ENQUEUER, e,
+            "hostStreamPlanTask runs for plan %" PRIu64 ", whose reclaimer LaunchKernelAfter has enqueued", e->plan);
 }
 
 static void counted_off(struct plan_rules *rules, const struct psmPlanEvent *e)
 {
     if (e->a < 0)
-        broken(rules, COUNT_BELOW, e, "the sync condition of plan %" PRIu64 " is counted off to %" PRId64, e->plan,
-               e->a);
+        plan_rules_broken(rules, COUNT_BELOW, e, "the sync condition of plan %" PRIu64 " is counted off to %" PRId64,
+                          e->plan, e->a);
 }
 
 static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
@@ -329,15 +304,19 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
     }
     if (s->syncFreed && (e->what == PSM_PLAN_ARMED || e->what == PSM_PLAN_CALLBACK || e->what == PSM_PLAN_TOUCHED ||
                          e->what == PSM_PLAN_COUNTED_OFF))
-        broken(rules, FREED_TOUCHED, e,
-               "%s of plan %" PRIu64 ": its sync condition was freed by the host function of an earlier launch",
-               e->what == PSM_PLAN_TOUCHED ? toucher(e->a) : what_name(e->what), e->plan);
+        plan_rules_broken(rules, FREED_TOUCHED, e,
+                          "%s of plan %" PRIu64
+                          ": its sync condition was freed by the host function of an earlier launch",
+                          e->what == PSM_PLAN_TOUCHED ? toucher(e->a) : what_name(e->what), e->plan);
     switch (e->what) {
     case PSM_PLAN_ARMED:
         armed(rules, e);
         break;
     case PSM_PLAN_LAUNCHED:
-        s->launched = (uint8_t)e->a;
+        plan_rules_launched(rules, s, e);
+        break;
+    case PSM_PLAN_UPLOADED:
+        plan_rules_uploaded(rules, e);
         break;
     case PSM_PLAN_HOST_TASK:
         host_task(rules, s, e);
@@ -369,7 +348,8 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         break;
     case PSM_PLAN_DEREGISTERED:
         if (--s->holds < 0)
-            broken(rules, HOLD_LOST, e, "plan %" PRIu64 " gives back a registration that it does not hold", e->plan);
+            plan_rules_broken(rules, HOLD_LOST, e, "plan %" PRIu64 " gives back a registration that it does not hold",
+                              e->plan);
         break;
     case PSM_PLAN_CANCELLED:
         s->cancelled = true;
@@ -386,34 +366,38 @@ static void stuck(struct plan_rules *rules, const struct psmPlanEvent *e)
     uint64_t n = (uint64_t)e->b;
     switch (e->a) {
     case PSM_PLAN_WAIT_FIFO:
-        broken(rules, STUCK, e, "the main thread waits for room in the work FIFO");
+        plan_rules_broken(rules, STUCK, e, "the main thread waits for room in the work FIFO");
         break;
     case PSM_PLAN_WAIT_RECLAIM:
-        broken(rules, STUCK, e, "the main thread waits for a plan to be reclaimed (first: %" PRIu64 ")", e->plan);
+        plan_rules_broken(rules, STUCK, e, "the main thread waits for a plan to be reclaimed (first: %" PRIu64 ")",
+                          e->plan);
         break;
     case PSM_PLAN_WAIT_COUNT:
-        broken(rules, STUCK, e, "the host function of plan %" PRIu64 " waits: %" PRIu64 " left of the count", e->plan,
-               n);
+        plan_rules_broken(rules, STUCK, e, "the host function of plan %" PRIu64 " waits: %" PRIu64 " left of the count",
+                          e->plan, n);
         break;
     case PSM_PLAN_WAIT_PEER:
-        broken(rules, STUCK, e,
-               "the proxy waits: %" PRIu64 " ops of plan %" PRIu64 " have no other end, or an end is not ready", n,
-               e->plan);
+        plan_rules_broken(rules, STUCK, e,
+                          "the proxy waits: %" PRIu64 " ops of plan %" PRIu64
+                          " have no other end, or an end is not ready",
+                          n, e->plan);
         break;
     case PSM_PLAN_WAIT_CHANNEL:
-        broken(rules, STUCK, e,
-               "the kernel of plan %" PRIu64 " waits on channels 0x%" PRIx64 ": other ranks are elsewhere", e->plan, n);
+        plan_rules_broken(rules, STUCK, e,
+                          "the kernel of plan %" PRIu64 " waits on channels 0x%" PRIx64 ": other ranks are elsewhere",
+                          e->plan, n);
         break;
     default:
-        broken(rules, STUCK, e, "plan %" PRIu64 " waits", e->plan);
+        plan_rules_broken(rules, STUCK, e, "plan %" PRIu64 " waits", e->plan);
     }
 }
 
 static void scope(struct plan_rules *rules, const struct psmPlanEvent *e, const char *after)
 {
     if (rules->prepared && e->a != rules->depth)
-        broken(rules, SCOPE_KEPT, e, "the scoped stack has %" PRId64 " frames after %s, and had %" PRId64 " before",
-               e->a, after, rules->depth);
+        plan_rules_broken(rules, SCOPE_KEPT, e,
+                          "the scoped stack has %" PRId64 " frames after %s, and had %" PRId64 " before", e->a, after,
+                          rules->depth);
     rules->prepared = false;
     rules->barrier = false;
     rules->graph = 0;
@@ -428,38 +412,50 @@ static void of_comm(struct plan_rules *rules, const struct psmPlanEvent *e)
         rules->p2pPlan = 0;
         rules->prepared = true;
         rules->barrier = false;
+        plan_rules_group_begins(rules);
+        break;
+    case PSM_PLAN_PREPARED:
+        if (rules->prepared) plan_rules_group_has(rules, e->c);
+        break;
+    case PSM_PLAN_ORDERED:
+        plan_rules_ordered(rules, e);
         break;
     case PSM_PLAN_PREPARE_FAILED:
         scope(rules, e, "a failed prepare");
+        plan_rules_group_begins(rules);
         break;
     case PSM_PLAN_FINISH:
         scope(rules, e, "launch finish");
+        plan_rules_group_ends(rules, e);
         break;
     case PSM_PLAN_BARRIER:
         rules->barrier = true;
         break;
     case PSM_PLAN_CUDA:
         if (rules->barrier)
-            broken(rules, BARRIER_CUDA, e,
-                   "CUDA was called (call %" PRId64 ") behind the barrier and before the launch: it may wait for a "
-                   "kernel that waits for this launch",
-                   e->a);
+            plan_rules_broken(rules, BARRIER_CUDA, e,
+                              "CUDA was called (call %" PRId64
+                              ") behind the barrier and before the launch: it may wait for a "
+                              "kernel that waits for this launch",
+                              e->a);
         rules->barrier = rules->barrier && e->a == 0; /* once per launch */
         break;
     case PSM_PLAN_REFS:
         rules->refs = e->a;
-        if (e->a < 0) broken(rules, REFS_UNBALANCED, e, "persistentRefs is %" PRId64, e->a);
+        if (e->a < 0) plan_rules_broken(rules, REFS_UNBALANCED, e, "persistentRefs is %" PRId64, e->a);
         break;
     case PSM_PLAN_DESTROY:
         if (rules->refs != 0)
-            broken(rules, REFS_UNBALANCED, e,
-                   "persistentRefs is %" PRId64 " when the communicator is destroyed: the host stream is used for ever",
-                   rules->refs);
+            plan_rules_broken(rules, REFS_UNBALANCED, e,
+                              "persistentRefs is %" PRId64
+                              " when the communicator is destroyed: the host stream is used for ever",
+                              rules->refs);
         if (e->a || e->b || e->c)
-            broken(rules, POOL_LOST, e,
-                   "the pools miss %" PRId64 " plans, %" PRId64 " ops and %" PRId64 " tasks when the communicator is "
-                   "destroyed",
-                   e->a, e->b, e->c);
+            plan_rules_broken(rules, POOL_LOST, e,
+                              "the pools miss %" PRId64 " plans, %" PRId64 " ops and %" PRId64
+                              " tasks when the communicator is "
+                              "destroyed",
+                              e->a, e->b, e->c);
         break;
     case PSM_PLAN_STUCK:
         stuck(rules, e);
@@ -502,14 +498,15 @@ size_t plan_rules_end(struct plan_rules *rules)
         struct psmPlanEvent end = {.rank = rules->rank, .plan = s->id, .order = UINT64_MAX};
         lost(rules, s, &end);
         if (!s->persistent && !s->cancelled && s->launched && s->hostTasks == 0 && !s->reclaimers)
-            broken(rules, CALLBACK_LOST, &end, "hostStreamPlanTask never ran for plan %" PRIu64, s->id);
+            plan_rules_broken(rules, CALLBACK_LOST, &end, "hostStreamPlanTask never ran for plan %" PRIu64, s->id);
         if (s->callbacks > 0)
-            broken(rules, COUNT_LEFT, &end, "the host function of plan %" PRIu64 " has not come back", s->id);
-        broken(rules, RECLAIM_NEVER, &end,
-               s->reclaimers ? "the reclaimer of plan %" PRIu64 " was enqueued and did not run"
-               : s->launched ? "plan %" PRIu64 " was launched, and nobody enqueued its reclaimer"
-                             : "plan %" PRIu64 " was made and not launched, and nobody took it back",
-               s->id);
+            plan_rules_broken(rules, COUNT_LEFT, &end, "the host function of plan %" PRIu64 " has not come back",
+                              s->id);
+        plan_rules_broken(rules, RECLAIM_NEVER, &end,
+                          s->reclaimers ? "the reclaimer of plan %" PRIu64 " was enqueued and did not run"
+                          : s->launched ? "plan %" PRIu64 " was launched, and nobody enqueued its reclaimer"
+                                        : "plan %" PRIu64 " was made and not launched, and nobody took it back",
+                          s->id);
     }
     free(left);
     return rules->nbreaches - before;

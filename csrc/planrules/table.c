@@ -1,7 +1,8 @@
 /* The table of the rules: the only place with their names and texts. */
 #include "rule_table.h"
 
-#define BOTH 3
+#define LEGACY 1
+#define BOTH   3
 
 const struct psmPlanRule plan_rule_table[PLAN_RULES] = {
     [RECLAIM_EARLY] = {"reclaim.early",
@@ -50,6 +51,22 @@ const struct psmPlanRule plan_rule_table[PLAN_RULES] = {
          "What a plan holds for its launches (IPC, NVLS and CollNet registrations) is given back once, before it "
          "is freed.",
          BOTH},
+    [STREAM_BEFORE] = {"stream.before",
+                       "Before a launch the launch stream waits, directly or not, for the device stream, for the other "
+                       "user streams of the group, and for the host stream if it runs the plan's host task.",
+                       BOTH},
+    [STREAM_AFTER] = {"stream.after",
+                      "At the end of a launch the device stream and the other user streams of the group wait, directly "
+                      "or not, for the launch stream.",
+                      BOTH},
+    [LAUNCH_ATTRIBUTES] = {"launch.attributes",
+                           "From compute capability 9.0 on, and only there, a kernel is in the remote domain of memory "
+                           "synchronisation and may have clusters: spread, of up to 8 blocks, a divisor of the grid.",
+                           BOTH},
+    [WORK_HEADER] = {"work.header",
+                     "On each channel of a kernel workNext leads through all slots to the last one, which has isLast, "
+                     "doneAcks, and inFifo if the plan is in the work FIFO, and only then.",
+                     LEGACY},
     [STUCK] = {"stuck", "Some thread, stream or proxy can always go on until all plans have ended.", BOTH},
 };
 

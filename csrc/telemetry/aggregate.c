@@ -60,17 +60,12 @@ static void count_ctrl(struct psm_tel *tel, struct tel_comm *c, uint64_t start_n
     c->mark = mark;
 }
 
-static void count_kernel(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, uint64_t start_ns,
+static void count_kernel(struct psm_tel *tel, const struct tel_comm *c, uint64_t start_ns,
                          const struct psm_prof_event *e)
 {
     uint64_t begin = e->u.kernel_ch.gpu_begin_ns, end = e->u.kernel_ch.gpu_end_ns;
     bool timed = begin && end >= begin;
     count_time(tel, c, PSM_PROF_KERNEL_CH, 0, 0, timed ? end - begin : span_of(start_ns, e->stop_ns));
-    uint32_t op = timed && b ? tel_local(b, e->parent) : TEL_NONE;
-    if (op == TEL_NONE) return;
-    struct tel_side *side = &b->side[op];
-    side->kernels++;
-    if (end > side->gpu_end) side->gpu_end = end;
 }
 
 /* Only the GPU's timer says how long a phase took: NCCL starts and stops its event after the kernel's end. */
@@ -142,7 +137,7 @@ static void count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch 
         count_transfer(tel, c, b, e, again);
         return;
     case PSM_PROF_KERNEL_CH:
-        if (!again) count_kernel(tel, c, b, start_ns, e);
+        if (!again) count_kernel(tel, c, start_ns, e);
         c->children = true;
         return;
     case PSM_PROF_PROXY_OP:
@@ -168,23 +163,6 @@ static void count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch 
         break;
     }
     if (!again) count_time(tel, c, e->type, 0, 0, span_of(start_ns, e->stop_ns));
-}
-
-/* CLOCK_MONOTONIC minus the GPU's timer. The proxy thread notices it late, by a varying delay: the least difference is
- * the best estimate. The clocks drift: each window uses its own pairs. */
-static void pair_clocks(struct tel_batch *b)
-{
-    int64_t least = INT64_MAX;
-    for (uint32_t i = 0; i < b->n; i++) {
-        const struct psm_prof_event *e = &b->rows[i].event;
-        if (!tel_live(b, i) || e->type != PSM_PROF_KERNEL_CH) continue;
-        int64_t at = (int64_t)(b->rows[i].start_ns - e->u.kernel_ch.gpu_begin_ns);
-        if (e->u.kernel_ch.gpu_begin_ns && at < least) least = at;
-        at = (int64_t)(e->stop_ns - e->u.kernel_ch.gpu_end_ns);
-        if (tel_stopped(e) && e->u.kernel_ch.gpu_end_ns && at < least) least = at;
-    }
-    b->c->paired = least != INT64_MAX;
-    if (b->c->paired) b->c->gpu_offset = least;
 }
 
 /* Children that arrived before their parent have waited for it. */
@@ -230,6 +208,7 @@ static struct tel_held *hold_row(struct psm_tel *tel, struct tel_batch *b, uint3
     h->tid = b->rows[i].tid;
     h->event = b->rows[i].event;
     h->transfers = b->side[i].transfers;
+    h->kernels = b->side[i].kernels;
     h->deadline = until;
     h->taken_done = done_of(h->event.type, &h->event);
     return h;
@@ -261,7 +240,6 @@ static void count_ops(struct psm_tel *tel, struct tel_batch *b, uint32_t n)
     for (uint32_t k = 0; k < n; k++) {
         uint32_t i = tel->ops_at[k], place;
         const struct psm_prof_event *e = &b->rows[i].event;
-        struct tel_side *side = &b->side[i];
         if (was_counted(b, i)) continue;
         bool open = tel_is_open(e);
         if (open && !b->ended && b->counted) continue;
@@ -275,17 +253,13 @@ static void count_ops(struct psm_tel *tel, struct tel_batch *b, uint32_t n)
             continue;
         }
         struct psm_tel_op *op = tel_op_of_key(tel, c, e, &place);
-        uint64_t gpu =
-            c->paired && side->kernels &&
-                    side->kernels == (e->type == PSM_PROF_COLL ? e->u.coll.kernels_ended : e->u.p2p.kernels_ended)
-                ? side->gpu_end + (uint64_t)c->gpu_offset
-                : 0;
-        uint64_t duration = tel_count_op(tel, c, op, b->rows[i].start_ns, e, side->transfers, gpu, open);
+        struct tel_times times = tel_times_at(b, i);
+        uint64_t duration = tel_count_op(tel, c, op, e, b->side[i].transfers, &times);
         c->seen.incomplete += open;
-        if (open)
-            tel_span_op(tel, b, i, place, span_of(b->rows[i].start_ns, b->now), TEL_INCOMPLETE);
-        else
+        if (times.end_ns)
             tel_span_op(tel, b, i, place, duration, TEL_SLOWEST);
+        else
+            tel_span_op(tel, b, i, place, span_of(b->rows[i].start_ns, b->now), TEL_INCOMPLETE);
     }
 }
 
@@ -330,8 +304,9 @@ static void end_held_op(struct psm_tel *tel, struct tel_comm *c, struct tel_held
 {
     uint32_t place;
     struct psm_tel_op *op = tel_op_of_key(tel, c, &h->event, &place);
-    tel_count_op(tel, c, op, h->start_ns, &h->event, h->transfers, 0, false);
-    tel_span_held(tel, c, h, TEL_OPEN);
+    struct tel_times times = tel_times_held(c, h);
+    tel_count_op(tel, c, op, &h->event, h->transfers, &times);
+    tel_span_held(tel, c, h, times.end_ns ? TEL_OPEN : TEL_INCOMPLETE);
     tel_held_drop(tel, c, h);
 }
 
@@ -367,6 +342,7 @@ static void join_child(struct psm_tel *tel, struct tel_comm *c, const struct psm
     if (!h || h->early || (h->event.type != PSM_PROF_COLL && h->event.type != PSM_PROF_P2P)) return;
     bool kernel = e->type == PSM_PROF_KERNEL_CH, unseen = e->flags & PSM_PROF_ORPHAN;
     struct psm_prof_event *op = &h->event;
+    tel_kernel_ended(&h->kernels, e);
     if (unseen && !late) ++*(kernel ? &op->u.coll.kernels_begun : &op->u.coll.ops_begun);
     if (tel_stopped(e) && (unseen || e->stop_ns > h->taken_done)) {
         _Atomic uint64_t *done = op->type == PSM_PROF_COLL ? &op->u.coll.done_ns : &op->u.p2p.done_ns;
@@ -412,9 +388,7 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
 {
     uint32_t ops = 0, late = 0; /* both in one list, from its two ends */
     uint64_t last = b->c->seen.last_ns;
-    bool kernels = false;
     if (!b->n) return;
-    memset(b->side, 0, (size_t)b->n * sizeof *b->side);
     tel->batch++;
     meet_early(tel, b);
     for (uint32_t i = 0; i < b->n; i++) {
@@ -422,7 +396,6 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
         const struct psm_prof_event *e = &b->rows[i].event;
         if (b->rows[i].start_ns > last) last = b->rows[i].start_ns;
         if (e->stop_ns > last) last = e->stop_ns;
-        kernels |= e->type == PSM_PROF_KERNEL_CH;
         if (e->type == PSM_PROF_LATE) {
             tel->ops_at[b->n - ++late] = i;
         } else if (tel_is_op(e)) {
@@ -434,7 +407,6 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
         }
     }
     b->c->seen.last_ns = last;
-    if (kernels) pair_clocks(b);
     /* After the others: children of what has ended are among them. */
     for (uint32_t k = 1; k <= late; k++) {
         uint32_t i = tel->ops_at[b->n - k];

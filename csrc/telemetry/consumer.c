@@ -283,7 +283,8 @@ static void add_open(struct tel_list *list, uint32_t comm, uint64_t handle, uint
 {
     if (!tel_list_room(list, 1)) return;
     struct psm_tel_row *row = &list->rows[list->n++];
-    *row = (struct psm_tel_row){.handle = handle, .start_ns = start_ns, .comm = comm, .tid = tid, .why = TEL_OPEN};
+    *row = (struct psm_tel_row){
+        .handle = handle, .start_ns = start_ns, .comm = comm, .tid = tid, .why = TEL_OPEN, .begin_ns = start_ns};
     memcpy(row->event, e, sizeof row->event);
 }
 

@@ -103,7 +103,8 @@ struct tel_comm {
     uint32_t looked_ready[PSM_PROF_WINDOWS]; /* the cycle of a READY one that was read: it does not change */
     uint64_t *looked[PSM_PROF_WINDOWS];      /* bits of rows that were counted, if we only look */
     uint32_t held, early;                    /* of its events, in tables of the consumer */
-    int64_t gpu_offset;                      /* CLOCK_MONOTONIC minus the GPU's timer */
+    int64_t gpu_offset;                      /* CLOCK_MONOTONIC minus the GPU's timer, at paired_ns */
+    uint64_t paired_ns;
     bool paired;
     uint64_t mark_ns; /* of the proxy thread: the last idle or active */
     int32_t mark_tid, mark;
@@ -122,6 +123,12 @@ void tel_file_close(struct tel_comm *c);
 
 /* ---- what is held across windows (held.c) ---- */
 
+/* Kernel channels of an operation that ended and have the GPU's timer. */
+struct tel_kernels {
+    uint64_t gpu_end_ns; /* of the last */
+    uint32_t n;
+};
+
 /* An event that was open when its window was taken: it waits for its LATE row, or for its children. */
 struct tel_held {
     uint64_t handle, start_ns, deadline;
@@ -130,6 +137,7 @@ struct tel_held {
     uint32_t transfers;
     int32_t tid;
     uint32_t early; /* 1 + index in early: no row of it has arrived yet, but children of it have */
+    struct tel_kernels kernels;
     struct psm_prof_event event;
 };
 /* Transfers of children that arrived before their parent: [1]: of the sending side. */
@@ -159,9 +167,8 @@ struct tel_side {
     uint32_t key; /* 1 + index of its op in the table of ops; TEL_NONE: other */
     uint32_t transfers;
     uint32_t first, next; /* 1 + index: children, for the trees of spans */
-    uint64_t gpu_end;     /* of its kernel channels, the last; GPU time */
-    uint32_t kernels;     /* with a gpu_end */
-    uint32_t proxied;     /* proxy ops: 1 + index of its op, TEL_NONE: not in this window */
+    struct tel_kernels kernels;
+    uint32_t proxied; /* proxy ops: 1 + index of its op, TEL_NONE: not in this window */
 };
 
 /* A window, or what is new in one. */
@@ -179,9 +186,10 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b);
 bool tel_op_key(const struct tel_comm *c, const struct psm_prof_event *e, struct tel_key *key);
 struct psm_tel_op *tel_op_of_key(struct psm_tel *tel, const struct tel_comm *c, const struct psm_prof_event *e,
                                  uint32_t *place);
+struct tel_times;
 /* Counts an operation that has ended, or will not. Returns its duration; 0: unknown. */
-uint64_t tel_count_op(struct psm_tel *tel, struct tel_comm *c, struct psm_tel_op *op, uint64_t start_ns,
-                      const struct psm_prof_event *e, uint32_t transfers, uint64_t gpu_done_ns, bool incomplete);
+uint64_t tel_count_op(struct psm_tel *tel, struct tel_comm *c, struct psm_tel_op *op, const struct psm_prof_event *e,
+                      uint32_t transfers, const struct tel_times *times);
 bool tel_is_op(const struct psm_prof_event *e);
 /* Whether some of its parts have started and not ended. */
 bool tel_is_open(const struct psm_prof_event *e);
@@ -217,17 +225,44 @@ static inline bool tel_stopped(const struct psm_prof_event *e)
     return (e->flags & PSM_PROF_STOPPED) && e->stop_ns;
 }
 
+/* ---- ends of events (ends.c) ---- */
+
+struct tel_times { /* as in struct psm_tel_row */
+    uint64_t begin_ns, end_ns;
+    enum psm_tel_by by;
+};
+static inline void tel_set_times(struct psm_tel_row *row, struct tel_times t)
+{
+    row->begin_ns = t.begin_ns;
+    row->end_ns = t.end_ns;
+    row->by = t.by;
+}
+
+/* First of all for a batch: clears its side, pairs the clocks, and finds the kernel channels of its operations. */
+void tel_kernels_of(struct tel_batch *b);
+void tel_kernel_ended(struct tel_kernels *kernels, const struct psm_prof_event *e);
+/* c NULL: the GPU's timer is not used. kernels: of an operation; NULL: not known. */
+struct tel_times tel_times_of(const struct tel_comm *c, uint64_t start_ns, const struct psm_prof_event *e,
+                              const struct tel_kernels *kernels);
+static inline struct tel_times tel_times_at(const struct tel_batch *b, uint32_t i)
+{
+    return tel_times_of(b->c, b->rows[i].start_ns, &b->rows[i].event, &b->side[i].kernels);
+}
+static inline struct tel_times tel_times_held(const struct tel_comm *c, const struct tel_held *h)
+{
+    return tel_times_of(c, h->start_ns, &h->event, &h->kernels);
+}
+
 /* ---- links (links.c) ---- */
 
 struct tel_link {
     struct psm_tel_link face;
-    uint32_t total;            /* 1 + index of the link over all channels */
-    uint32_t bucket, least_at; /* of the last transfer: its size class, and 1 + its index among the least */
+    uint32_t total;    /* 1 + index of the link over all channels; 0: it is that one */
+    uint32_t least_at; /* of the last transfer: 1 + index of its size among the least */
 };
 struct tel_least {
     uint64_t bytes, time;
     uint32_t link; /* place */
-    uint32_t bucket;
 };
 void tel_count_step(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e, uint64_t *time);
 void tel_links_total(struct psm_tel *tel);

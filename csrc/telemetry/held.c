@@ -112,8 +112,9 @@ static void give_up(struct psm_tel *tel, struct tel_comm *c, struct tel_held *h)
         if (tel_is_op(&h->event)) {
             uint32_t place;
             struct psm_tel_op *op = tel_op_of_key(tel, c, &h->event, &place);
-            tel_count_op(tel, c, op, h->start_ns, &h->event, h->transfers, 0, incomplete);
-            if (incomplete) tel_span_held(tel, c, h, TEL_INCOMPLETE);
+            struct tel_times times = tel_times_held(c, h);
+            tel_count_op(tel, c, op, &h->event, h->transfers, &times);
+            if (!times.end_ns) tel_span_held(tel, c, h, TEL_INCOMPLETE);
         }
     }
     tel_held_drop(tel, c, h);

@@ -4,14 +4,6 @@
 
 #include "consumer.h"
 
-/* Sizes in eighths of powers of two; below 8 each is its own. */
-static uint32_t size_class(uint64_t bytes)
-{
-    if (bytes < 8) return (uint32_t)bytes;
-    unsigned bit = 63u - (unsigned)__builtin_clzll(bytes);
-    return bit * 8 + (uint32_t)(bytes >> (bit - 3) & 7);
-}
-
 /* Time in each state: from entering it to entering the next one, or to the stop. */
 static void add_waits(const struct psm_prof_event *e, uint64_t *wait)
 {
@@ -55,6 +47,7 @@ static uint32_t link_of(struct psm_tel *tel, struct tel_comm *c, const struct ps
 {
     bool sends = e->flags & PSM_PROF_SENDS, fresh;
     int32_t peer = e->u.proxy_step.peer;
+    if (peer < 0) return TEL_NONE; /* the row of its proxy op was lost */
     struct tel_key key = link_key(c, peer, e->u.proxy_step.channel, sends);
     if (tel->links.n && key.a == tel->last_link.a && key.b == tel->last_link.b && tel->last_link_at != TEL_NONE)
         return tel->last_link_at;
@@ -74,18 +67,23 @@ static uint32_t link_of(struct psm_tel *tel, struct tel_comm *c, const struct ps
     return at;
 }
 
+/* The least time of each size, over all channels of a link. */
 static void note_least(struct psm_tel *tel, uint32_t place, struct tel_link *l, uint64_t bytes, uint64_t time)
 {
-    uint32_t class = size_class(bytes);
-    bool fresh = false;
-    if (!l->least_at || l->bucket != class) {
-        uint32_t at = tel_table_place(&tel->leasts, (struct tel_key){place, class}, &fresh);
-        if (at == TEL_NONE) return;
-        l->bucket = class;
+    uint32_t link = l->total ? l->total - 1 : place;
+    struct tel_least *least = l->least_at ? tel_table_at(&tel->leasts, l->least_at - 1) : NULL;
+    if (!least || least->bytes != bytes) {
+        bool fresh;
+        uint32_t at = tel_table_place(&tel->leasts, (struct tel_key){link, bytes}, &fresh);
+        if (at == TEL_NONE) {
+            tel->losses.sizes++;
+            return;
+        }
         l->least_at = at + 1;
+        least = tel_table_at(&tel->leasts, at);
+        if (fresh) *least = (struct tel_least){bytes, time, link};
     }
-    struct tel_least *least = tel_table_at(&tel->leasts, l->least_at - 1);
-    if (fresh || time < least->time) *least = (struct tel_least){bytes, time, place, class};
+    if (time < least->time) least->time = time;
 }
 
 void tel_count_step(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e, uint64_t *time)
@@ -133,18 +131,6 @@ void tel_links_total(struct psm_tel *tel)
         const struct tel_link *l = tel_table_at(&tel->links, i);
         if (l->total) add_link(&((struct tel_link *)tel_table_at(&tel->links, l->total - 1))->face, &l->face);
     }
-    uint32_t n = tel->leasts.n;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct tel_least *own = tel_table_at(&tel->leasts, i);
-        uint32_t total = ((struct tel_link *)tel_table_at(&tel->links, own->link))->total;
-        if (!total) continue;
-        bool fresh;
-        uint32_t at = tel_table_place(&tel->leasts, (struct tel_key){total - 1, own->bucket}, &fresh);
-        if (at == TEL_NONE) continue;
-        struct tel_least *least = tel_table_at(&tel->leasts, at);
-        if (fresh || own->time < least->time)
-            *least = (struct tel_least){own->bytes, own->time, total - 1, own->bucket};
-    }
     for (uint32_t i = 0; i < tel->leasts.n; i++) {
         const struct tel_least *least = tel_table_at(&tel->leasts, i);
         struct psm_tel_link *f = &((struct tel_link *)tel_table_at(&tel->links, least->link))->face;
@@ -158,17 +144,29 @@ void tel_links_total(struct psm_tel *tel)
     }
 }
 
+/* No link between two GPUs is faster: NVLink 6 has 1.8 TB/s in each direction. */
+#define MOST_RATE 4000.0 /* bytes/ns */
+#define LEAST_R2  0.5
+
+static int why_not(const struct psm_tel_fit *fit)
+{
+    return !isfinite(fit->rate) || !isfinite(fit->latency) ? PSM_TEL_FIT_ONE_SIZE
+           : fit->rate <= 0                                ? PSM_TEL_FIT_FALLING
+           : fit->rate > MOST_RATE                         ? PSM_TEL_FIT_RATE
+           : fit->r2 < LEAST_R2                            ? PSM_TEL_FIT_SCATTER
+           : fit->latency < 0                              ? PSM_TEL_FIT_LATENCY
+                                                           : PSM_TEL_FIT_GOOD;
+}
+
 void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double syy, struct psm_tel_fit *fit)
 {
-    *fit = (struct psm_tel_fit){0};
     double across = n * sxx - sx * sx, up = n * syy - sy * sy, both = n * sxy - sx * sy;
+    *fit = (struct psm_tel_fit){.why = PSM_TEL_FIT_ONE_SIZE};
     /* All of one size: the remaining difference is rounding. */
-    if (!(n >= 2) || !(across > 1e-12 * n * sxx) || !(both > 0)) return;
-    double slope = both / across;
-    fit->latency = (sy - slope * sx) / n;
-    fit->rate = 1 / slope;
-    fit->r2 = up > 0 ? both * both / (across * up) : 1;
-    if (fit->r2 > 1) fit->r2 = 1;
-    fit->good = isfinite(fit->rate) && isfinite(fit->latency);
-    if (!fit->good) *fit = (struct psm_tel_fit){0};
+    if (!(n > 0) || !(across > 1e-12 * n * sxx)) return;
+    fit->latency = (sy - both / across * sx) / n;
+    fit->rate = both > 0 ? across / both : 0;
+    fit->r2 = up > 0 ? fmin(both * both / (across * up), 1) : 1;
+    fit->why = why_not(fit);
+    if (fit->why == PSM_TEL_FIT_ONE_SIZE) *fit = (struct psm_tel_fit){.why = PSM_TEL_FIT_ONE_SIZE};
 }

@@ -63,43 +63,21 @@ struct psm_tel_op *tel_op_of_key(struct psm_tel *tel, const struct tel_comm *c, 
     return op;
 }
 
-/* When it was complete, and from what that is known. */
-static uint64_t completion(const struct psm_prof_event *e, uint64_t start_ns, uint64_t gpu_done_ns, uint32_t **by,
-                           struct psm_tel_op *op)
-{
-    if (e->type == PSM_PROF_CE_COLL) {
-        *by = e->u.ce.end_ns ? &op->by_ce : &op->by_enqueue;
-        return e->u.ce.end_ns ? e->u.ce.end_ns : e->stop_ns;
-    }
-    bool coll = e->type == PSM_PROF_COLL;
-    uint16_t ops = coll ? e->u.coll.ops_ended : e->u.p2p.ops_ended;
-    uint16_t kernels = coll ? e->u.coll.kernels_ended : e->u.p2p.kernels_ended;
-    uint64_t done = coll ? e->u.coll.done_ns : e->u.p2p.done_ns;
-    if (!done || !(ops || kernels)) {
-        *by = &op->by_enqueue;
-        return e->stop_ns;
-    }
-    *by = ops ? &op->by_proxy : &op->by_kernel;
-    /* The GPU's own time is before the moment at which the proxy thread noticed it. */
-    if (!ops && gpu_done_ns > start_ns && gpu_done_ns < done) return gpu_done_ns;
-    return done;
-}
-
-uint64_t tel_count_op(struct psm_tel *tel, struct tel_comm *c, struct psm_tel_op *op, uint64_t start_ns,
-                      const struct psm_prof_event *e, uint32_t transfers, uint64_t gpu_done_ns, bool incomplete)
+uint64_t tel_count_op(struct psm_tel *tel, struct tel_comm *c, struct psm_tel_op *op, const struct psm_prof_event *e,
+                      uint32_t transfers, const struct tel_times *times)
 {
     struct face f = face_of(e);
+    uint32_t *const by[] = {[PSM_TEL_BY_NOTHING] = &op->incomplete,
+                            [PSM_TEL_BY_PROXY] = &op->by_proxy,
+                            [PSM_TEL_BY_KERNEL] = &op->by_kernel,
+                            [PSM_TEL_BY_CE] = &op->by_ce,
+                            [PSM_TEL_BY_ENQUEUE] = &op->by_enqueue};
     (void)c;
     if (op == &tel->other_op) tel->losses.other++;
     if (f.channels > op->channels) op->channels = f.channels;
-    if (incomplete) {
-        op->incomplete++;
-        return 0;
-    }
-    uint32_t *by;
-    uint64_t done = completion(e, start_ns, gpu_done_ns, &by, op);
-    uint64_t duration = done > start_ns ? done - start_ns : 0;
-    ++*by;
+    ++*by[times->by];
+    if (!times->end_ns) return 0;
+    uint64_t duration = times->end_ns > times->begin_ns ? times->end_ns - times->begin_ns : 0;
     if (f.datatype < sizeof type_size) tel_stat_add(&op->bytes, f.count * type_size[f.datatype]);
     tel_stat_add(&op->duration, duration);
     tel_stat_add(&op->transfers, transfers);

@@ -103,7 +103,7 @@ static struct tel_tree *place_tree(struct psm_tel *tel, uint32_t why, uint64_t k
 }
 
 static bool push(struct psm_tel *tel, struct tel_tree *t, const struct tel_comm *c, uint64_t handle, uint64_t start_ns,
-                 int32_t tid, const struct psm_prof_event *e)
+                 int32_t tid, const struct psm_prof_event *e, struct tel_times times)
 {
     if (t->n == TEL_TREE_ROWS) {
         tel->losses.span_rows++;
@@ -118,13 +118,14 @@ static bool push(struct psm_tel *tel, struct tel_tree *t, const struct tel_comm 
     }
     struct psm_tel_row *row = &t->rows[t->n++];
     *row = (struct psm_tel_row){.handle = handle, .start_ns = start_ns, .comm = c->seen.id, .tid = tid, .why = t->why};
+    tel_set_times(row, times);
     memcpy(row->event, e, sizeof row->event);
     return true;
 }
 
 static void push_row(struct psm_tel *tel, struct tel_tree *t, const struct tel_batch *b, uint32_t i)
 {
-    push(tel, t, b->c, tel_handle(b, i), b->rows[i].start_ns, b->rows[i].tid, &b->rows[i].event);
+    push(tel, t, b->c, tel_handle(b, i), b->rows[i].start_ns, b->rows[i].tid, &b->rows[i].event, tel_times_at(b, i));
 }
 
 /* Children by parent, linked when the first tree of a window is made. */
@@ -220,11 +221,11 @@ static void follow(struct psm_tel *tel, struct tel_batch *b, uint64_t group, str
     for (uint32_t k = 0; leader && k < tel->nops; k++) {
         uint32_t i = tel->ops_at[k];
         const struct psm_prof_event *e = &b->rows[i].event;
-        uint64_t start = b->rows[i].start_ns, done = e->u.coll.done_ns ? e->u.coll.done_ns : e->stop_ns;
-        if (e->type != PSM_PROF_COLL || e->u.coll.seq != leader->seq || tel_is_open(e) || done < start ||
-            group_of(b, e) != group)
-            continue;
-        if (pick->duration / 3 < (done - start) / 2) *pick = (struct tel_pick){done - start, i, pick->window};
+        if (e->type != PSM_PROF_COLL || e->u.coll.seq != leader->seq || group_of(b, e) != group) continue;
+        struct tel_times t = tel_times_at(b, i);
+        if (!t.end_ns || t.end_ns < t.begin_ns) continue;
+        uint64_t took = t.end_ns - t.begin_ns;
+        if (pick->duration / 3 < took / 2) *pick = (struct tel_pick){took, i, pick->window};
         return;
     }
 }
@@ -250,12 +251,13 @@ void tel_spans_of_batch(struct psm_tel *tel, struct tel_batch *b)
 void tel_span_held(struct psm_tel *tel, struct tel_comm *c, const struct tel_held *h, uint32_t why)
 {
     if (!tel->settings.spans) return;
-    uint64_t now = tel_now(), end = tel_stopped(&h->event) ? h->event.stop_ns : now;
+    struct tel_times times = tel_times_held(c, h);
+    uint64_t end = times.end_ns ? times.end_ns : tel_now();
     struct tel_tree *t = place_tree(tel, why, 0, end > h->start_ns ? end - h->start_ns : 0);
     if (!t) return;
     t->op = h->handle;
     t->comm = c->seen.id;
-    push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event);
+    push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event, times);
 }
 
 /* An operation in the sample may also be kept for another reason. */

@@ -62,6 +62,7 @@ struct psm_tel_losses {
     uint64_t held;      /* open events without room to wait for their end */
     uint64_t files;     /* record files that are damaged */
     uint64_t orphans;   /* transfers of an unknown operation: they are counted in the links only */
+    uint64_t sizes;     /* sizes of transfers without room: mode MIN of their link lacks them */
 };
 void psm_tel_losses(const struct psm_tel *tel, struct psm_tel_losses *out);
 
@@ -86,7 +87,7 @@ struct psm_tel_op {
     uint8_t func, algo, proto, datatype;             /* enum psm_prof_func ...; 255: not given */
     int32_t peer;                                    /* p2p; otherwise -1 */
     uint32_t by_proxy, by_kernel, by_ce, by_enqueue; /* number of ends by each way of detection */
-    uint32_t incomplete;                             /* open when they were taken, and never ended */
+    uint32_t incomplete;                             /* never ended, or the events of their parts were lost */
     uint32_t channels;                               /* maximum */
     uint32_t other;                                  /* 1: the sum of those without a key */
     uint32_t pad;
@@ -106,17 +107,26 @@ struct psm_tel_link {
     uint32_t other;
     uint64_t count, bytes, time;
     double sx, sy, sxx, sxy, syy; /* mode AVG: all points; mergeable by addition */
-    double mx, my, mxx, mxy, myy; /* mode MIN: for each size (log2 eighths) the least time */
+    double mx, my, mxx, mxy, myy; /* mode MIN: for each size the least time; only over all channels */
     uint64_t mcount;
     uint64_t wait[4];            /* ns in GPU, peer, network, flush states */
     struct psm_tel_stat latency; /* of transfers, ns */
 };
 size_t psm_tel_take_links(struct psm_tel *tel, struct psm_tel_link *out, size_t n);
 
-/* latency ns (intercept), rate bytes/ns (1 / slope), r2; 0: fewer than two sizes, or a slope that is not positive. */
+/* latency ns (intercept), rate bytes/ns (1 / slope), r2. why: what makes the line implausible, see psm_tel_fit_why. */
 struct psm_tel_fit {
     double latency, rate, r2;
-    int good;
+    int why;
+};
+enum psm_tel_fit_why {
+    PSM_TEL_FIT_GOOD,
+    PSM_TEL_FIT_ONE_SIZE, /* fewer than two sizes: there is no line, and all numbers are 0. Of the others: */
+    PSM_TEL_FIT_FALLING,  /* larger transfers take no longer */
+    PSM_TEL_FIT_RATE,     /* the slope is that of more than 4 TB/s: no link has that */
+    PSM_TEL_FIT_LATENCY,  /* below 0 */
+    PSM_TEL_FIT_SCATTER,  /* r2 is below 0.5: the size explains less than half of the differences */
+    PSM_TEL_FIT_WHYS
 };
 void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double syy, struct psm_tel_fit *fit);
 
@@ -136,15 +146,33 @@ size_t psm_tel_take_times(struct psm_tel *tel, struct psm_tel_span_stat *out, si
 
 /* ---- single operations ---- */
 
+enum psm_tel_by {
+    PSM_TEL_BY_NOTHING, /* it is open, or some of its parts were lost */
+    PSM_TEL_BY_PROXY,
+    PSM_TEL_BY_KERNEL,
+    PSM_TEL_BY_CE,
+    PSM_TEL_BY_ENQUEUE
+};
+
 /* A row as the plugin wrote it, with what the consumer knows about it. Rows of one operation are contiguous, parents
- * before children; root is the index of its first row. */
+ * before children; root is the index of its first row.
+ *
+ * begin_ns, end_ns: when the event began and ended; end_ns 0: it is open, or its end is not known. A collective, send
+ * or receive ends with its kernel channels, by the GPU's timer if all of them have it; else with the last proxy op or
+ * kernel channel, as the host saw it; one that has neither when it was enqueued. Kernel channels and their phases begin
+ * and end by the GPU's timer, or by the host's clock if it gave none. */
 struct psm_tel_row {
     uint64_t handle, start_ns;
     uint32_t comm, root;
     int32_t tid;
-    uint32_t why;             /* spans: 1 slowest, 2 open for too long, 3 sampled at random, 4 incomplete */
+    uint32_t why; /* spans: 1 slowest, 2 open for too long, 3 sampled at random, 4 incomplete */
+    uint64_t begin_ns, end_ns;
+    uint32_t by; /* enum psm_tel_by, of operations */
+    uint32_t reserved;
     unsigned char event[104]; /* struct psm_prof_event */
 };
+/* Fills in these three of rows that an older reader has kept, by the rows alone. */
+void psm_tel_row_times(struct psm_tel_row *rows, size_t n);
 /* Operations kept for spans: trees from group (or API event) down to steps. */
 size_t psm_tel_take_spans(struct psm_tel *tel, struct psm_tel_row *out, size_t n);
 /* All rows of the windows that were taken, up to settings.rows; adds the number of further ones to *dropped. */

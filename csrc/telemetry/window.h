@@ -187,11 +187,12 @@ enum psm_prof_type { /* the number of the bit in NCCL's mask */
 
 enum psm_prof_flag {
     PSM_PROF_STOPPED = 1 << 0,
-    PSM_PROF_FOREIGN = 1 << 1,  /* parent was given by another process: an id, with proxy_op.pid */
-    PSM_PROF_SENDS = 1 << 2,    /* proxy op, and its steps: the sending side */
-    PSM_PROF_CAPTURED = 1 << 3, /* API events: the graph is being captured */
-    PSM_PROF_COMPLETE = 1 << 4, /* coll, p2p: as many proxy ops or kernel channels have ended as it has channels */
-    PSM_PROF_ORPHAN = 1 << 5    /* its parent's slot had been reused when it arrived */
+    PSM_PROF_FOREIGN = 1 << 1,   /* parent was given by another process: an id, with proxy_op.pid */
+    PSM_PROF_SENDS = 1 << 2,     /* proxy op, and its steps: the sending side */
+    PSM_PROF_CAPTURED = 1 << 3,  /* API events: the graph is being captured */
+    PSM_PROF_COMPLETE = 1 << 4,  /* coll, p2p: as many proxy ops or kernel channels have ended as it has channels */
+    PSM_PROF_ORPHAN = 1 << 5,    /* its parent's slot had been reused when it arrived */
+    PSM_PROF_CHILD_LOST = 1 << 6 /* coll, p2p: a proxy op or kernel channel of it found no slot */
 };
 
 /* With the 24 bytes of rec_slot a row takes 128: two cache lines. */
@@ -210,6 +211,7 @@ struct psm_prof_event {
             int32_t root;
             uint8_t func, datatype, algo, proto, channels, warps;
             _Atomic uint16_t ops_begun, ops_ended, kernels_begun, kernels_ended;
+            uint64_t send_buff, recv_buff; /* addresses in the caller's process */
         } coll;
         struct {
             uint64_t count, group;
@@ -218,6 +220,7 @@ struct psm_prof_event {
             int32_t peer;
             uint8_t func, datatype, pad2[2], channels, pad3;
             _Atomic uint16_t ops_begun, ops_ended, kernels_begun, kernels_ended;
+            uint64_t buff;
         } p2p;
         struct {
             int32_t pid, peer, steps, chunk;
@@ -288,7 +291,7 @@ _Static_assert(sizeof(struct psm_prof_event) == 104, "a row of two cache lines")
 #define PSM_PROF_BESIDE_TAG(member, last)                                                                              \
     (offsetof(struct psm_prof_event, u.member.last) + sizeof(((struct psm_prof_event *)0)->u.member.last) <=           \
      offsetof(struct psm_prof_event, u.tagged.user_tag))
-_Static_assert(PSM_PROF_BESIDE_TAG(coll, kernels_ended) && PSM_PROF_BESIDE_TAG(p2p, kernels_ended) &&
+_Static_assert(PSM_PROF_BESIDE_TAG(coll, recv_buff) && PSM_PROF_BESIDE_TAG(p2p, buff) &&
                    PSM_PROF_BESIDE_TAG(api, pad) && PSM_PROF_BESIDE_TAG(ce, batches),
                "the tag is the last word of each kind that has one");
 _Static_assert(sizeof(struct psm_prof_shard) == 64, "a cache line");

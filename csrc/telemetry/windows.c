@@ -67,6 +67,7 @@ static void keep_raw(struct psm_tel *tel, const struct tel_batch *b)
                                     .comm = b->c->seen.id,
                                     .root = (uint32_t)tel->raw.n,
                                     .tid = b->rows[i].tid};
+        tel_set_times(row, tel_times_at(b, i));
         memcpy(row->event, &b->rows[i].event, sizeof row->event);
         tel->raw.n++;
     }
@@ -133,6 +134,7 @@ static bool take(struct psm_tel *tel, struct tel_comm *c, uint32_t w, bool force
     }
     c->taken_cycle[w] = b.cycle;
     atomic_store(&window->state, PSM_PROF_READY);
+    tel_kernels_of(&b);
     keep_raw(tel, &b);
     tel_aggregate(tel, &b);
     return true;
@@ -225,6 +227,7 @@ static int look_window(struct psm_tel *tel, struct tel_comm *c, uint32_t w, cons
                           .now = now};
     b.n = tel_file_rows(c, w, next, b.rows);
     uint64_t before = c->seen.events;
+    tel_kernels_of(&b);
     keep_raw(tel, &b);
     tel_aggregate(tel, &b);
     return c->seen.events != before;

@@ -91,6 +91,10 @@ command.add_command(plan_model.command)
 @click.option("--fifo-bytes", type=click.IntRange(0), default=0, help="planner: bytes of the work FIFO.  [1 MiB]")
 @click.option("--args-bytes", type=click.IntRange(0), default=0, help="planner: bytes of the kernel arguments.  [4096]")
 @click.option("--chunk-bytes", type=click.IntRange(0), default=0, help="Bytes of a chunk of a send or recv.  [128 KiB]")
+@click.option(
+    "--comp-cap", type=click.IntRange(0, 999), default=90, help="Compute capability of the GPUs, 90 for 9.0.  [90]"
+)
+@click.option("--cluster", type=click.IntRange(0, 8), default=4, help="Blocks of a kernel's cluster, from 9.0 on.  [4]")
 @click.option("--rank", type=click.IntRange(0), help="Show the plans of this rank.  [the first with a problem]")
 @click.option(
     "--format",
@@ -121,6 +125,8 @@ def simulate_(
     fifo_bytes: int,
     args_bytes: int,
     chunk_bytes: int,
+    comp_cap: int,
+    cluster: int,
     rank: int | None,
     form: str,
     output: str | None,
@@ -154,6 +160,8 @@ def simulate_(
         work_fifo_bytes=fifo_bytes,
         work_args_bytes=args_bytes,
         p2p_chunk_bytes=chunk_bytes,
+        comp_cap=comp_cap,
+        cluster=cluster,
     )
     _known(config)
     steps = _steps(tasks, seed, ranks, groups or 3, group_tasks or 8, graph)

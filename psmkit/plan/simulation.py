@@ -124,6 +124,7 @@ def _configure(record: Any, config: Config, name: Any) -> None:
     record.passSm, record.launchBlocking = int(config.pass_sm), int(config.launch_blocking)
     record.workFifoDepth, record.workFifoBytes = config.work_fifo_depth, config.work_fifo_bytes
     record.workArgsBytes, record.p2pChunkSize = config.work_args_bytes, config.p2p_chunk_bytes
+    record.compCap, record.cgaClusterSize = config.comp_cap, config.cluster
     record.variant = name
 
 

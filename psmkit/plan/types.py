@@ -206,6 +206,8 @@ class Config:
         work_fifo_bytes: (planner) a power of two; 0: 1 MiB.
         work_args_bytes: bytes of kernel arguments (planner); 0: 4096.
         p2p_chunk_bytes: bytes of a chunk; 0: 131072.
+        comp_cap: compute capability of the GPUs, 90 for 9.0; 0: unknown.
+        cluster: blocks of a cluster of a kernel, on 9.0 and later; 0: no clusters.
     """
 
     ranks: int
@@ -221,6 +223,8 @@ class Config:
     work_fifo_bytes: int = 0
     work_args_bytes: int = 0
     p2p_chunk_bytes: int = 0
+    comp_cap: int = 90
+    cluster: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +349,8 @@ class What(enum.IntEnum):
     CANCELLED = int(lib.PSM_PLAN_CANCELLED)
     REGISTERED = int(lib.PSM_PLAN_REGISTERED)
     DEREGISTERED = int(lib.PSM_PLAN_DEREGISTERED)
+    ORDERED = int(lib.PSM_PLAN_ORDERED)
+    UPLOADED = int(lib.PSM_PLAN_UPLOADED)
 
     @property
     def label(self) -> str:
@@ -441,6 +447,22 @@ def _stuck(e: Event) -> str:
     return f"{who} waits for {what}"
 
 
+def _stream(place: int) -> str:
+    known = {lib.PSM_PLAN_ON_DEVICE: "device", lib.PSM_PLAN_ON_HOST: "host", lib.PSM_PLAN_ON_LAUNCH: "launch"}
+    return known.get(place, f"user's {place - lib.PSM_PLAN_ON_LAUNCH + 1}.")
+
+
+def _attributes(c: int) -> str:
+    if not c:
+        return ""
+    cluster, remote = c & 0xFF, c & lib.PSM_PLAN_ATTR_REMOTE
+    return (
+        f"; {counted(c >> lib.PSM_PLAN_ATTR_GRID & 0xFFFF, 'block')}"
+        + (f", clusters of {cluster}" if cluster else "")
+        + (", remote memory domain" if remote else "")
+    )
+
+
 _HOLDS = {0: "IPC", 1: "NVLS", 2: "CollNet"}
 _TEXTS: dict[What, Callable[[Event], str]] = {
     What.TASK: lambda e: f"task {e.b}: {_func(e.a)}",
@@ -455,7 +477,9 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     ),
     What.BARRIER: lambda e: "intra-process barrier passed",
     What.CUDA: lambda e: f"uncaptured CUDA call: {_CALLS.get(e.a, e.a)}",
-    What.LAUNCHED: lambda e: f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}",
+    What.LAUNCHED: lambda e: (
+        f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}{_attributes(e.c)}"
+    ),
     What.KERNEL_DONE: lambda e: "kernel done",
     What.HOST_TASK: lambda e: f"hostStreamPlanTask on the {'host stream' if e.a else 'main thread'}",
     What.OP_POSTED: lambda e: f"{_op(e)}: posted",
@@ -480,6 +504,10 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
     What.REGISTERED: lambda e: f"holds a registration ({_HOLDS.get(e.a, e.a)}), {e.b} now",
     What.DEREGISTERED: lambda e: f"releases a registration ({_HOLDS.get(e.a, e.a)}), {e.b} left",
+    What.ORDERED: lambda e: f"the {_stream(e.a)} stream waits for the {_stream(e.b)} stream",
+    What.UPLOADED: lambda e: (
+        f"channel {e.a}: {e.c >> lib.PSM_PLAN_HEADER_SLOTS} of {counted(e.b, 'slot')} found by their headers"
+    ),
 }
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "CE",
     "COLL",
     "COMM",
+    "COMPLETIONS",
     "DATATYPES",
     "EVENT",
     "FUNCTIONS",
@@ -85,7 +86,9 @@ LINK = _struct(
 
 TIME = _struct(("comm", "u4"), ("what", "u4"), ("sub", "i8"), ("bytes", "u8"), ("duration", STAT))
 
-LOSSES = _struct(*((name, "u8") for name in ("spans", "span_rows", "rows", "other", "held", "files", "orphans")))
+LOSSES = _struct(
+    *((name, "u8") for name in ("spans", "span_rows", "rows", "other", "held", "files", "orphans", "sizes"))
+)
 
 # ---- a row of a window: window.h ----
 
@@ -95,7 +98,8 @@ EVENT = _struct(
 )  # fmt: skip
 
 ROW = _struct(
-    ("handle", "u8"), ("start_ns", "u8"), ("comm", "u4"), ("root", "u4"), ("tid", "i4"), ("why", "u4"), ("event", EVENT)
+    ("handle", "u8"), ("start_ns", "u8"), ("comm", "u4"), ("root", "u4"), ("tid", "i4"), ("why", "u4"), ("begin_ns", "u8"),
+    ("end_ns", "u8"), ("by", "u4"), ("reserved", "u4"), ("event", EVENT),
 )  # fmt: skip
 
 
@@ -118,11 +122,13 @@ COLL = _member(
     ("seq", "u8"), ("count", "u8"), ("group", "u8"), ("done_ns", "u8"), ("root", "i4"),
     *((name, "u1") for name in ("func", "datatype", "algo", "proto", "channels", "warps")),
     *((name, "u2") for name in ("ops_begun", "ops_ended", "kernels_begun", "kernels_ended")),
+    ("send_buff", "u8"), ("recv_buff", "u8"),
 )  # fmt: skip
 P2P = _member(
     ("count", "u8"), ("group", "u8"), ("done_ns", "u8"), ("pad", "u8"), ("peer", "i4"), ("func", "u1"), ("datatype", "u1"),
     ("pad2", "u1", (2,)), ("channels", "u1"), ("pad3", "u1"),
     *((name, "u2") for name in ("ops_begun", "ops_ended", "kernels_begun", "kernels_ended")),
+    ("buff", "u8"),
 )  # fmt: skip
 PROXY_OP = _member(
     ("pid", "i4"), ("peer", "i4"), ("steps", "i4"), ("chunk", "i4"), ("channel", "u1"), ("pad", "u1", (3,)),
@@ -181,6 +187,7 @@ DATATYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3",
     "float8e5m2",
 )  # fmt: skip
+COMPLETIONS = ("incomplete", "proxy", "kernel", "copy_engine", "enqueue")  # enum psm_tel_by
 # The names of a string, by its type in OWN_ROWS.
 NAMES: dict[str, tuple[str, ...]] = {
     WORD: (), "FUNC": FUNCTIONS, "DATATYPE": DATATYPES, "ALGO": ALGORITHMS, "PROTO": PROTOCOLS

@@ -38,13 +38,13 @@ _STEP = ("process.pid", "nccl.rank", "nccl.peer", "nccl.channel", "psm.connectio
 
 _TABLE = (
     # ---- collectives ----
-    ("nccl.collective.duration", "s", "histogram", _COLL, "From the call's start event to the end of its last proxy operation, kernel channel or copy."),
+    ("nccl.collective.duration", "s", "histogram", _COLL, "From the call's start event to its end: that of its kernel by the GPU's timer if NCCL gave it, else that of its last proxy operation, kernel channel or copy."),
     ("nccl.collective.size", "By", "histogram", _COLL, "Bytes of a collective: elements times the size of their type."),
     ("nccl.collective.transfers", "{transfer}", "histogram", _COLL, "Steps over the network of one collective."),
     ("nccl.collective.transfer.size", "By", "histogram", _COLL, "Bytes of each of those steps."),
     ("nccl.collective.transfer.duration", "s", "histogram", _COLL, "Time of each of those steps."),
     ("nccl.collective.channels", "{channel}", "gauge", _COLL, "The most channels that one of them used."),
-    ("nccl.collective.completions", "{operation}", "counter", (*_COLL, "nccl.completion"), "Collectives by the source of their end: proxy, kernel, copy_engine, enqueue (only enqueued on the stream), incomplete."),
+    ("nccl.collective.completions", "{operation}", "counter", (*_COLL, "nccl.completion"), "Collectives by the source of their end: proxy, kernel, copy_engine, enqueue (only enqueued on the stream), incomplete (it never ended, or events of its parts were dropped)."),
     # ---- sends and receives ----
     ("nccl.p2p.duration", "s", "histogram", _P2P, "As nccl.collective.duration, for a send or a receive."),
     ("nccl.p2p.size", "By", "histogram", _P2P, "Bytes of a send or a receive."),
@@ -59,6 +59,7 @@ _TABLE = (
     ("nccl.link.latency", "s", "gauge", _FIT, "Intercept of the line through size and time of recent transfers; the weight of older ones halves with each export. nccl.fit: avg (all transfers) or min (the fastest of each size)."),
     ("nccl.link.rate", "By/s", "gauge", _FIT, "Bytes a second by the slope of that line."),
     ("nccl.link.r_squared", "1", "gauge", _FIT, "How well the line fits: 1 is perfect."),
+    ("nccl.link.withheld", "{fit}", "gauge", (*_FIT, "nccl.fit.reason"), "1 in place of the three above, if the line is implausible: one_size (all transfers had one), falling (larger ones took no longer), rate (more than 4 TB/s, which no link has), latency (below 0), scatter (R squared below 0.5)."),
     # ---- channels ----
     ("nccl.channel.io", "By", "counter", _CHANNEL, "Bytes between two ranks over one channel."),
     ("nccl.channel.transfers", "{transfer}", "counter", _CHANNEL, "Transfers over one channel."),
@@ -103,7 +104,7 @@ _TABLE = (
     ("psmkit.telemetry.export.items", "{item}", "counter", ("psmkit.signal", "psmkit.outcome"), "Metric points, spans and log records by outcome: sent, failed (the collector refused them, or did not answer), dropped (the queue was full), unsent (at the end)."),
     ("psmkit.telemetry.export.queue", "{batch}", "gauge", ("psmkit.signal",), "Batches that wait for the collector."),
     ("psmkit.telemetry.spans", "{span}", "counter", ("psmkit.outcome",), "Spans: built, or dropped because the interval's budget was spent."),
-    ("psmkit.telemetry.lost", "{item}", "counter", ("psmkit.lost",), "What the reader of windows could not report: spans (operations without room), span_rows, rows, other (events summed under other), held (open events without room to wait), files (damaged), orphans (transfers without their operation)."),
+    ("psmkit.telemetry.lost", "{item}", "counter", ("psmkit.lost",), "What the reader of windows could not report: spans (operations without room), span_rows, rows, other (events summed under other), held (open events without room to wait), files (damaged), orphans (transfers without their operation), sizes (sizes of transfers that nccl.fit=min lacks)."),
     ("psmkit.telemetry.rows", "{event}", "counter", ("psmkit.outcome",), "Raw rows for --record: recorded, or dropped."),
     ("psmkit.telemetry.series", "{series}", "gauge", ("psmkit.metric",), "Series of each metric that has 100 or more."),
     ("psmkit.telemetry.series.overflow", "{point}", "counter", ("psmkit.metric",), "Updates without a series of their own: they went to the series called other. For gauges: updates that were left out."),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from psmkit.logparse.records import text_of
+from psmkit.telemetry.reader import fit
 
 __all__ = ["CommunicatorView", "LinkView", "Overview", "RankView", "quantile"]
 
@@ -38,7 +39,7 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """One direction between two ranks. ``rate`` bytes/ns and ``latency`` ns come from the fit; None: too few sizes. ``bytes`` per second."""
+    """One direction between two ranks. ``rate`` bytes/ns and ``latency`` ns come from the fit; None: it is withheld. ``bytes`` per second."""
 
     sender: int
     receiver: int
@@ -172,18 +173,9 @@ class Overview:
             sum(float(part[name]) for part in parts)
             for name in ("count", "bytes", "time", "sx", "sy", "sxx", "sxy", "syy")
         )
-        xx, yy, xy = sxx - sx * sx / n, syy - sy * sy / n, sxy - sx * sy / n
-        fits = n > 1 and xx > 1e-6 * sxx and xy > 0
-        slope = xy / xx if fits else 0.0
-        return LinkView(
-            sender,
-            receiver,
-            total / seconds,
-            time / n,
-            1 / slope if fits else None,
-            (sy - slope * sx) / n if fits else None,
-            xy * xy / (xx * yy) if fits and yy > 0 else None,
-        )
+        line = fit(n, sx, sy, sxx, sxy, syy)
+        shown = (line.rate, line.latency, line.r2) if not line.withheld else (None, None, None)
+        return LinkView(sender, receiver, total / seconds, time / n, *shown)
 
 
 def quantile(buckets: Any, part: float) -> float | None:

@@ -33,9 +33,6 @@ __all__ = ["draw", "page", "timeline"]
 _OPERATIONS = 4  # the last operations that most ranks have; the first ones show the job's start
 _COLL, _P2P, _PROXY_OP, _STEP, _KERNEL, _PHASE = 1, 2, 3, 4, 6, 15
 _SENDS = 4
-_INCOMPLETE = 4  # why a row is there
-#: Members of the union that are times, beside the begin and the end of the row.
-_TIMES = ((_COLL, COLL, "done_ns"), (_P2P, P2P, "done_ns"), (_STEP, PROXY_STEP, "net_ns"))
 _KINDS = {
     "collective": "collective: call to completion",
     "message": "send or receive: call to completion",
@@ -174,18 +171,17 @@ def _once(parts: Sequence[tuple[Array, int]]) -> Array:
 
 
 def _shifted(rows: Array, offsets: Array) -> Array:
-    """The rows with their times, those inside the unions too, plus the offset of each."""
+    """The rows with their times, also that of a step's transfer, plus the offset of each."""
     rows["start_ns"] += offsets
-    stops = rows["event"]["stop_ns"]
-    stops[stops > 0] += offsets[stops > 0]
-    for kind, layout, column in _TIMES:
-        at = np.flatnonzero(rows["event"]["type"] == kind)
-        if len(at):
-            # Not .copy(), which would drop the bytes between members: the tag is among them.
-            inside = member(rows[at], layout)
-            known = inside[column] > 0
-            inside[column][known] += offsets[at][known]
-            rows["event"]["u"][at] = inside.view("u1").reshape(len(at), 80)
+    rows["begin_ns"] += offsets
+    ends = rows["end_ns"]
+    ends[ends > 0] += offsets[ends > 0]
+    at = np.flatnonzero(rows["event"]["type"] == _STEP)
+    if len(at):
+        inside = member(rows[at], PROXY_STEP)
+        known = inside["net_ns"] > 0
+        inside["net_ns"][known] += offsets[at][known]
+        rows["event"]["u"][at] = inside.view("u1").reshape(len(at), 80)
     return rows
 
 
@@ -222,31 +218,24 @@ def _bars(rows: Array, tops: Array) -> Iterator[_Bar]:
         peer = f"{'to' if name == 'Send' else 'from'} {int(u['peer'])}" if not collective else ""
         tag = user_tag(top["event"])[0]
         label = f"{name} {peer or int(u['seq'])}" + (f", tag {tag}" if tag else "")
-        yield _Bar(_OWN, "collective" if collective else "message", int(top["start_ns"]), _end(top, u), label)
+        yield _Bar(_OWN, "collective" if collective else "message", int(top["begin_ns"]), int(top["end_ns"]), label)
     channels: dict[int, int] = {}
     for op, u in _children(rows, _PROXY_OP, tops["handle"].tolist(), PROXY_OP):
         channel = channels[int(op["handle"])] = int(u["channel"])
         side = _side(op)
         label = f"{'to' if side == 'send' else 'from'} {int(u['peer'])}, {counted(int(u['steps']), 'step')}, {size(int(u['bytes']))}"
-        yield _Bar((1, channel, f"ch {channel} {side}"), side, int(op["start_ns"]), int(op["event"]["stop_ns"]), label)
+        yield _Bar((1, channel, f"ch {channel} {side}"), side, int(op["begin_ns"]), int(op["end_ns"]), label)
     for step, u in _children(rows, _STEP, list(channels), PROXY_STEP):
         channel = channels[int(step["event"]["parent"])]
-        begin = int(u["net_ns"]) or int(step["start_ns"])
+        begin = int(u["net_ns"]) or int(step["begin_ns"])
         label = f"step {int(u['step'])}, {size(int(u['bytes']))}"
-        yield _Bar((1, channel, f"ch {channel} {_side(step)}"), "transfer", begin, int(step["event"]["stop_ns"]), label)
+        yield _Bar((1, channel, f"ch {channel} {_side(step)}"), "transfer", begin, int(step["end_ns"]), label)
     kernels = list(_children(rows, _KERNEL, tops["handle"].tolist(), KERNEL))
     phases = _phases(rows, [int(kernel["handle"]) for kernel, _ in kernels])
     for kernel, u in kernels:
         lane = (2, int(u["channel"]), f"ch {int(u['channel'])} kernel")
         label = ", ".join(phases[int(kernel["handle"])])
-        yield _Bar(lane, "kernel", int(kernel["start_ns"]), int(kernel["event"]["stop_ns"]), label)
-
-
-def _end(top: Array, u: Array) -> int:
-    """When an operation ended, 0: not known. Its stop only means that it is enqueued; what the plugin saw of it says more."""
-    begun, ended = int(u["ops_begun"]) + int(u["kernels_begun"]), int(u["ops_ended"]) + int(u["kernels_ended"])
-    stop = int(top["event"]["stop_ns"])
-    return 0 if not stop or ended < begun or int(top["why"]) == _INCOMPLETE else max(stop, int(u["done_ns"]))
+        yield _Bar(lane, "kernel", int(kernel["begin_ns"]), int(kernel["end_ns"]), label)
 
 
 def _side(row: Array) -> str:

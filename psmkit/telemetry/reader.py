@@ -18,7 +18,7 @@ from psmkit._native.telemetry import ffi, lib
 from psmkit.model.errors import PsmkitError
 from psmkit.telemetry.layout import COMM, LINK, LOSSES, OP, ROW, TIME
 
-__all__ = ["Fit", "Reader", "fit"]
+__all__ = ["WITHHELD", "Fit", "Reader", "fit", "set_times"]
 
 Rows = npt.NDArray[np.void]
 
@@ -140,20 +140,33 @@ class Reader:
             )
 
 
+def set_times(rows: Rows) -> None:
+    """Fill in ``begin_ns``, ``end_ns`` and ``by`` of rows (of ROW) by what the rows themselves say, without the GPU's timer."""
+    lib.psm_tel_row_times(ffi.from_buffer(_POINTERS[ROW], rows, require_writable=True), len(rows))
+
+
+#: Why a line is withheld, by ``enum psm_tel_fit_why``: fewer than two sizes; larger transfers take no longer; more than any link has (4 TB/s);
+#: below 0; r2 below 0.5.
+WITHHELD = ("", "one_size", "falling", "rate", "latency", "scatter")
+if len(WITHHELD) != lib.PSM_TEL_FIT_WHYS:
+    raise ImportError("enum psm_tel_fit_why has other reasons: build psmkit again")
+
+
 class Fit:
-    """A line fitted through transfers: ``latency`` ns (of a transfer of no bytes), ``rate`` bytes per ns, ``r2`` in 0..1."""
+    """A line fitted through transfers: ``latency`` ns (of a transfer of no bytes), ``rate`` bytes per ns, ``r2`` in 0..1. ``withheld`` says
+    why the line is implausible and not to be shown (of :data:`WITHHELD`), ``""``: it is good."""
 
-    __slots__ = ("latency", "r2", "rate")
+    __slots__ = ("latency", "r2", "rate", "withheld")
 
-    def __init__(self, latency: float, rate: float, r2: float) -> None:
-        self.latency, self.rate, self.r2 = latency, rate, r2
+    def __init__(self, latency: float, rate: float, r2: float, withheld: str = "") -> None:
+        self.latency, self.rate, self.r2, self.withheld = latency, rate, r2, withheld
 
 
-def fit(n: float, sx: float, sy: float, sxx: float, sxy: float, syy: float) -> Fit | None:
-    """Fit a line through n points with these sums (x bytes, y ns); None: fewer than two sizes, or no positive slope.
+def fit(n: float, sx: float, sy: float, sxx: float, sxy: float, syy: float) -> Fit:
+    """Fit a line through n points with these sums (x bytes, y ns).
 
     A row of links has the sums of mode AVG (count, sx, sy, ...) and of mode MIN (mcount, mx, my, ...); those of several rows add up.
     """
     found = ffi.new("struct psm_tel_fit *")
     lib.psm_tel_fit(n, sx, sy, sxx, sxy, syy, found)
-    return Fit(found.latency, found.rate, found.r2) if found.good else None
+    return Fit(found.latency, found.rate, found.r2, WITHHELD[found.why])

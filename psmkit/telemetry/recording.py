@@ -23,6 +23,7 @@ from psmkit.telemetry.layout import (
     CE,
     COLL,
     COMM,
+    COMPLETIONS,
     DATATYPES,
     FUNCTIONS,
     LINK,
@@ -35,6 +36,7 @@ from psmkit.telemetry.layout import (
     member,
     user_tag,
 )
+from psmkit.telemetry.reader import set_times
 from psmkit.telemetry.take import OFFSET, STEP, Array, Take, word
 
 __all__ = ["Recorder", "finished", "operations", "read"]
@@ -150,11 +152,7 @@ def operations(take: Take) -> list[dict[str, Any]]:
 
 
 def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
-    end = int(u["end_ns"] if kind == 12 else u["done_ns"])
-    completion = "copy_engine" if kind == 12 else "proxy" if u["ops_ended"] else "kernel"
-    if not end:
-        end, completion = int(row["event"]["stop_ns"]), "enqueue"
-    if not end:
+    if not row["end_ns"]:
         return None
     datatype = word(DATATYPES, int(u["datatype"]))
     count = int(u["count"])
@@ -163,14 +161,14 @@ def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
         "seq": 0 if kind == 2 else int(u["seq"]),
         "count": count,
         "bytes": int(u["bytes"]) if kind == 12 else count * _SIZES.get(datatype, 0),
-        "duration_ns": max(0, end - int(row["start_ns"])),
+        "duration_ns": max(0, int(row["end_ns"]) - int(row["begin_ns"])),
         "peer": int(u["peer"]) if kind == 2 else -1,
         "channels": 0 if kind == 12 else int(u["channels"]),
         "func": word(FUNCTIONS, int(u["func"])),
         "algo": word(ALGORITHMS, int(u["algo"])) if kind == 1 else "copy_engine" if kind == 12 else "none",
         "proto": word(PROTOCOLS, int(u["proto"])) if kind == 1 else "none",
         "datatype": datatype,
-        "completion": completion,
+        "completion": word(COMPLETIONS, int(row["by"])),
     }
 
 
@@ -350,6 +348,9 @@ def _fill(take: Take, batch: Any) -> None:
             take.clock_ns, take.since_ns, take.rows_dropped = (int(about[name]) for name in _TAKE.names or ())
         elif name in _TABLES:
             attribute, kind = _TABLES[name]
-            found = _to_numpy(batch.column(name).take(pa.array(rows)), kind)
+            column = batch.column(name).take(pa.array(rows))
+            found = _to_numpy(column, kind)
+            if kind is ROW and column.type.get_field_index("end_ns") < 0:
+                set_times(found)  # written by a version that did not keep them
             before = getattr(take, attribute)
             setattr(take, attribute, np.concatenate([before, found]) if len(before) else found)

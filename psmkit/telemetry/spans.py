@@ -47,7 +47,7 @@ __all__ = ["Exemplars", "Spans", "build"]
 
 _GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL, _PHASE = 0, 1, 2, 3, 4, 5, 6, 7, 12, 15
 _OPERATIONS = (_COLL, _P2P, _CE_COLL)
-_STOPPED, _FOREIGN, _SENDS = 1, 2, 4
+_FOREIGN, _SENDS = 2, 4
 _WHY = {1: "slowest", 2: "open", 3: "sampled", 4: "incomplete"}
 _FIRST = (2, 4, 1, 3, 0)  # the order of these reasons when the budget is short
 _MEMBERS = {
@@ -122,10 +122,7 @@ def build(take: Take, of: Resource, budget: int) -> Spans:
 
 
 def _length(row: _Row) -> int:
-    stop = int(row.event["stop_ns"])
-    if row.type in (_COLL, _P2P):
-        stop = max(stop, int(row.member["done_ns"]))
-    return max(0, stop - int(row.row["start_ns"]))
+    return max(0, int(row.row["end_ns"]) - int(row.row["begin_ns"]))
 
 
 def _rows(take: Take) -> list[_Row]:
@@ -219,27 +216,12 @@ class _Maker:
         return max(0, clock_ns + offset)
 
     def _begin(self, row: _Row) -> int:
-        return self._in_kernel(row, "gpu_begin_ns") or self._epoch(row, int(row.row["start_ns"]))
-
-    def _in_kernel(self, row: _Row, column: str) -> int | None:
-        """Where a time of the GPU lies within the span of the kernel, for its phases: NCCL reports them after the kernel's end."""
-        if row.type != _PHASE or row.parent is None or row.parent.type != _KERNEL:
-            return None
-        begin, at = int(row.parent.member["gpu_begin_ns"]), int(row.member[column])
-        if not begin or at < begin:
-            return None
-        return min(self._begin(row.parent) + at - begin, self._end(row.parent))
+        return self._epoch(row, int(row.row["begin_ns"]))
 
     def _end(self, row: _Row) -> int:
-        if (inside := self._in_kernel(row, "gpu_end_ns")) is not None:
-            return max(self._begin(row), inside)
-        stop = int(row.event["stop_ns"])
-        if row.type in (_COLL, _P2P):
-            stop = max(stop, int(row.member["done_ns"])) if _ended(row) else 0
-        elif row.type == _CE_COLL:
-            stop = max(stop, int(row.member["end_ns"]))
+        end = int(row.row["end_ns"])
         # An open event ends, for the trace, at the time it was last seen.
-        return max(self._begin(row), self._epoch(row, stop) if stop else self._take.wall_ns)
+        return max(self._begin(row), self._epoch(row, end) if end else self._take.wall_ns)
 
     def _trace(self, operation: _Row | None, row: _Row) -> int:
         if operation is None:
@@ -426,6 +408,9 @@ class _Maker:
             out["nccl.channels"] = int(u["channels"])
         if row.type == 12:
             out["nccl.size"] = int(u["bytes"])
+        for name in ("send_buff", "recv_buff", "buff"):
+            if name in u.dtype.names and u[name]:
+                out[f"nccl.{name}"] = f"{int(u[name]):#x}"
         if row.type in (_P2P, _OP, _STEP):
             out["nccl.peer"] = int(u["peer"])
         if row.type in (_OP, _STEP):
@@ -461,14 +446,8 @@ def _own_attributes(row: _Row) -> dict[str, Any]:
 
 
 def _ended(row: _Row) -> bool:
-    """Whether its end is known. For a collective, stop only means that it is enqueued; what the plugin saw of it says more."""
-    if not (int(row.event["flags"]) & _STOPPED or row.event["stop_ns"]):
-        return False
-    if row.type in (_COLL, _P2P):
-        u = row.member
-        begun, ended = int(u["ops_begun"]) + int(u["kernels_begun"]), int(u["ops_ended"]) + int(u["kernels_ended"])
-        return ended >= begun and int(row.row["why"]) != 4
-    return True
+    """Whether its end is known."""
+    return bool(row.row["end_ns"])
 
 
 def _operation(row: _Row, *, above: bool = False) -> _Row | None:

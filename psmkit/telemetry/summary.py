@@ -80,11 +80,12 @@ def _links(points: _Points) -> Iterator[tuple[str, ...]]:
         count = number("nccl.transfer.count", values)
         fit = (*values, "avg")
         rate = number("nccl.link.rate", fit)
+        why = next((v[-1] for v in points.of("nccl.link.withheld") if v[:-1] == fit), "")
         assert not isinstance(point.value, Distribution)
         yield (
             values[0], values[1], ("to " if values[3] == "send" else "from ") + values[2], f"{count:.0f}", _size(point.value),
             _time(number("nccl.link.latency", fit)) if rate else "", f"{rate / 1e9:.3g} GB/s" if rate else "",
-            f"{number('nccl.link.r_squared', fit):.3f}" if rate else "",
+            f"{number('nccl.link.r_squared', fit):.3f}" if rate else "", why.replace("_", " "),
         )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def summary(points: Sequence[Point], findings: Sequence[Finding]) -> str:
         ),
         *_table(
             "Links",
-            ("communicator", "rank", "peer", "transfers", "bytes", "latency", "rate", "R squared"),
+            ("communicator", "rank", "peer", "transfers", "bytes", "latency", "rate", "R squared", "withheld"),
             sorted(_links(found)),
         ),
         *_table(

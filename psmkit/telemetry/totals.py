@@ -70,13 +70,17 @@ class Point:
         return dict(zip(self.metric.attributes, self.values, strict=True))
 
 
+def _peer(rank: int) -> str:
+    return str(rank) if rank >= 0 else OVERFLOW  # not known: its series is that of the rest
+
+
 def operation_key(
     key: Values, kind: int, func: int, datatype: int, algo: int = 255, proto: int = 255, peer: int = -1
 ) -> tuple[str, Values]:
     """Name prefix and attributes of the metrics of an operation: ``key`` is that of the communicator's rank, ``kind`` the type of event."""
     function, type_ = word(FUNCTIONS, func), word(DATATYPES, datatype)
     if kind == _P2P:
-        return "nccl.p2p", (*key, function, str(peer), type_)
+        return "nccl.p2p", (*key, function, _peer(peer), type_)
     algorithm = word(ALGORITHMS, algo, "copy_engine" if kind == _CE_COLL else "none")
     return "nccl.collective", (*key, function, algorithm, word(PROTOCOLS, proto), type_)
 
@@ -281,7 +285,7 @@ class Totals:
         for row in links:
             key = self._key(int(row["comm"]), int(row["other"]))
             direction = "send" if row["sends"] else "receive"
-            peer = OVERFLOW if row["other"] else str(int(row["peer"]))
+            peer = OVERFLOW if row["other"] else _peer(int(row["peer"]))
             values = (*key, peer, direction)
             if row["channel"] < 0:
                 self.count("nccl.transfer.io", values, int(row["bytes"]))
@@ -300,14 +304,16 @@ class Totals:
         for values, sums in fits.items():
             average = fit(*sums[:6])
             if len(values) == 5:
-                if average is not None:
+                if not average.withheld:
                     self.gauge("nccl.channel.latency", values, average.latency / 1e9)
                 continue
             for mode, found in (("avg", average), ("min", fit(*sums[6:]))):
-                if found is not None:
-                    self.gauge("nccl.link.latency", (*values, mode), found.latency / 1e9)
-                    self.gauge("nccl.link.rate", (*values, mode), found.rate * 1e9)
-                    self.gauge("nccl.link.r_squared", (*values, mode), found.r2)
+                if found.withheld:
+                    self.gauge("nccl.link.withheld", (*values, mode, found.withheld), 1)
+                    continue
+                self.gauge("nccl.link.latency", (*values, mode), found.latency / 1e9)
+                self.gauge("nccl.link.rate", (*values, mode), found.rate * 1e9)
+                self.gauge("nccl.link.r_squared", (*values, mode), found.r2)
 
     def _times(self, row: Any) -> None:
         key, what = self._key(int(row["comm"])), int(row["what"])

@@ -29,7 +29,7 @@ Trace = list[Event]
 Kinds = dict[int, PlanKind]
 
 # What may stand where it likes, or as often.
-FREE = (What.TASK, What.CUDA)
+FREE = (What.TASK, What.CUDA, What.ORDERED, What.UPLOADED)
 
 
 pytestmark = pytest.mark.usefixtures("spin")

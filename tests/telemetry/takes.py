@@ -23,6 +23,7 @@ from psmkit.telemetry.layout import (
     STAT,
     TIME,
 )
+from psmkit.telemetry.reader import set_times
 from psmkit.telemetry.take import OFFSET, STEP, Take
 
 HASH = 0x9F3C11D2A0B47E65
@@ -115,6 +116,7 @@ def row(
         why,
     )
     out["event"] = event
+    set_times(out)
     return out
 
 

@@ -77,7 +77,7 @@ def test_what_has_not_ended_is_drawn_as_open() -> None:
 
 def test_an_operation_that_is_open_at_the_end_of_a_recording_is_drawn() -> None:
     rows = joined([row for rank in range(2) for row in collective(rank, 9, done=False)], ROW)
-    rows["event"]["stop_ns"] = 0
+    rows["end_ns"] = 0
     take = made(spans=())
     take.rows, take.open_rows = rows[:0], rows
     spans = timeline([take]).spans
@@ -87,7 +87,7 @@ def test_an_operation_that_is_open_at_the_end_of_a_recording_is_drawn() -> None:
 def test_a_later_take_says_how_an_event_ended_though_the_clock_is_corrected() -> None:
     rows = [row for rank in range(2) for row in collective(rank, 7)]
     before, after = made(spans=rows), made(spans=rows)
-    before.spans["event"]["stop_ns"] = 0
+    before.spans["end_ns"] = 0
     before.rows = before.spans
     after.offsets = np.array([(r, WALL - CLOCK + 777) for r in range(2)], OFFSET)
     found = timeline([before, after]).spans

@@ -117,6 +117,20 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path: Path, form: s
     assert re.search(r"[1-9]\d* rows were not recorded$", said[-1])
 
 
+def test_rows_of_an_older_version_get_their_ends_when_they_are_read(tmp_path: Path) -> None:
+    """They had neither begin_ns, end_ns nor by."""
+    record(tmp_path / "new.parquet", [made()])
+    table = pq.read_table(tmp_path / "new.parquet")
+    for name in ("span", "row", "open"):
+        column = table[name].combine_chunks()
+        kept = [field for field in column.type if field.name not in ("begin_ns", "end_ns", "by", "reserved")]
+        older = pa.StructArray.from_arrays([column.field(f.name) for f in kept], fields=kept, mask=column.is_null())
+        table = table.set_column(table.schema.get_field_index(name), name, older)
+    pq.write_table(table, tmp_path / "old.parquet")
+    (found,) = read(str(tmp_path / "old.parquet"))
+    assert same(found, made())
+
+
 def test_finished_operations_are_a_column_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     record(path, [made()])

@@ -163,7 +163,7 @@ def test_the_budget_goes_to_what_is_open_then_to_what_is_slow() -> None:
         collective(0, 8, start=CLOCK - 2 * 10**6),
         collective(1, 9, done=False),
     )
-    take.spans["event"]["stop_ns"][6:12] += 10**6
+    take.spans["end_ns"][6:12] += 10**6
     found = build(take, RESOURCE, 13)
     assert found.dropped == 6
     assert [s.attributes["nccl.sequence"] for s in found.spans if s.name == "AllReduce"] == [9, 8]

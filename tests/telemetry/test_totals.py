@@ -83,11 +83,12 @@ def test_a_line_through_transfers_is_the_least_squares_fit() -> None:
 
 def test_a_line_that_transfers_of_one_size_cannot_give_is_not_made_up() -> None:
     totals = Totals()
-    totals.add(take(0, comms=comm(0), links=link(0, 1, [(4096, 10), (4096, 20)])))
+    totals.add(take(0, comms=comm(0), links=link(0, 1, [(4096, 10), (4096, 11)])))
     assert "nccl.link.rate" not in found(totals)
+    assert {k[-2:] for k in found(totals)["nccl.link.withheld"]} == {("avg", "one_size"), ("min", "one_size")}
     # What came before still counts, until it is too old.
-    totals.add(take(1, comms=comm(0), links=link(0, 1, [(8192, 30), (8192, 40)])))
-    assert found(totals)["nccl.link.rate"]
+    totals.add(take(1, comms=comm(0), links=link(0, 1, [(8192, 15), (8192, 16)])))
+    assert found(totals)["nccl.link.rate"] and "nccl.link.withheld" not in found(totals)
     for number in range(2, 10):
         totals.add(take(number, comms=comm(0)))
     assert "nccl.link.rate" not in found(totals)

@@ -13,6 +13,7 @@ import pytest
 from psmkit.cli.app import main
 from psmkit.model.errors import InputError
 from psmkit.telemetry.layout import ALGORITHMS, COLL, COMM, FUNCTIONS, PROTOCOLS, ROW
+from psmkit.telemetry.reader import set_times
 from psmkit.telemetry.take import Take
 from psmkit.tune import Query, decide, read_samples
 
@@ -50,7 +51,8 @@ def collective(
     u["func"], u["algo"], u["proto"] = FUNCTIONS.index(func), ALGORITHMS.index(kind[0]), PROTOCOLS.index(kind[1])
     if done:
         u["done_ns"], u["ops_ended"] = CLOCK + int((us + late) * 1e3), 2
-    row["event"]["u"] = u.view("u1")
+    row["event"]["u"], row["event"]["flags"] = u.view("u1"), 1
+    set_times(row)
     return row
 
 

@@ -262,6 +262,7 @@ struct net_settings {
     uint64_t max_recvs;             /* PSM_NET_MAX_RECVS; 0: the backend's */
     uint64_t buffer;                /* PSM_NET_SOCKET_BUFFER; 0: the kernel's */
     uint64_t speed;                 /* PSM_NET_SPEED, Mbit/s; 0: what the device says */
+    uint64_t latency_ns;            /* PSM_NET_LATENCY; 0: the network's own, below */
     uint64_t timeout_ms;            /* PSM_TIMEOUT */
     uint64_t shm_slots;             /* PSM_NET_SHM_SLOTS */
     uint64_t shm_size;              /* PSM_NET_SHM_SIZE, of a slot */

@@ -17,17 +17,17 @@ static ncclResult_t wrong(const char *name, const char *value, const char *meant
     return ncclInvalidUsage;
 }
 
-enum unit { COUNT, BYTES, SECONDS /* kept as milliseconds */ };
+enum unit { COUNT, BYTES, THOUSANDTHS /* three decimal places: seconds are kept as ms, microseconds as ns */ };
 
 static bool number(const char *text, enum unit unit, uint64_t *value)
 {
-    uint64_t n = 0, scale = unit == SECONDS ? 1000 : 1;
+    uint64_t n = 0, scale = unit == THOUSANDTHS ? 1000 : 1;
     const char *p = text;
     if (*p < '0' || *p > '9') return false;
     for (; *p >= '0' && *p <= '9'; p++)
         if (__builtin_mul_overflow(n, 10u, &n) || __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n)) return false;
     if (__builtin_mul_overflow(n, scale, &n)) return false;
-    if (unit == SECONDS && *p == '.' && p[1])
+    if (unit == THOUSANDTHS && *p == '.' && p[1])
         for (p++, scale = 100; *p >= '0' && *p <= '9' && scale > 0; p++, scale /= 10) n += (uint64_t)(*p - '0') * scale;
     if (unit == BYTES && *p) {
         static const char letters[] = "KMG";
@@ -51,8 +51,10 @@ static const struct {
     {"PSM_NET_SOCKET_BUFFER", "expected bytes up to 1G, or 0 for the kernel's default", &net_settings.buffer, 0,
      1 << 30, 0, BYTES},
     {"PSM_NET_SPEED", "expected Mbit/s from 1 to 10000000", &net_settings.speed, 1, 10000000, 0, COUNT},
+    {"PSM_NET_LATENCY", "expected microseconds from 0.001 to 100000, with up to three decimal places",
+     &net_settings.latency_ns, 1, 100000000, 0, THOUSANDTHS},
     {"PSM_TIMEOUT", "expected seconds from 0.001 to 86400, with up to three decimal places", &net_settings.timeout_ms,
-     1, 86400000, 60000, SECONDS},
+     1, 86400000, 60000, THOUSANDTHS},
     {"PSM_NET_SHM_SLOTS", "expected a number from 2 to 64", &net_settings.shm_slots, 2, 64, 8, COUNT},
     {"PSM_NET_SHM_SIZE", "expected bytes from 4K to 64M", &net_settings.shm_size, 4096, 64 << 20, 256 << 10, BYTES},
 };

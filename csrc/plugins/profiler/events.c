@@ -99,6 +99,19 @@ static uint64_t publish(const struct prof_new *made)
     return PSM_PROF_HANDLE(made->comm->number, made->place.row, made->place.cycle);
 }
 
+/* A proxy op or kernel channel found no slot: nobody will see the end of the operation that it belongs to. */
+static void lose_child(struct prof_comm *comm, struct prof_local *local, uint64_t parent, uint64_t type)
+{
+    if (!parent || !(type & (ncclProfileProxyOp | ncclProfileKernelCh))) return;
+    uint32_t w = prof_window_of(comm, PSM_PROF_HANDLE_ROW(parent));
+    atomic_store(&local->inside, 1u << w);
+    struct rec_slot *slot = row_of(comm, parent, w);
+    unsigned above = slot ? PROF_GET(event_of(slot)->type) : PSM_PROF_GROUP;
+    if (above == PSM_PROF_COLL || above == PSM_PROF_P2P)
+        atomic_fetch_or_explicit(&event_of(slot)->flags, PSM_PROF_CHILD_LOST, memory_order_relaxed);
+    atomic_store_explicit(&local->inside, 0, memory_order_release);
+}
+
 bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t type, uint64_t parent, int pid)
 {
     struct prof_comm *comm = prof_comm_of(context);
@@ -123,7 +136,10 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
     uint64_t now = prof_now(&thread->clock, &thread->tick);
     bool foreign = pid && pid != psm_proc_self()->pid;
     made->parent = !foreign && is_ours(comm, parent) ? parent : 0;
-    if (!prof_take_slot(comm, local, made->parent, now, true, &made->place)) return false;
+    if (!prof_take_slot(comm, local, made->parent, now, true, &made->place)) {
+        lose_child(comm, local, made->parent, type);
+        return false;
+    }
     made->comm = comm;
     made->local = local;
     made->thread = thread;
@@ -247,7 +263,7 @@ static void tell_late(struct prof_comm *comm, struct prof_thread *thread, struct
     if (was) {
         memcpy(&made.event->u, &was->u, sizeof was->u);
         atomic_store_explicit(&made.event->state, was->state, memory_order_relaxed);
-        set_flags(made.event, was->flags & (PSM_PROF_SENDS | PSM_PROF_COMPLETE));
+        set_flags(made.event, was->flags & (PSM_PROF_SENDS | PSM_PROF_COMPLETE | PSM_PROF_CHILD_LOST));
     }
     set_flags(made.event, PSM_PROF_STOPPED);
     atomic_store_explicit(&made.event->stop_ns, now, memory_order_relaxed);

@@ -133,10 +133,29 @@ static void settle(struct tuner_context *c)
     atomic_store(&c->coming, NULL);
 }
 
+static void say_unmet(const struct tuner_context *c, const struct tuner_rules *rules)
+{
+    uint32_t n = 0, first = 0;
+    const char *what = NULL;
+    for (uint32_t i = 0; i < rules->n; i++) {
+        const char *unmet = tuner_unmet(&rules->rule[i], &c->shape, c->version);
+        if (unmet && n++ == 0) {
+            what = unmet;
+            first = rules->rule[i].line;
+        }
+    }
+    if (!n) return;
+    bool shape = c->version == 1;
+    TUNER_SAY(c->logger, PSM_TUNER_UNMET, psm_tuner_unmet, n, rules->n, all.path, c->version, first, what,
+              shape ? "PSM_TUNER_ONE_SHAPE=1 gives it ranks and nodes, if all communicators of the job have the same"
+                    : "remove the condition, or use a release with a later table");
+}
+
 static void renew(struct tuner_context *c, const struct tuner_rules *rules)
 {
     struct tuner_table *table = tuner_table_make(rules, &c->shape);
     if (!table) return;
+    say_unmet(c, rules);
     settle(c);
     uint64_t calls = atomic_load(&c->calls);
     if (rules->from_call && calls > rules->from_call) {
@@ -234,6 +253,7 @@ static ncclResult_t begin(struct tuner_context *c, const ncclNvlDomainInfo_v5_t 
     for (uint32_t i = 0; table && constants && i < rules.nconstants; i++)
         memcpy((char *)constants + rules.constant[i].at * sizeof(double), &rules.constant[i].value, sizeof(double));
     uint32_t n = rules.n, nconstants = constants ? rules.nconstants : 0;
+    if (table) say_unmet(c, &rules);
     tuner_rules_free(&rules);
     if (!table) return ncclSystemError;
     table->from_call = 0; /* a new communicator has no previous rules */

@@ -144,6 +144,8 @@ struct tuner_table {
 /* NULL: no memory. */
 struct tuner_table *tuner_table_make(const struct tuner_rules *rules, const struct tuner_shape *shape);
 void tuner_table_free(struct tuner_table *table);
+/* What a rule names and the table's version does not pass, so that the rule never matches; NULL: nothing. */
+const char *tuner_unmet(const struct tuner_rule *rule, const struct tuner_shape *shape, int version);
 /* No lock, no allocation, no system call. */
 void tuner_decide(const struct tuner_table *table, const struct tuner_query *query, struct tuner_choice *choice);
 /* 0: NCCL's. algorithm and protocol are those that run. */

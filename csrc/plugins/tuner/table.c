@@ -19,6 +19,14 @@ static bool fits(const struct tuner_range *r, int64_t value)
     return value < 0 ? everything(r) : within(r, (uint64_t)value);
 }
 
+const char *tuner_unmet(const struct tuner_rule *rule, const struct tuner_shape *shape, int version)
+{
+    if (shape->ranks < 0 && !everything(&rule->ranks)) return "ranks";
+    if (shape->nodes < 0 && !everything(&rule->nodes)) return "nodes";
+    if (shape->domains < 0 && !everything(&rule->domains)) return "nvl_domains";
+    return version < 4 && rule->registered >= 0 ? "registered" : NULL;
+}
+
 /* ---- compile ---- */
 
 static int by_value(const void *a, const void *b)

@@ -1,7 +1,8 @@
 /* Launch: prepare, barrier, before, launch, after and finish of the plans of a group, and their host functions.
  *
  * Streams, as in NCCL: user streams except the first -> device stream -> launch stream (the first user stream); host
- * stream -> launch stream, if proxy ops are posted from there; after the launch the same waits in reverse. */
+ * stream -> launch stream, if proxy ops are posted from there; after the launch the same waits in reverse. From 2.26 on
+ * (the planner here) the other user streams and the launch stream wait for each other. Each wait is traced. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -43,10 +44,18 @@ static psm_status acquire(psmPlanComm *comm, int which, void **stream)
     tell_call(comm, PSM_PLAN_CALL_ACQUIRE);
     return comm->engine.acquire(comm->engine.self, which, comm->graph, stream);
 }
-static psm_status wait_stream(psmPlanComm *comm, void *stream, void *on)
+/* Streams by their place in the group; the host stream is that of this call. */
+static psm_status wait_stream(psmPlanComm *comm, int waits, int on, void *host)
 {
+    void *stream[2];
+    const int place[2] = {waits, on};
+    for (int i = 0; i < 2; i++)
+        stream[i] = place[i] == PSM_PLAN_ON_DEVICE ? comm->deviceStream
+                    : place[i] == PSM_PLAN_ON_HOST ? host
+                                                   : comm->streams.stream[place[i] - PSM_PLAN_ON_LAUNCH];
     tell_call(comm, PSM_PLAN_CALL_WAIT);
-    return comm->engine.wait(comm->engine.self, stream, on);
+    psm_plan_event(comm, PSM_PLAN_ORDERED, NULL, waits, on, 0);
+    return comm->engine.wait(comm->engine.self, stream[0], stream[1]);
 }
 
 /* ---- host functions ---- */
@@ -243,12 +252,13 @@ static psm_status make_sync(psmPlan *plan)
 
 static psm_status enter_streams(psmPlanComm *comm)
 {
-    void *device, *launch = comm->streams.stream[0];
-    PSM_TRY(acquire(comm, PSM_PLAN_DEVICE_STREAM, &device));
-    comm->deviceStream = device;
+    const struct plan_variant *variant = comm->variant;
+    int through = comm->scheduler->direct ? PSM_PLAN_ON_LAUNCH : PSM_PLAN_ON_DEVICE;
+    PSM_TRY(acquire(comm, PSM_PLAN_DEVICE_STREAM, &comm->deviceStream));
     comm->acquired = true;
-    for (uint32_t i = 1; i < comm->streams.n; i++) PSM_TRY(wait_stream(comm, device, comm->streams.stream[i]));
-    return wait_stream(comm, launch, device);
+    for (int i = 1; i < (int)comm->streams.n && !variant->no_user_wait; i++)
+        PSM_TRY(wait_stream(comm, through, PSM_PLAN_ON_LAUNCH + i, NULL));
+    return variant->no_device_wait ? PSM_OK : wait_stream(comm, PSM_PLAN_ON_LAUNCH, PSM_PLAN_ON_DEVICE, NULL);
 }
 
 static void tell_made(psmPlanComm *comm, psmPlan *plan)
@@ -305,7 +315,8 @@ static psm_status commit(psmPlanComm *comm)
         return status;
     }
     if (!host) return PSM_OK;
-    psm_status status = wait_stream(comm, comm->streams.stream[0], host);
+    psm_status status =
+        comm->variant->no_host_wait ? PSM_OK : wait_stream(comm, PSM_PLAN_ON_LAUNCH, PSM_PLAN_ON_HOST, host);
     psm_status released = comm->engine.release(comm->engine.self, PSM_PLAN_HOST_STREAM, comm->graph);
     return status < 0 ? status : released;
 }
@@ -402,11 +413,51 @@ static psm_status prepare(psmPlanComm *comm)
     if (status < 0)
         unprepare(comm, status);
     else
-        psm_plan_event(comm, PSM_PLAN_PREPARED, NULL, comm->scoped.depth, (int64_t)comm->nplans, 0);
+        psm_plan_event(comm, PSM_PLAN_PREPARED, NULL, comm->scoped.depth, (int64_t)comm->nplans,
+                       comm->acquired ? comm->streams.n : 0);
     return status;
 }
 
 /* ---- launch ---- */
+
+/* Follows the headers of each channel as its block of the kernel does. */
+static void tell_headers(psmPlanComm *comm, const psmPlan *plan)
+{
+    const struct plan_work_table *table = plan->works;
+    const struct psmPlanWorkInfo *head = NULL; /* the first slot of the kernel */
+    for (uint64_t i = 0; plan->kernel && i < table->nworks;) {
+        int channel = table->works[i].channel;
+        int64_t slots = 0, found = 0;
+        const struct psmPlanWorkInfo *at = NULL;
+        for (; i < table->nworks && table->works[i].channel == channel; i++) {
+            const struct psmPlanWorkInfo *work = &table->works[i];
+            if (!work->kernel || !work->first) continue;
+            if (!head) head = work;
+            slots++;
+            if (at && (at->isLast || (int32_t)work->place - (int32_t)head->place != at->workNext)) continue;
+            at = work;
+            found++;
+        }
+        if (!at) continue;
+        int64_t bits = (at->isLast ? PSM_PLAN_HEADER_LAST : 0) | (at->inFifo ? PSM_PLAN_HEADER_IN_FIFO : 0) |
+                       (at->doneAcks == plan->acks[channel] ? PSM_PLAN_HEADER_ACKS : 0) |
+                       (plan->persistent ? 0 : PSM_PLAN_HEADER_STORED);
+        psm_plan_event(comm, PSM_PLAN_UPLOADED, plan, channel, slots, bits | found << PSM_PLAN_HEADER_SLOTS);
+    }
+}
+
+/* As NCCL: clusters of blocks on 9.0 and later, spread over the GPU, of one block if their size does not divide the
+ * grid; and the remote domain of memory synchronisation, so that the kernel's fences do not wait for other kernels. */
+static int64_t attributes(const psmPlanComm *comm, const psmPlan *plan)
+{
+    int64_t capability = comm->config.compCap, grid = __builtin_popcountll(plan->kernelMask), cluster = 0;
+    int until = comm->scheduler->clusters_until;
+    if (!plan->kernel || !capability) return 0;
+    if (capability >= 90 && (!until || capability <= until)) cluster = comm->config.cgaClusterSize;
+    if (cluster && grid % cluster && !comm->variant->odd_cluster) cluster = 1;
+    return cluster | (cluster ? PSM_PLAN_ATTR_SPREAD : 0) | (capability >= 90 ? PSM_PLAN_ATTR_REMOTE : 0) |
+           grid << PSM_PLAN_ATTR_GRID | capability << PSM_PLAN_ATTR_CAPABILITY;
+}
 
 static psm_status launch(psmPlanComm *comm, psmPlan *plan)
 {
@@ -419,7 +470,7 @@ static psm_status launch(psmPlanComm *comm, psmPlan *plan)
         psm_msg_libpsm_plan_launched(plan->id, comm->config.rank, names[what], (uint64_t)(uintptr_t)stream);
     /* Trace it first: what was launched may end before the next line. */
     atomic_fetch_add(&plan->launches, 1);
-    psm_plan_event(comm, PSM_PLAN_LAUNCHED, plan, what, comm->graph != 0, 0);
+    psm_plan_event(comm, PSM_PLAN_LAUNCHED, plan, what, comm->graph != 0, attributes(comm, plan));
     for (const struct plan_copy *copy = plan->selfCopies; copy; copy = copy->next)
         PSM_TRY(engine->copy(engine->self, stream, copy->to, copy->from, copy->nbytes));
     if (plan->kernel) {
@@ -459,6 +510,7 @@ static psm_status launch_next(psmPlanComm *comm)
     }
     /* No uncaptured CUDA call before the launch: it might wait for a kernel that waits for this launch. */
     PSM_TRY(comm->scheduler->upload(comm, plan));
+    if (comm->scheduler->headers) tell_headers(comm, plan);
     PSM_TRY(launch(comm, plan));
     comm->unlaunched = plan->next;
     return after(comm, plan);
@@ -466,10 +518,10 @@ static psm_status launch_next(psmPlanComm *comm)
 
 static psm_status leave_streams(psmPlanComm *comm)
 {
-    void *device = comm->deviceStream;
-    psm_status status = wait_stream(comm, device, comm->streams.stream[0]);
-    for (uint32_t i = 1; i < comm->streams.n && status >= 0; i++)
-        status = wait_stream(comm, comm->streams.stream[i], device);
+    int through = comm->scheduler->direct ? PSM_PLAN_ON_LAUNCH : PSM_PLAN_ON_DEVICE;
+    uint32_t n = comm->variant->no_wait_after ? 0 : comm->streams.n;
+    psm_status status = n ? wait_stream(comm, PSM_PLAN_ON_DEVICE, PSM_PLAN_ON_LAUNCH, NULL) : PSM_OK;
+    for (int i = 1; i < (int)n && status >= 0; i++) status = wait_stream(comm, PSM_PLAN_ON_LAUNCH + i, through, NULL);
     psm_status released = comm->engine.release(comm->engine.self, PSM_PLAN_DEVICE_STREAM, comm->graph);
     return status < 0 ? status : released;
 }
@@ -484,7 +536,7 @@ static psm_status finish(psmPlanComm *comm, psm_status status)
     leave_scope(comm);
     psm_status left = comm->acquired ? leave_streams(comm) : PSM_OK;
     drop_group(comm);
-    psm_plan_event(comm, PSM_PLAN_FINISH, NULL, comm->scoped.depth, 0, 0);
+    psm_plan_event(comm, PSM_PLAN_FINISH, NULL, comm->scoped.depth, status < 0 || left < 0, 0);
     if (status < 0) psm_fail_again(&kept);
     return status < 0 ? status : left;
 }

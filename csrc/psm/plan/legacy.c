@@ -313,12 +313,39 @@ static void place(psmPlan *plan, uint32_t head, uint32_t mask)
     }
 }
 
+/* The headers of the slots: how a kernel, whose blocks know where their first slot is, finds the others and gives all
+ * back. */
+static void write_headers(psmPlanComm *comm, psmPlan *plan, uint32_t head, uint32_t mask)
+{
+    struct psmPlanWorkInfo *slot = NULL;
+    plan->fifoMask = 0;
+    for (uint64_t i = 0; i <= plan->works->nworks; i++) {
+        struct psmPlanWorkInfo *work = i < plan->works->nworks ? &plan->works->works[i] : NULL;
+        if (work && (!work->kernel || !work->first)) continue;
+        if (slot && work && work->channel == slot->channel)
+            slot->workNext = (int32_t)(work->place & mask) - (int32_t)(head & mask);
+        else if (slot) {
+            slot->isLast = !comm->variant->no_last;
+            slot->inFifo = !plan->persistent && !comm->variant->no_in_fifo;
+            slot->doneAcks = plan->acks[slot->channel];
+            if (slot->isLast && slot->inFifo) plan->fifoMask |= UINT64_C(1) << slot->channel;
+        }
+        slot = work;
+    }
+}
+
+static void lay_out(psmPlanComm *comm, psmPlan *plan, uint32_t head, uint32_t mask)
+{
+    place(plan, head, mask);
+    write_headers(comm, plan, head, mask);
+}
+
 static psm_status upload(psmPlanComm *comm, psmPlan *plan)
 {
     if (!plan->kernel) return PSM_OK;
     uint32_t slots = plan->kernelBatches, firsts = (uint32_t)__builtin_popcountll(plan->kernelMask);
     if (plan->persistent) {
-        place(plan, 0, UINT32_MAX);
+        lay_out(comm, plan, 0, UINT32_MAX);
         return comm->engine.alloc(comm->engine.self, plan->graph, (uint64_t)slots * SLOT_BYTES, &plan->persistentWork);
     }
     struct plan_fifo *fifo = &comm->fifo;
@@ -326,14 +353,13 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     /* The first slots are contiguous: they must not wrap around the end. Skipped slots count as sent. */
     if (((sent + firsts - 1) & mask) < (sent & mask)) fifo->sent = sent = (sent + mask) & ~mask;
     PSM_TRY(psm_plan_fifo_wait(comm, plan, sent + slots));
-    place(plan, sent, mask);
+    lay_out(comm, plan, sent, mask);
     fifo->sent = sent + slots;
-    plan->fifoMask = plan->kernelMask;
-    for (uint64_t channels = plan->fifoMask; channels; channels &= channels - 1) {
+    for (uint64_t channels = plan->kernelMask; channels; channels &= channels - 1) {
         int c = __builtin_ctzll(channels);
         fifo->channelSent[c] = plan->acks[c];
     }
     return PSM_OK;
 }
 
-PLAN_SCHEDULER(legacy, .merges = false);
+PLAN_SCHEDULER(legacy, .merges = false, .direct = false, .headers = true, .clusters_until = 90);

@@ -155,6 +155,7 @@ struct plan_variant {
     bool reclaim_early, reclaim_twice, lose_callback, count_all_ops, free_in_callback, cuda_in_barrier, keep_scope,
         unbalanced_refs, lose_ops;
     bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount, keep_holds;
+    bool no_device_wait, no_user_wait, no_host_wait, no_wait_after, odd_cluster, no_last, no_in_fifo;
 };
 const struct plan_variant *psm_plan_find_variant(const char *name); /* NULL: coll-first */
 
@@ -177,6 +178,10 @@ struct plan_scheduler {
     void (*finish)(psmPlanComm *comm,
                    psmPlan *plan); /* before the plan is closed: chooses where its works are stored */
     bool merges;                   /* ops: collectives before p2p, each by opCount; else channel by channel */
+    /* The other user streams and the launch stream wait for each other; else each of them and the device stream. */
+    bool direct;
+    bool headers;       /* slots of works lead to each other: workNext, isLast, inFifo, doneAcks */
+    int clusters_until; /* the last compute capability with clusters; 0: all from 9.0 on */
     /* Puts its works into the FIFO (waits for room with engine->pause) or, persistent, into memory of its own. ABORTED.
      */
     psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);

@@ -390,4 +390,4 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     return PSM_OK;
 }
 
-PLAN_SCHEDULER(planner, .merges = true);
+PLAN_SCHEDULER(planner, .merges = true, .direct = true, .headers = false, .clusters_until = 0);

@@ -43,6 +43,10 @@ static psm_status check(struct psmPlanConfig *c)
          "psmPlanCommCreate: %u bytes of kernel arguments; expected 64 to 2^20", c->workArgsBytes);
     WANT(c->p2pChunkSize >= 8 && c->p2pChunkSize <= 1u << 30 && c->p2pChunkSize % 8 == 0,
          "psmPlanCommCreate: p2p chunks of %u bytes; expected a multiple of 8 up to 2^30", c->p2pChunkSize);
+    WANT(c->compCap >= 0 && c->compCap < 1000, "psmPlanCommCreate: compute capability %d; expected 90 for 9.0",
+         c->compCap);
+    WANT(c->cgaClusterSize >= 0 && c->cgaClusterSize <= 8, "psmPlanCommCreate: clusters of %d blocks; expected 0 to 8",
+         c->cgaClusterSize);
 #undef WANT
     return PSM_OK;
 }

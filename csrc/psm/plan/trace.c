@@ -31,7 +31,8 @@ static const char names[][20] = {"?",         "task",    "prepare",     "made", 
                                  "armed",     "barrier", "cuda",        "launched",   "kernel-done",   "host-task",
                                  "op-posted", "op-done", "counted-off", "callback",   "callback-over", "reclaimer",
                                  "reclaim",   "touched", "replay",      "destructor", "refs",          "abort",
-                                 "finish",    "destroy", "stuck",       "cancelled",  "registered",    "deregistered"};
+                                 "finish",    "destroy", "stuck",       "cancelled",  "registered",    "deregistered",
+                                 "ordered",   "uploaded"};
 
 struct plan_trace {
     pthread_mutex_t lock, history;

@@ -5,7 +5,8 @@
 
 #include "plan/plan.h"
 
-#define BOTH 3
+#define LEGACY 1
+#define BOTH   3
 
 static const struct plan_variant all[] = {
     {.name = {"coll-first", "collectives are planned first, p2p when none is left: the right one", "", 0, BOTH}},
@@ -54,6 +55,28 @@ static const struct plan_variant all[] = {
     {.name = {"keep-holds", "registrations of buffers that a plan holds are not given back with it", "hold.lost", 1,
               BOTH},
      .keep_holds = true},
+    {.name = {"no-device-wait", "the launch stream does not wait for the device stream: kernels of two groups overlap",
+              "stream.before", 1, BOTH},
+     .no_device_wait = true},
+    {.name = {"no-user-wait",
+              "nothing waits for the other user streams of a group: the kernel reads buffers that are being written",
+              "stream.before", 1, BOTH},
+     .no_user_wait = true},
+    {.name = {"no-host-wait",
+              "the launch stream does not wait for the host stream: kernels run before their ops are posted",
+              "stream.before", 1, BOTH},
+     .no_host_wait = true},
+    {.name = {"no-wait-after", "nothing waits for the launch stream behind a launch", "stream.after", 1, BOTH},
+     .no_wait_after = true},
+    {.name = {"odd-cluster", "the size of clusters is kept where it does not divide the grid: the launch fails",
+              "launch.attributes", 1, BOTH},
+     .odd_cluster = true},
+    {.name = {"no-last", "the last slot of a channel has no isLast: the kernel runs on into other slots", "work.header",
+              1, LEGACY},
+     .no_last = true},
+    {.name = {"no-in-fifo", "the last slot of a channel has no inFifo: the kernel never gives the slots back",
+              "work.header", 1, LEGACY},
+     .no_in_fifo = true},
 };
 enum { NVARIANTS = sizeof all / sizeof *all };
 

@@ -45,6 +45,10 @@ CODES_OF_RULES = {
     "refs.unbalanced": "PSM311",
     "barrier.cuda": "PSM312",
     "scope.kept": "PSM312",
+    "stream.before": "PSM312",
+    "stream.after": "PSM312",
+    "launch.attributes": "PSM312",
+    "work.header": "PSM306",
 }
 _KNOWN_ISSUES = {"count.mismatch": "sii-research/VCCL#24"}
 _OTHERS = "PSM306"  # for a rule of a later library

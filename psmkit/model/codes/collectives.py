@@ -55,7 +55,7 @@ TABLE = (
         code="PSM306",
         title="plan reclaimed or cut out of order",
         effect=Effect.HANGS,
-        meaning="Plans of different ranks have different channels or ops, or a plan was reclaimed before its proxy ops finished.",
+        meaning="Plans of different ranks have different channels or ops, a plan was reclaimed before its proxy ops finished, or a kernel cannot follow the headers of its works.",
         next_step="Run `psmkit plan check` on this log.",
     ),
     Code(
@@ -102,8 +102,8 @@ TABLE = (
         code="PSM312",
         title="plan launched out of order",
         severity=Severity.WARNING,
-        meaning="CUDA was called between the intra-process barrier and the launch, or the end of the launch left frames on the scoped memory stack.",
-        next_step="Call CUDA before the barrier or after the launch. Pop the scoped stack at the end of a launch and when its preparation fails.",
+        meaning="CUDA was called between the intra-process barrier and the launch, the end of the launch left frames on the scoped memory stack, a stream of the group does not wait for another, or a kernel is launched with attributes that its GPU or its grid does not allow.",
+        next_step="Call CUDA before the barrier or after the launch. Pop the scoped stack at the end of a launch and when its preparation fails. Before a launch let its stream wait for the device stream, the other user streams and the host stream; after it let them wait for the launch stream.",
     ),
     Code(
         code="PSM313",

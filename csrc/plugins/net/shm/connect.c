@@ -16,7 +16,11 @@
 #include "net_say.h"
 #include "shm/comm.h"
 
-enum { BACKLOG = 256, SPEED = 100000 /* Mbit/s: about what a core copies */ };
+enum {
+    BACKLOG = 256,
+    SPEED = 100000, /* Mbit/s: about what a core copies */
+    LATENCY = 200   /* ns: benchmarks/net.md */
+};
 
 struct shm_listener {
     struct net_listener net;
@@ -73,6 +77,7 @@ static void properties(int dev, ncclNetProperties_v12_t *props)
     props->name = "shm";
     props->pciPath = NULL;
     props->speed = net_settings.speed ? (int)net_settings.speed : SPEED;
+    props->latency = (float)(net_settings.latency_ns ? net_settings.latency_ns : LATENCY) / 1e3f;
     props->maxRecvs = net_settings.max_recvs ? (int)net_settings.max_recvs : 1;
 }
 

@@ -48,6 +48,8 @@ struct psmPlanConfig {
     uint32_t workArgsBytes; /* planner: of kernel arguments; 0: 4096 */
     uint32_t p2pChunkSize;  /* bytes; 0: 131072 */
     const char *variant;    /* NULL: coll-first */
+    int32_t compCap;        /* compute capability of the GPU, 90 for 9.0: attributes of launches; 0: unknown */
+    int32_t cgaClusterSize; /* blocks of a cluster on 9.0 and later, 0: no clusters; NCCL's default is 4 */
 };
 
 typedef struct psmPlanComm psmPlanComm;
@@ -77,6 +79,11 @@ struct psmPlanWorkInfo {         /* work of a channel, in the order in which the
     void *recvbuff;
     uint32_t place; /* legacy: its slot, planner: its byte; after the upload an offset in the work FIFO, if the plan's
                        storage is there */
+    /* legacy: the header of the slot that it starts (first), after the upload */
+    int32_t workNext; /* of all but the last slot of a channel: the next one, from the first slot of the kernel on */
+    int32_t isLast;   /* the kernel ends here */
+    int32_t inFifo;   /* then it sets the channel's counter to doneAcks, which gives its slots back */
+    uint32_t doneAcks;
 };
 enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTENT = 2 }; /* where works are stored */
 struct psmPlanInfo {

@@ -505,7 +505,7 @@ proctype observer()
 {
 end:
     do
-    :: atomic { nextWhat == TASK -> trace_step() }
+    :: atomic { nextWhat == TASK || nextWhat == ORDERED || nextWhat == UPLOADED -> trace_step() }
     :: atomic { nextWhat == REGISTERED && IS_HELD(nextB - 1) -> P[nextPlan - 1].holds++; trace_step() }
     :: atomic { nextWhat == DEREGISTERED && nextB >= 0 && IS_HELD(nextB + 1) -> P[nextPlan - 1].holds--; trace_step() }
     :: atomic { nextWhat == CUDA && !inBarrier -> trace_step() }

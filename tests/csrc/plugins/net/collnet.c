@@ -68,7 +68,7 @@ static void open_comm(void)
     CHECK(n == 1, "%d devices", n);
     if (version == 12) {
         OK(C(12)->getProperties(0, &properties));
-        CHECK(properties.ptrSupport == NCCL_PTR_HOST && properties.maxCollBytes > 0);
+        CHECK(properties.ptrSupport == NCCL_PTR_HOST && properties.maxCollBytes > 0 && properties.latency > 0);
     }
     if (version >= 11)
         OK(version == 12 ? C(12)->listen(coll_context, 0, shared->handle[rank], &listener)

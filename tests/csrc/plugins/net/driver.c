@@ -359,10 +359,11 @@ static void devices(bool sender)
         OK(t_properties(i, &p));
         CHECK(p.ptrSupport == NCCL_PTR_HOST && p.guid == (uint64_t)i && p.speed > 0 && p.maxComms > 0);
         CHECK(p.netDeviceType == NCCL_NET_DEVICE_HOST && p.regIsGlobal == 0);
+        if (version >= 5) CHECK(p.latency > 0, "latency is %g us", (double)p.latency);
         if (version >= 9) CHECK(p.vProps.ndevs == 1 && p.vProps.devs[0] == i && p.maxP2pBytes > 0);
         if (version >= 11) CHECK(p.maxMultiRequestSize == 1);
         if (version >= 12) CHECK(p.railId == -1 && p.planeId == -1);
-        printf("%s %d %d %s\n", p.name, p.speed, p.maxRecvs, p.pciPath ? p.pciPath : "-");
+        printf("%s %d %d %s %g\n", p.name, p.speed, p.maxRecvs, p.pciPath ? p.pciPath : "-", (double)p.latency);
     }
     CHECK(t_properties(n, &(ncclNetProperties_v12_t){0}) != ncclSuccess);
 }

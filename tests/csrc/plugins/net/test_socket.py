@@ -111,12 +111,26 @@ def test_interfaces_follow_nccls_rules(net: Built) -> None:
 
 
 @pytest.mark.parametrize(
+    ("env", "latency"),
+    [
+        ({"PSM_NET_IFNAME": "=lo"}, {2.5}),
+        ({"PSM_NET": "shm"}, {0.2}),
+        ({"PSM_NET_IFNAME": "=lo", "PSM_NET_LATENCY": "7.25"}, {7.25}),
+        ({"PSM_NET": "shm", "PSM_NET_LATENCY": "1"}, {1}),
+    ],
+)
+def test_each_network_has_a_latency(net: Built, env: dict[str, str], latency: set[float]) -> None:
+    assert {float(line.split()[-1]) for line in net.run("devices", **env)[0].splitlines()} == latency
+
+
+@pytest.mark.parametrize(
     ("env", "says"),
     [
         ({"NCCL_SOCKET_IFNAME": "=nowhere0"}, r'NCCL_SOCKET_IFNAME "=nowhere0", address family any'),
         ({"NCCL_SOCKET_FAMILY": "AF_UNIX"}, r'NCCL_SOCKET_FAMILY is "AF_UNIX"; expected AF_INET or AF_INET6'),
         ({"PSM_NET_STREAMS": "17"}, r'PSM_NET_STREAMS is "17"; expected a number from 1 to 16'),
         ({"PSM_NET_MIN_SHARE": "1T"}, r'PSM_NET_MIN_SHARE is "1T"; expected bytes from 4K to 1G'),
+        ({"PSM_NET_LATENCY": "0"}, r'PSM_NET_LATENCY is "0"; expected microseconds from 0\.001 to 100000'),
         ({"PSM_NET": "pigeon"}, r'PSM_NET is "pigeon"; '),
     ],
 )

@@ -124,16 +124,17 @@ static void say_file(void)
 #define OP(process, sends)                                                                                             \
     d.proxyOp.pid = (process), d.proxyOp.channelId = 5, d.proxyOp.peer = 3, d.proxyOp.nSteps = 4,                      \
     d.proxyOp.chunkSize = 65536, d.proxyOp.isSend = (sends)
-#define NUMBERS(c) c.seqNumber = 7, c.count = 1000, c.root = 2, c.nWarps = 16, c.sendBuff = c.recvBuff = NULL
-#define NAMES(c)   c.func = "AllReduce", c.datatype = "ncclFloat32", c.algo = "RING", c.proto = "SIMPLE"
-#define OLD(c)     c.commHash = 0xfeed, c.name = "old"
-#define SENDS(p)   p.func = "Send", p.datatype = "Unknown", p.count = 77, p.peer = 3
+#define NUMBERS(c)                                                                                                     \
+    c.seqNumber = 7, c.count = 1000, c.root = 2, c.nWarps = 16, c.sendBuff = (void *)0x5e2d, c.recvBuff = (void *)0x4ec5
+#define NAMES(c) c.func = "AllReduce", c.datatype = "ncclFloat32", c.algo = "RING", c.proto = "SIMPLE"
+#define OLD(c)   c.commHash = 0xfeed, c.name = "old"
+#define SENDS(p) p.func = "Send", p.datatype = "Unknown", p.count = 77, p.peer = 3, p.buff = (void *)0xb0ff
 
 #define SIZED NULL
 PLAY(1,
      (NUMBERS(d.coll), OLD(d.coll), d.coll.func = 4, d.coll.datatype = 7, d.coll.algo = 1, d.coll.proto = 2,
       d.coll.nMaxChannels = 1),
-     (OLD(d.p2p), d.p2p.func = 6, d.p2p.datatype = 1, d.p2p.count = 77, d.p2p.peer = 3), )
+     (OLD(d.p2p), d.p2p.func = 6, d.p2p.datatype = 1, d.p2p.count = 77, d.p2p.peer = 3, d.p2p.buff = (void *)0xb0ff), )
 PLAY(2, (NUMBERS(d.coll), OLD(d.coll), NAMES(d.coll), d.coll.nMaxChannels = 1), (OLD(d.p2p), SENDS(d.p2p)), )
 PLAY(3, (NUMBERS(d.coll), OLD(d.coll), NAMES(d.coll), d.coll.nMaxChannels = 1), (OLD(d.p2p), SENDS(d.p2p)), )
 #undef SIZED
@@ -356,6 +357,27 @@ static int unread(char **argument)
     return ncclProfiler_v6.finalize(context);
 }
 
+/* The windows are full when the second of two operations gets its proxy op. */
+static int crowded(void)
+{
+    begin_v6();
+    say_file();
+    void *first = start_v6(ncclProfileColl, NULL), *second = start_v6(ncclProfileColl, NULL);
+    void *op = start_v6(ncclProfileProxyOp, first), *lost = NULL;
+    for (int i = 0; i < 1000; i++) {
+        atomic_store(&comm_now()->shared->heartbeat_ns, psm_clock_ns());
+        stop_v6(start_v6(ncclProfileGroup, NULL));
+    }
+    for (int i = 0; i < 1000 && (lost = start_v6(ncclProfileProxyOp, second)); i++) stop_v6(lost);
+    start_v6(ncclProfileProxyStep, op);
+    stop_v6(op);
+    stop_v6(first);
+    stop_v6(second);
+    printf("{\"first\": %zu, \"second\": %zu, \"lost\": %d}\n", (size_t)first, (size_t)second, lost == NULL);
+    say_counters();
+    return ncclProfiler_v6.finalize(context);
+}
+
 /* A mask that another process wants; calls until NCCL has it. */
 static int wanted(char **argument)
 {
@@ -402,6 +424,7 @@ int main(int count, char **argument)
     if (strcmp(command, "forked") == 0) return forked();
     if (strcmp(command, "events") == 0) return events(rest);
     if (strcmp(command, "unread") == 0) return unread(rest);
+    if (strcmp(command, "crowded") == 0) return crowded();
     if (strcmp(command, "wanted") == 0) return wanted(rest);
     if (strcmp(command, "clocks") == 0) return clocks();
     if (strcmp(command, "stress") == 0) return stress(rest);

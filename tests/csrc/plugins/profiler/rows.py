@@ -9,7 +9,7 @@ from pathlib import Path
 from psmkit.telemetry.kinds import EVENT_TYPES
 
 SLOT = 128
-STOPPED, FOREIGN, SENDS, CAPTURED, COMPLETE, ORPHAN = (1 << bit for bit in range(6))
+STOPPED, FOREIGN, SENDS, CAPTURED, COMPLETE, ORPHAN, CHILD_LOST = (1 << bit for bit in range(7))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tests.csrc.base import compiled
 from tests.csrc.plugins.profiler.built import Driver
 from tests.csrc.plugins.profiler.rows import (
     CAPTURED,
+    CHILD_LOST,
     COMPLETE,
     FOREIGN,
     SENDS,
@@ -118,6 +119,7 @@ def check_tree(names: dict[str, Row], said: dict[str, int], version: int) -> Non
     assert coll.parent == p2p.parent == said["group"]
     # root, func AllReduce, float32, ring, simple, channels, warps, ops begun and ended
     assert coll.get("i6B2H", 32) == (2, 4, 7, 1, 2, 1, 16, 1, 1)
+    assert coll.get("QQ", 56) == (0x5E2D, 0x4EC5) and p2p.get("Q", 56) == (0xB0FF,), "the buffers"
     assert coll.flags & COMPLETE and coll.get("Q", 24)[0] == op.stop_ns
     assert p2p.get("Q") == (77,) and p2p.get("i2B", 32) == (3, 6, 1), "NCCL has no name for uint8"
     assert op.parent == said["coll"] and op.get("4iB", 0)[1:] == (3, 4, 65536, 5)
@@ -238,6 +240,16 @@ def test_full_windows_drop_and_say_so_once(driver: Driver) -> None:
     assert found["begun"] == 1000 and found["end_ns"] > found["begin_ns"]
     assert open_record(str(path)).owner == "clean"
     assert [state for state, _ in windows(path)] == [2, 2, 2, 2], "all of them are there to be taken"
+
+
+def test_an_operation_knows_that_a_child_of_it_found_no_slot(driver: Driver) -> None:
+    """Otherwise it seems to have ended with those of its children that did."""
+    out = driver.run("crowded", PSM_PROFILER_SLOTS="64").splitlines()
+    said = {k: v for line in out if line.startswith("{") for k, v in json.loads(line).items()}
+    rows = read(the_file(driver.records))
+    first, second = (by_handle(rows, said[name]) for name in ("first", "second"))
+    assert said["lost"] and said["full"] > 0
+    assert second.flags & CHILD_LOST and not first.flags & CHILD_LOST, "a step is no part of which the end depends"
 
 
 def test_without_a_reader_the_past_is_overwritten_and_the_file_goes(driver: Driver) -> None:

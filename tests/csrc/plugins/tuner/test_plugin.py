@@ -131,6 +131,33 @@ def test_v1_matches_ranks_only_where_all_communicators_are_said_to_be_alike(tune
     assert "PSM_TUNER_ONE_SHAPE promises that all have 16 on 2" in session.close()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rules_that_never_match_are_named_in_the_log(tuner: Built, tmp_path: Path, version: int) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text(
+        "op,ranks,nodes,registered,nvl_domains,algorithm,protocol\n"
+        "*,*,*,*,*,tree,ll\n*,16,*,*,*,ring,ll\n*,*,2..,*,*,ring,ll\n*,*,*,1,*,ring,ll\n*,*,*,*,3,ring,ll\n*,1..,*,*,*,ring,ll\n"
+    )
+    first = {1: (5, 3, "ranks"), 2: (2, 5, "registered"), 3: (2, 5, "registered"), 4: (1, 6, "nvl_domains")}.get(
+        version
+    )
+    session = tuner.session(version, PSM_TUNER_CONFIG=str(path))
+    session.begin(16)
+    log = session.close()
+    if first is None:
+        assert "never match" not in log
+    else:
+        n, line, what = first
+        assert (
+            f"{n} of 6 rules of {path} never match in table v{version}, the first in line {line}: NCCL does not pass {what} to it"
+            in log
+        )
+    if version == 1:
+        session = tuner.session(1, PSM_TUNER_CONFIG=str(path), PSM_TUNER_ONE_SHAPE="1")
+        session.begin(16)
+        assert f"2 of 6 rules of {path} never match in table v1, the first in line 5" in session.close()
+
+
 def test_chunks_and_constants(tuner: Built, tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text(

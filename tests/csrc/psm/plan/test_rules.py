@@ -19,21 +19,41 @@ def event(what: str, plan: int = 0, a: int = 0, b: int = 0, c: int = 0) -> Event
     return what, plan, a, b, c
 
 
+def attributes(capability: int, grid: int, cluster: int = 0, *, spread: bool = False, remote: bool = False) -> int:
+    bits = (lib.PSM_PLAN_ATTR_SPREAD if spread else 0) | (lib.PSM_PLAN_ATTR_REMOTE if remote else 0)
+    return cluster | bits | grid << lib.PSM_PLAN_ATTR_GRID | capability << lib.PSM_PLAN_ATTR_CAPABILITY
+
+
+def headers(slots: int, *, last: bool = True, in_fifo: bool = True, acks: bool = True, stored: bool = True) -> int:
+    bits = (last, lib.PSM_PLAN_HEADER_LAST), (in_fifo, lib.PSM_PLAN_HEADER_IN_FIFO), (acks, lib.PSM_PLAN_HEADER_ACKS)
+    there = sum(bit for has, bit in (*bits, (stored, lib.PSM_PLAN_HEADER_STORED)) if has)
+    return there | slots << lib.PSM_PLAN_HEADER_SLOTS
+
+
+DEVICE, HOST, LAUNCH, USER = 0, 1, 2, 3
+SM90 = attributes(90, 2, 2, spread=True, remote=True)
+
+
 def launched(plan: int, opcount: int) -> list[Event]:
-    """A group with one plan: a collective and a send without a kernel."""
+    """A group of two streams with one plan: a collective and a send without a kernel."""
     return [
         event("PREPARE", b=2),
         event("CUDA", a=1),
+        event("ORDERED", a=DEVICE, b=USER),
+        event("ORDERED", a=LAUNCH, b=DEVICE),
         event("MADE", plan, 0b11, 1, 1),
         event("ARMED", plan, 1, 1),
-        event("PREPARED", a=1, b=1),
+        event("PREPARED", a=1, b=1, c=2),
         event("BARRIER"),
-        event("LAUNCHED", plan, BOTH),
+        event("UPLOADED", plan, 0, 3, headers(3)),
+        event("LAUNCHED", plan, BOTH, 0, SM90),
         event("HOST_TASK", plan),
         event("OP_POSTED", plan, opcount << 1, 0, 0),
         event("OP_POSTED", plan, opcount << 1 | 1, 1, 1),
         event("RECLAIMER", plan, HOST_TASK),
         event("CUDA", a=2),
+        event("ORDERED", a=DEVICE, b=LAUNCH),
+        event("ORDERED", a=USER, b=DEVICE),
         event("FINISH"),
     ]
 
@@ -99,6 +119,28 @@ AFTER = [
     event("RECLAIMER", 1, LAUNCH_AFTER),
     event("FINISH"),
     event("KERNEL_DONE", 1),
+    event("RECLAIM", 1),
+    event("DESTROY"),
+]
+# The host stream posts the ops; the other user stream and the launch stream wait for each other, as from 2.26 on.
+HOSTED = [
+    event("PREPARE", b=1),
+    event("ORDERED", a=LAUNCH, b=USER),
+    event("ORDERED", a=LAUNCH, b=DEVICE),
+    event("MADE", 1, 1, 1, 0),
+    event("HOST_TASK", 1, 1),
+    event("OP_POSTED", 1, 0, 0, 0),
+    event("RECLAIMER", 1, HOST_TASK),
+    event("ORDERED", a=LAUNCH, b=HOST),
+    event("PREPARED", a=1, b=1, c=2),
+    event("BARRIER"),
+    event("UPLOADED", 1, 0, 1, headers(1)),
+    event("LAUNCHED", 1, KERNEL, 0, attributes(80, 2)),
+    event("ORDERED", a=DEVICE, b=LAUNCH),
+    event("ORDERED", a=USER, b=LAUNCH),
+    event("FINISH"),
+    event("KERNEL_DONE", 1),
+    event("OP_DONE", 1, 0, 0, 0),
     event("RECLAIM", 1),
     event("DESTROY"),
 ]
@@ -249,6 +291,38 @@ BROKEN: dict[str, list[Callable[[], list[Event]]]] = {
         lambda: behind(RIGHT, "LAUNCHED", event("REGISTERED", 1, 0, 1)),
         lambda: behind(RIGHT, "LAUNCHED", event("DEREGISTERED", 1, 0, 0)),
     ],
+    "stream.before": [
+        lambda: without(RIGHT, "ORDERED"),
+        lambda: without(without(RIGHT, "ORDERED"), "ORDERED"),
+        lambda: instead(RIGHT, "ORDERED", event("ORDERED", a=DEVICE, b=LAUNCH), nth=1),
+        lambda: without(HOSTED, "ORDERED"),
+        lambda: instead(HOSTED, "ORDERED", event("ORDERED", a=HOST, b=LAUNCH), nth=2),
+    ],
+    "stream.after": [
+        lambda: instead(RIGHT, "ORDERED", event("ORDERED", a=LAUNCH, b=DEVICE), nth=2),
+        lambda: instead(RIGHT, "ORDERED", event("ORDERED", a=DEVICE, b=USER), nth=3),
+        lambda: instead(HOSTED, "ORDERED", event("ORDERED", a=DEVICE, b=HOST), nth=3),
+    ],
+    "launch.attributes": [
+        lambda: instead(
+            RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(90, 3, 2, spread=True, remote=True))
+        ),
+        lambda: instead(
+            RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(90, 16, 16, spread=True, remote=True))
+        ),
+        lambda: instead(RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(90, 2, 2, remote=True))),
+        lambda: instead(RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(90, 2))),
+        lambda: instead(RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(80, 2, 2, spread=True))),
+        lambda: instead(RIGHT, "LAUNCHED", event("LAUNCHED", 1, BOTH, 0, attributes(80, 2, remote=True))),
+    ],
+    "work.header": [
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(2, last=False))),
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(2))),
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(3, last=False))),
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(3, in_fifo=False))),
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(3, acks=False))),
+        lambda: instead(RIGHT, "UPLOADED", event("UPLOADED", 1, 0, 3, headers(3, stored=False))),
+    ],
     "stuck": [lambda: behind(ABORTED, "CALLBACK", event("STUCK", 1, lib.PSM_PLAN_WAIT_COUNT, 1))],
 }
 BETWEEN_RANKS = {"cut.differs", "channel.differs"}
@@ -260,7 +334,9 @@ def names() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "trace", [RIGHT, GRAPH, AFTER, ABORTED, FAILED], ids="right graph after aborted failed".split()
+    "trace",
+    [RIGHT, GRAPH, AFTER, HOSTED, ABORTED, FAILED],
+    ids="right graph after hosted aborted failed".split(),
 )
 def test_right_traces_break_nothing(trace: list[Event]) -> None:
     assert check(trace) == []
@@ -272,7 +348,7 @@ def test_each_rule_of_the_table_can_be_broken() -> None:
     lib.plan_rules_table(table)
     for i in range(len(names())):
         assert ffi.string(table[0][i].text).decode().endswith(".")
-        assert table[0][i].schedulers == 3
+        assert table[0][i].schedulers == (1 if ffi.string(table[0][i].name) == b"work.header" else 3)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +368,15 @@ def test_a_trace_that_begins_in_the_middle_is_not_judged_on_what_it_has_not_seen
 def test_a_trace_that_goes_on_is_not_judged_as_if_it_had_ended() -> None:
     for stop in range(len(RIGHT)):
         assert check(RIGHT[:stop], end=False) == []
+
+
+def test_a_group_whose_waits_failed_is_not_judged_by_those_that_it_did_not_come_to() -> None:
+    trace = without(without(RIGHT, "ORDERED"), "ORDERED")
+    at = next(i for i, e in enumerate(trace) if e[0] == "PREPARED")
+    failed = [*trace[:at], event("CANCELLED", 1), event("RECLAIMER", 1, CANCEL), event("PREPARE_FAILED", b=-2)]
+    assert check([*failed, event("RECLAIM", 1), event("DESTROY")]) == []
+    left = instead(without(without(HOSTED, "ORDERED"), "FINISH"), "RECLAIM", event("FINISH", b=1))
+    assert "stream.after" not in {name for name, _ in check(left)}
 
 
 def test_memory_does_not_grow_with_the_trace_and_old_plans_are_known_as_freed() -> None:
