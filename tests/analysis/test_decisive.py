@@ -63,7 +63,7 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     torn = analyzed(tmp_path, store.replace(", addr=[a]:36214, remote=[b]:43145", ""))
     assert "sendBytes failed" in torn.reason and not torn.findings
     calm = analyzed(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
-    assert calm.reason == "the log shows no communicator from its start to its end"
+    assert calm.reason == "the log shows neither the start nor the end of an NCCL communicator"
 
 
 @pytest.mark.parametrize(
