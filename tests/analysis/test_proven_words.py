@@ -96,6 +96,7 @@ def test_a_name_without_an_address_is_no_end_of_a_connection(tmp_path: Path) -> 
     log = tmp_path / "job.log"
     log.write_text(
         "ssh: Could not resolve hostname worker-3.jobs.svc: Name or service not known\nORTE was unable to reliably start one or more daemons.\n"
+        + "More text.\n" * 16
     )
     report = analyze([log])
     assert [(c.host, c.either) for c in report.culprits] == [("worker-3.jobs.svc", False)]
@@ -145,3 +146,13 @@ def test_a_worker_that_sigterm_ended_was_not_ended_by_an_unknown_signal(tmp_path
         "ERROR 10-30 13:46:27 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 6855 died, exit code: -15\n"
     )
     assert "process 6855 ended by SIGTERM" in _text(tmp_path, line)
+
+
+def test_the_place_of_a_failed_check_is_not_the_logger(tmp_path: Path) -> None:
+    log = (
+        "F20260203 11:10:33.595355   331 rdma.h:92] Check failed: probe(device, port)\n*** Check failure stack trace: ***\n"
+        "    @     0x7f930d9df031  google::LogMessage::Fail()\n    @     0x7f930d9eb66d  google::LogMessageFatal::~LogMessageFatal()\n"
+        "    @     0x7f930da7b19a  fabric::Factory::open_devices()\n"
+    )
+    title = first_error(tmp_path, log).title
+    assert "fabric::Factory::open_devices()" in title and "LogMessage" not in title
