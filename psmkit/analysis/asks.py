@@ -139,7 +139,7 @@ def _settings(job: Job, run: Run | None, suspects: Sequence[Suspect], coverage: 
     if not chosen and environment:
         hidden = coverage.missing_subsystems
         why = [
-            "it prints what this run did not"
+            "this adds the output of NCCL that this run lacks"
             + (f" ({', '.join(hidden)})" if hidden else "")
             + ", with time stamps and a file for each process"
         ]

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage, torn_down
-from psmkit.analysis.facts.start import past_bootstrap
+from psmkit.analysis.facts.start import begins, past_bootstrap
 from psmkit.analysis.inference import standing
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
@@ -303,7 +303,7 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     if len(files) == 1:
         last = f"line {files[0].lines} of {os.path.basename(files[0].path)}{', which is cut' if _torn_end(job) else ''}"
         ends = f"the end of the log{where}: what follows {last}"
-        ends += ", and what an excerpt leaves out before it" if _begins_late(job, worst) else ""
+        ends += ", and the lines before the first one of this excerpt" if _begins_late(job, worst) else ""
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
     if unseen and all(torn_down(job, p) for run in job.runs for p in run.procs):
         return f"the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}"
@@ -322,7 +322,8 @@ def _told(runs: Sequence[Run], findings: Sequence[Finding]) -> bool:
 def _begins_late(job: Job, run: Run) -> bool:
     """Whether the ranks of a run met, and no line shows the start of a communicator."""
     info = job.runs[run.index]
-    return past_bootstrap(job, info) and not any(proc in job.instances_of for proc in info.procs)
+    met = past_bootstrap(job, info) and not begins(job, info)
+    return met and not any(proc in job.instances_of for proc in info.procs)
 
 
 def _torn_end(job: Job) -> bool:

@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job, RunInfo
-from psmkit.analysis.facts.naming import names_of, spans_of, spans_text, words
+from psmkit.analysis.facts.naming import name_of, names_of, spans_of, spans_text, words
 from psmkit.analysis.facts.places import absent, may_drive_others, unnamed
 from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.facts.start import initialising, past_bootstrap
+from psmkit.analysis.facts.start import begins, initialising, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model.wording import counted, plural
 
 __all__ = ["NO_COMM", "NO_START", "RunEnd", "all_torn_down", "end_of", "instances_of"]
 
-NO_COMM = "the log shows no communicator from its start to its end"
+NO_COMM = "the log shows neither the start nor the end of an NCCL communicator"
 #: Of an excerpt from the middle of a log.
-NO_START = "the log is an excerpt: it shows no communicator from its start"
+NO_START = "the log is an excerpt: the lines that create its communicators are missing"
+#: Of a log that begins where a job begins.
+_STARTS = "the log ends before the init of a communicator is complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def _without_communicator(job: Job, run: RunInfo) -> RunEnd:
         return RunEnd(
             False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
         )
-    return RunEnd(False, NO_START if past_bootstrap(job, run) else NO_COMM)
+    return RunEnd(False, NO_COMM if not past_bootstrap(job, run) else _STARTS if begins(job, run) else NO_START)
 
 
 def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance]) -> RunEnd:
@@ -116,7 +118,12 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
         return RunEnd(False, f"the teardown of {names_of(job, still)} is not in the log")
     if len(ended) == nranks:
-        return RunEnd(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
+        return RunEnd(
+            True,
+            f"all {nranks} ranks destroyed their communicators"
+            if nranks > 1
+            else "the rank destroyed its communicator",
+        )
     if ended:
         missing = sorted(seen - ended)
         return RunEnd(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
@@ -128,6 +135,12 @@ def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nran
     told = f"the log names {seen} of {nranks} ranks" if seen else f"the log names none of {nranks} ranks"
     if may_drive_others(job, run.index):
         return f"{told}; {names_of(job, nameless)} may drive more of them"
+    if elsewhere := _of_another(job, nameless, nranks):
+        who = [
+            f"{name_of(job, p)} was rank {rank} of one with {nranks} ranks{', which it aborted' if gone else ''}"
+            for p, rank, gone in elsewhere
+        ]
+        return f"the log shows {seen} of {nranks} ranks of a communicator; {words(who, 4)}; that may be the same one"
     # where no rank is known, the calls of these processes are all that shows the communicator, so they are its members
     member = (
         [] if seen else [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
@@ -141,6 +154,16 @@ def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nran
         one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
         parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
     return "; ".join(parts)
+
+
+def _of_another(job: Job, nameless: Sequence[int], nranks: int) -> list[tuple[int, int, bool]]:
+    """The processes that are a rank of a communicator of the same size, each with this rank and whether it aborted: it may be the same communicator."""
+    out = []
+    for proc in nameless:
+        ours = [i for i in job.instances_of.get(proc, ()) if i.rank >= 0 and i.nranks == nranks]
+        if len({i.rank for i in ours}) == 1:
+            out.append((proc, ours[0].rank, all(i.end in abort_ends(job) for i in ours)))
+    return out if len(out) == len(nameless) else []
 
 
 def _without_teardown(job: Job, run: RunInfo, members: Sequence[CommInstance]) -> RunEnd:

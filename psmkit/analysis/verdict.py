@@ -35,6 +35,8 @@ _EXCHANGES = {
 _TOLD = 100
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
+# So many processes that its lines name are culprits of a finding.
+_MOST_NAMED = 8
 # How much more certain a vaguer finding must be to come first.
 _MARGIN = 0.15
 # How sure it is that a launcher ended a job which had not hung before.
@@ -155,9 +157,9 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
     if out and len(sources) == 1:
         # processes of unknown rank with the same error
         nameless = [n for n in chosen.named if n.rank is None and n.pid is not None]
-        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless[:_MOST_UNNAMED]))
+        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless[:_MOST_NAMED]))
     if not out and chosen.named:
-        return tuple(_of_named(run, chosen, n) for n in chosen.named[:_MOST_UNNAMED])
+        return tuple(_of_named(run, chosen, n) for n in chosen.named[:_MOST_NAMED])
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
@@ -406,7 +408,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
             0.5,
         )
     if not runs:
-        return Verdict.INCONCLUSIVE, "the input holds no lines of a NCCL run", 0.5
+        return Verdict.INCONCLUSIVE, "the input holds no lines of an NCCL run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
     reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
     return worst.verdict, reason, worst.confidence

@@ -26,7 +26,7 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A NCCL library that can run on emulated CUDA.
+    """An NCCL library that can run on emulated CUDA.
 
     Attributes:
         path: the file.
@@ -52,7 +52,7 @@ def find(place: Path) -> Library:
     path = _file(place)
     binary = elf.read(path)
     if "ncclCommInitRank" not in binary.defined:
-        raise LabError(f"{path} is not a NCCL library: it does not define ncclCommInitRank")
+        raise LabError(f"{path} is not an NCCL library: it does not define ncclCommInitRank")
     version, cuda = version_of(path)
     about = f"{path} (NCCL {version or 'of unknown version'}, CUDA {_dotted(cuda) if version else 'unknown'})"
     shared = [int(m[1]) for name in binary.needed if (m := _CUDART.match(name))]

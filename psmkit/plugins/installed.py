@@ -31,7 +31,7 @@ _NOT_FOUND = ": not found"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A NCCL library: who loads it, where it is, and its version; an empty version: it has no text that says it."""
+    """An NCCL library: who loads it, where it is, and its version; an empty version: it has no text that says it."""
 
     who: str
     path: str
@@ -187,7 +187,7 @@ def _too_new(machine: Machine, loaded: Sequence[Installed]) -> Iterator[Check]:
         least = _DRIVERS.get(one.cuda.partition(".")[0])
         if driver and least and int(driver.partition(".")[0]) < least:
             why = f"{one.path} is made for CUDA {one.cuda}, which needs driver {least} or later, or NVIDIA's package cuda-compat"
-            do = f"install driver {least} or later, or a NCCL for an older CUDA"
+            do = f"install driver {least} or later, or an NCCL for an older CUDA"
             yield Check(_AREA, "driver", "warning", f"kernel module {driver}", why, do)
 
 

@@ -129,7 +129,9 @@ def culprit_name(culprit: Culprit) -> str:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name
     if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
-        return f"the process at {culprit.host}" if _ADDRESS.search(culprit.host) else culprit.host
+        if not _ADDRESS.search(culprit.host):
+            return culprit.host
+        return f"the {'process' if ':' in culprit.host else 'host'} at {culprit.host}"
     if rank is None and culprit.pid is None and culprit.device is not None and condition is None:
         return f"device {culprit.device}" + (f" of {culprit.host}" if culprit.host is not None else "")
     name = "a process of unknown rank" if rank is None else f"rank {rank}"

@@ -99,18 +99,21 @@ def _who(page: Page, report: Report) -> None:
         stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         of_run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
         text = f"{culprit_name(culprit)}{of_run}{stage}" + (f": {reason}" if reason else "")
-        if culprit.peer_unnamed:
-            text = f"one end: {text}" if not number else f"and {text}"
-        elif culprit.either:
+        if culprit.either and not culprit.peer_unnamed:
             both = len(report.culprits) == 2 and all(c.pid is not None for c in report.culprits)  # both print the error
-            text = f"{'both ends: ' if both else 'one of '}{text}" if not number else f"and {text}"
+            if both:
+                text = f"and {text}" if number else f"both ends: {text}"
+            elif number:
+                text = f"or {text}"
+        elif culprit.peer_unnamed and number:
+            text = f"and {text}"
         if number == len(report.culprits[:_WHO]) - 1:
             rest = len(report.culprits) - _WHO
             if culprit.peer_unnamed:
                 text += (
-                    "; the lines do not show which processes are the other ends"
+                    ", each one end of a failed connection whose other end the log does not name"
                     if number
-                    else "; the line does not show which process is the other end"
+                    else ", one end of the failed connection; the log does not name the other end"
                 )
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
         lead = Span("who:     " if not number else "         ", "culprit")

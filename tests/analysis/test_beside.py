@@ -156,7 +156,9 @@ def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:
     job = nccl(0, 1, nranks=3)
     report = analyzed(tmp_path, job + HEAD)
     assert report.verdict == "failed"
-    assert report.reason.startswith("a process printed a Python traceback at the end of the log")
+    assert report.reason.startswith(
+        "a process printed a Python traceback; the log ends before the line that names the exception"
+    )
     # an exception that the program survived is none
     report = analyzed(tmp_path, HEAD + job)
     assert "traceback" not in report.reason
@@ -177,7 +179,7 @@ WORKERS = "INFO 03-01 10:00:00 [shm_broadcast.py:681] No available shared memory
         pytest.param("DeepEP combine forwarder (NVL check) timeout, channel: 1, RDMA: 0\n", "hung", "DeepEP gave up", id="DeepEP's kernel"),
         pytest.param(STUCK + EXITS, "hung", "XLA ended a process after 40 s", id="XLA"),
         pytest.param(STUCK, "inconclusive", "it is slow or it hangs", id="XLA waits"),
-        pytest.param(STUCK + UNSTUCK, "inconclusive", "the log shows no communicator from its start to its end", id="XLA goes on"),
+        pytest.param(STUCK + UNSTUCK, "inconclusive", "the log shows neither the start nor the end of an NCCL communicator", id="XLA goes on"),
         pytest.param(WORKERS + ENGINE, "failed", "the inference engine reports that process 77 failed", id="vLLM"),
         pytest.param(WORKERS, "inconclusive", "it is slow or it hangs", id="vLLM waits"),
         pytest.param(UCX.format("760  ", "ERROR").replace("  :0]", "  :a]"), "failed", "UCX failed in node7:760", id="UCX"),

@@ -50,10 +50,10 @@ def test_a_status_line_about_the_same_work_is_told_beside_the_reports(tmp_path: 
     status = "[rank2]:[E ProcessGroupNCCL.cpp:2168] [PG ID 0 PG GUID 0 Rank 2]  failure detected by watchdog at work sequence id: {} PG status: last enqueued work: 71, last completed work: 70\n"
     size = "[rank5]:[E ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0 Rank 5]  failure detected by watchdog at work sequence id: 71 PG status: last enqueued work: 71, last completed work: 70\n"
     same = analyzed(tmp_path, status.format(71) + size + TIMEOUT.format(5)).reason
-    assert "and a status line of rank 2 about the same work" in same
+    assert "and a line of rank 2 that gives up on the same work" in same
     folder = tmp_path / "other"
     folder.mkdir()
-    assert "status line" not in analyzed(folder, status.format(60) + size + TIMEOUT.format(5)).reason
+    assert "gives up" not in analyzed(folder, status.format(60) + size + TIMEOUT.format(5)).reason
 
 
 LOST = "[rank{0}]:[W TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=102, addr=[n7]:47218, remote=[n8]:38115): Failed to recv, got 0 bytes.\n"

@@ -119,7 +119,7 @@ def test_an_excerpt_after_the_start_of_its_communicators_is_no_log_without_any(l
     report = analyzed(tmp_path, "".join(f"w-1:7{r}:22{r} [{r}] NCCL INFO {line}\n" for r in range(3)))
     assert (report.verdict, report.reason) == (
         "inconclusive",
-        "the log is an excerpt: it shows no communicator from its start",
+        "the log is an excerpt: the lines that create its communicators are missing",
     )
 
 

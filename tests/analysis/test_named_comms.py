@@ -34,7 +34,7 @@ def test_line_with_comm_rank_and_nranks_makes_a_communicator(tmp_path: Path, tex
 def test_number_of_ranks_without_a_communicator_makes_none(tmp_path: Path) -> None:
     report = analyzed(tmp_path, _log("Connected all rings comm 0x55d0c0 nRanks 8 busId 3b000"))
     assert report.runs[0].nranks is None
-    assert report.reason == "the log is an excerpt: it shows no communicator from its start"
+    assert report.reason == "the log is an excerpt: the lines that create its communicators are missing"
 
 
 _INIT = "ncclCommInitRank comm 0x55d0c{r} rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId {r}b000 commId 0xabc - Init {what}"
@@ -92,8 +92,8 @@ def test_headline_is_a_warning_rather_than_no_communicator(tmp_path: Path) -> No
     ):
         report = analyzed(tmp_path, log)
         assert report.verdict is Verdict.INCONCLUSIVE
-        assert "shows no communicator from its start to its end" not in report.reason
+        assert "neither the start nor the end" not in report.reason
     assert (
         analyzed(tmp_path, _log("NCCL version 2.21.5+cuda12.4")).reason
-        == "the log shows no communicator from its start to its end"
+        == "the log shows neither the start nor the end of an NCCL communicator"
     )

@@ -188,7 +188,7 @@ def test_the_code_of_a_traceback_shows_no_work(tmp_path: Path) -> None:
 
 def test_an_error_far_from_the_end_is_not_called_near(tmp_path: Path) -> None:
     error = "ERROR frobnicator: queue 4 overran\n"
-    assert "near the end" in analyzed(tmp_path, START + error + "a\n" * 3).reason
+    assert "near the end" in analyzed(tmp_path, START + "a\n" * 3 + error + "a\n" * 3).reason
     assert "near the end" not in analyzed(tmp_path, START + error + "a\n" * 20).reason
 
 

@@ -58,11 +58,9 @@ def test_a_process_that_reports_no_timeout_is_counted(tmp_path: Path) -> None:
         f"a:{80 + d}:{90 + d} [{d}] NCCL INFO [Service thread] Connection closed by localRank 1\n" for d in range(3)
     )
     report = analyzed(tmp_path, told.format(1) + lines + told.format(0))
-    assert report.reason.endswith(
-        "on ranks 0 and 1; the log shows lines of 3 processes, and does not show whether there are others"
-    )
+    assert report.reason.endswith("on ranks 0 and 1; the log shows lines of 3 processes, and no report of another one")
     assert analyzed(tmp_path, told.format(1) + told.format(0)).reason.endswith(
-        "; the log does not show whether there are others"
+        "; the log holds no report of another rank"
     )
 
 
@@ -140,7 +138,10 @@ def test_workers_with_an_exit_code_of_their_own_do_not_follow_from_the_first(tmp
     worker = "[{0}]:\n  time      : 2026-03-01_10:00:50\n  host      : n7\n  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 5{0})\n  error_file: <N/A>\n"
     log = "train.py FAILED\nFailures:\n{}Root Cause (first observed failure):\n" + worker.format(0, 1)
     found = analyzed(tmp_path, log.format(worker.format(1, 1) + worker.format(2, 1))).findings[0]
-    assert "Ranks 1 and 2 ended with exit codes of their own; the launcher saw this one first." in found.explanation
+    assert (
+        "Ranks 1 and 2 exited with an error code, too; the launcher lists rank 0 (n7:50) as the first."
+        in found.explanation
+    )
     ended = analyzed(tmp_path, log.format(worker.format(1, -15))).findings[0]
     assert "The end of rank 1 follows from it." in ended.explanation
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
+__all__ = ["ASKED", "FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
+#: Signals with which another process asks one to end.
+ASKED = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT})
 #: The signal of the OOM killer, and of anybody who ends a process at once.
 KILLED = signals.SIGKILL
 
@@ -67,7 +69,7 @@ class Death:
     @property
     def sent(self) -> bool:
         """Whether it was ended on purpose, as launchers do with the remaining ranks."""
-        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT)
+        return self.signal in ASKED
 
     def exited(self, value: object) -> None:
         """Interpret an exit code: minus a signal, 128 plus a signal, or the program's own code."""

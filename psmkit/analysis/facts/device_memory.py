@@ -15,13 +15,19 @@ _LARGE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Sizes in bytes. ``unused`` is reserved by the allocator and not in use; ``others`` is held by other processes, None if not said."""
+    """Sizes in bytes. ``unused`` is reserved by the allocator and not in use; ``others`` is held by ``processes`` other ones, None if not said."""
 
     request: float
     free: float
     total: float
     unused: float | None
     others: float | None
+    processes: int = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether several other processes hold more of the device than the allocator could give back: ranks may share it."""
+        return self.processes > 1 and self.others is not None and self.others > max(self.unused or 0, self.request)
 
     @property
     def told(self) -> str:
@@ -33,6 +39,8 @@ class Room:
         """Whether unused memory of the allocator, or other processes, can be the reason; None if the numbers do not show it."""
         if self.unused is None or self.request <= self.free:
             return None
+        if self.crowded and self.others is not None:
+            return f"{self.processes} other processes hold {_size(self.others)} of this device."
         parts = f"{_size(self.free)} free and {_size(self.unused)} that PyTorch reserved and does not use"
         if self.request <= self.free + self.unused:
             return f"The request would fit in {parts}: the memory may be in pieces."
@@ -49,6 +57,8 @@ class Room:
         """What helps against this lack of memory, None if the numbers do not show it."""
         if self.unused is None or self.request <= self.free:
             return None
+        if self.crowded:
+            return "Look at the other processes on the device (nvidia-smi). If they are ranks of this job, let each rank select a device of its own: check its local rank and CUDA_VISIBLE_DEVICES. If they are not, end them or use less memory per device."
         if self.request <= self.free + self.unused:
             return "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation. If it does not help, use less memory per device (batch size, sequence length, sharding)."
         if self.others and self.request <= self.free + self.unused + self.others:
@@ -67,27 +77,28 @@ def room_of(event: Event) -> Room | None:
         total = _bytes(detail.partition(" of ")[2].partition(" of which ")[0])
         free = _bytes(detail.partition(" of which ")[2].partition(" is free")[0])
         unused = _bytes(detail.partition(" is reserved by PyTorch but unallocated")[0].rpartition(" and ")[2])
-        others = _others(detail)
+        held = _others(detail)
+        others, processes = (sum(held), len(held)) if held is not None else (None, 0)
     elif " total capacity;" in detail:
         total = _bytes(detail.partition(" total capacity;")[0])
         free = _bytes(detail.partition(" free;")[0].rpartition("; ")[2])
         reserved = _bytes(detail.partition(" reserved in total")[0].rpartition("; ")[2])
         used = _bytes(detail.partition(" already allocated;")[0].rpartition("; ")[2])
         unused = max(reserved - used, 0.0) if reserved is not None and used is not None else None
-        others = None
+        others, processes = None, 0
     else:
         return None
-    return Room(request, free, total, unused, others) if request and free is not None and total else None
+    return Room(request, free, total, unused, others, processes) if request and free is not None and total else None
 
 
-def _others(detail: str) -> float | None:
-    """What other processes hold, None if the line does not tell them from its own."""
+def _others(detail: str) -> list[float] | None:
+    """What each other process holds, None if the line does not tell them from its own."""
     if "this process has " not in detail:
         return None
     sizes = [
         _bytes(part.partition(" has ")[2].partition(" memory in use")[0]) for part in detail.split(". Process ")[1:]
     ]
-    return sum(size for size in sizes if size is not None)
+    return [size for size in sizes if size is not None]
 
 
 def _bytes(text: str) -> float | None:

@@ -149,8 +149,13 @@ def short(text: str, most: int) -> str:
 
 #: Pointers and ports: they differ from process to process, and no reader compares them.
 _OWN = re.compile(r"0x[0-9a-f]+|<\d+>")
+_NUMBERS = re.compile(r"\d+")
 
 
 def differing(texts: Iterable[str]) -> str:
-    """What to put behind the first of these texts of several processes: ``(others differ)`` where they do."""
-    return " (others differ)" if len({" ".join(_OWN.sub("#", text).split()) for text in texts}) > 1 else ""
+    """What to put behind the first of these texts of several processes where they do not all say the same; they may name ranks in another order."""
+    kinds = {
+        (" ".join(_NUMBERS.sub("#", own).split()), *sorted(_NUMBERS.findall(own)))
+        for own in (_OWN.sub("@", t) for t in texts)
+    }
+    return " (the texts of the others differ)" if len(kinds) > 1 else ""

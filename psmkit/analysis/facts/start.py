@@ -7,7 +7,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
 from psmkit.logparse.types import CommInstance, Thread
 
-__all__ = ["MET", "initialising", "main_thread", "past_bootstrap"]
+__all__ = ["MET", "begins", "initialising", "main_thread", "past_bootstrap"]
 
 
 #: Messages (or prefixes) that a rank prints only after all ranks of its communicator have met in the bootstrap.
@@ -34,6 +34,11 @@ def past_bootstrap(job: Job, run: RunInfo) -> bool:
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
     return any(printed(job, p, *MET) for p in run.procs)
+
+
+def begins(job: Job, run: RunInfo) -> bool:
+    """Whether a process of the run prints what NCCL prints first: its log is no excerpt from the middle."""
+    return any(printed(job, p, "bootstrap.using") for p in run.procs)
 
 
 def initialising(job: Job, run: RunInfo) -> list[CommInstance]:

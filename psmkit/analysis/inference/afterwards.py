@@ -56,14 +56,24 @@ def _last_told(job: Job) -> dict[tuple[int | None, int], Ref]:
     return out
 
 
-def step(job: Job, run: int | None, first: str, timeout: Event | None, *, every: bool = False) -> str:
-    """``first``, then which lines to read, or which stacks to take (of ``every`` thread and rank) while the processes live."""
+def step(
+    job: Job, run: int | None, first: str, timeout: Event | None, *, every: bool = False, several: bool = False
+) -> str:
+    """``first``, then which lines to read, or which stacks to take (of ``every`` thread and rank) while the processes live.
+
+    ``first`` names one rank, or ``several``.
+    """
     start = since(timeout)
     when = f"just before {start}, when the wait began" if start else "before the timeout"
     # a process that has ended has no stack
     over = ended(job, run)
-    stacks = f"the stacks of all threads{ras_answer(job, run)}" if every else "its stack (py-spy dump, gdb)"
-    parts = [first, f"Read the lines {when}.", "" if over else f"If the processes still run, take {stacks}."]
+    stacks = (
+        f"the stacks of all threads{ras_answer(job, run)}"
+        if every
+        else f"{'their stacks' if several else 'its stack'} (py-spy dump, gdb)"
+    )
+    runs = "the processes still run" if every or several else "its process still runs"
+    parts = [first, f"Read the lines {when}.", "" if over else f"If {runs}, take {stacks}."]
     # torch itself asks for the recorder where it lacks the stack of the collective
     if over or run in outside.runs_of(job, "torch.dump.disabled"):
         parts.append(f"S{_RECORD}" if _recorder(job, run) else f"With {_RECORDER}, s{_RECORD}")

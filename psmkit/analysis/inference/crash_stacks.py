@@ -34,8 +34,8 @@ _C_LIBRARY = (
     "malloc_",
 )
 _C_LIBRARIES = ("libc.", "libc-", "libpthread.", "libpthread-", "libstdc++.")
-# What signal handlers print of themselves, and of what they cannot name.
-_HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo")
+# What signal handlers and glog print of themselves, and of what they cannot name.
+_HANDLERS = ("(unknown)", "FailureSignalHandler", "WriteFailureInfo", "google::LogMessage")
 # The library with the signal handler of UCX; functions of it that handle a signal, and the frames without a name below them.
 _UCX = "libucs.so"
 _UCX_HANDLER = ("ucs_handle_error", "ucs_debug_", "ucs_fatal_error", "ucs_error_signal", "ucs_log_")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -51,6 +51,12 @@ LISTED_SILENT = 8
 #: At most so many lines below the last report is the end of its file.
 _BELOW = 8
 _OWN_RANK = re.compile(r"\[Rank (\d{1,9})\] ")
+#: Lines of torch without fields, each after the place in its sources: a shorter one is cut.
+_WHOLE = (
+    "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+    "To avoid data inconsistency, we are taking the entire process down.",
+    "To avoid this inconsistency, we are taking the entire process down.",
+)
 
 
 @dataclass(slots=True)
@@ -135,6 +141,11 @@ class Group:
     @property
     def reporters(self) -> list[Member]:
         return [m for m in self.members.values() if m.timeout is not None]
+
+    @property
+    def folded(self) -> bool:
+        """Whether Ray folds equal reports of several processes into one line."""
+        return any(m.timeout is not None and m.timeout.count > 1 for m in self.members.values())
 
 
 def _key(event: Event) -> str | None:
@@ -318,30 +329,30 @@ def _reporting(job: Job, run: int | None, group: Group) -> set[int]:
 def _printing(job: Job) -> dict[int | None, set[int]]:
     """The ranks of each run whose watchdogs print anything."""
     return {
-        run: {rank for event in events if (rank := reporter(job, event)) is not None} | _cut_runs(job).get(run, set())
+        run: {rank for event in events if (rank := reporter(job, event)) is not None} | cut_ranks(job, run)
         for run, events in outside.runs_of(job, *_REPORTS).items()
     }
 
 
 @once
-def _cut_runs(job: Job) -> dict[int | None, set[int]]:
+def _cut_runs(job: Job) -> dict[int | None, set[int | None]]:
     return {run: _cut_off(job, events) for run, events in outside.runs_of(job, *_REPORTS).items()}
 
 
 def cut_short(job: Job, run: int | None) -> bool:
     """Whether a file ends within a report of a run's ranks: others may report below the cut."""
-    return bool(cut_ranks(job, run))
+    return bool(_cut_runs(job).get(run))
 
 
-def cut_ranks(job: Job, run: int | None) -> Set[int]:
-    """The ranks of the error lines within which files end."""
-    return _cut_runs(job).get(run, frozenset())
+def cut_ranks(job: Job, run: int | None) -> set[int]:
+    """The ranks of the error lines within which files end, as far as these lines name them."""
+    return {rank for rank in _cut_runs(job).get(run, ()) if rank is not None}
 
 
-def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
-    """The ranks of which a file ends within an error line of torch, below reports: they may report the same."""
+def _cut_off(job: Job, events: Iterable[Event]) -> set[int | None]:
+    """The ranks of which a file ends within an error line of torch, below reports: they may report the same. None for a line that names no rank."""
     lasts = {e.ref.file: e.ref for e in sorted(events, key=lambda e: e.ref)}
-    out: set[int] = set()
+    out: set[int | None] = set()
     for file, ref in lasts.items():
         if job.scan.files[file].lines - ref.line > _BELOW:
             continue
@@ -352,14 +363,19 @@ def _cut_off(job: Job, events: Iterable[Event]) -> set[int]:
             ref = after
         else:
             continue
-        tag, error, text = "".join(quote.text for quote in job.quotes.of(ref)).partition("]:[E")
+        line = "".join(quote.text for quote in job.quotes.of(ref))
+        tag, error, text = line.partition("]:[E")
+        if not error and line.startswith("[E"):
+            error, text = "[E", line[2:]
         # a copy of a log may end with a line break that the log does not have; the place in torch's sources ends with a bracket
         begun = "Watchdog caught" in text and "WorkNCCL(" not in text
+        said = _OWN_RANK.sub("", text.partition("] ")[2])
+        begun = begun or any(whole.startswith(said) and whole != said for whole in _WHOLE if said)
         cut = error and ("]" not in text or begun or not job.scan.files[file].complete_end)
         rank = rank_of_tag(tag) if cut else None
         if cut and rank is None and (own := _OWN_RANK.search(text)) is not None:
             rank = int(own[1])  # behind the tag of another launcher
-        out |= {rank} if rank is not None else set()
+        out |= {rank} if cut else set()
     return out
 
 

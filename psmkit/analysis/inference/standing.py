@@ -217,7 +217,7 @@ def _calls(thread: StackThread, callers: Sequence[str]) -> bool:
 
 def _enters(place: Place) -> bool:
     """Whether a thread is in NCCL on its way to the GPU: any thread of a program can wait for the GPU."""
-    return place.kind != "device" or place.role != "thread"
+    return place.kind != "device" or place.role != "thread" or place.within is not None
 
 
 def _main_place(dump: StackDump, thread: StackThread | None) -> Place | None:
@@ -229,7 +229,7 @@ def _main_place(dump: StackDump, thread: StackThread | None) -> Place | None:
         return Place(role, "dead", f"a stack that passes through {_name(place)}", place.frame, "died with")
     if dump.inspection is not None and dump.threads and all(t.state == "T" for t in dump.threads):
         return Place(role, "stopped", "stopped by a signal", None, "is")
-    return Place(role, place.kind, place.what, place.frame, place.verb)
+    return Place(role, place.kind, place.what, place.frame, place.verb, place.within)
 
 
 # -- what moves
@@ -345,6 +345,8 @@ def told(job: Job) -> str | None:
     for (_, text), members in ranked[:3]:
         each = "each of the " if len(ranked) == 1 and len(members) > 1 else ""
         name = f"{each}{len(members)} processes" if each else group_text(job, members)
+        if all(s.look.place is not None and s.look.place.role == "thread" for s in members):
+            name = f"a thread of {name}"
         parts.append(f"{name} {text if len(members) == 1 or each else several(text)}")
     rest = sum(len(members) for _, members in ranked[3:])
     return "the stacks show that " + "; ".join(parts) + (f"; {rest} more are elsewhere" if rest else "")

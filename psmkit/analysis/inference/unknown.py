@@ -18,7 +18,7 @@ from psmkit.logparse.types import Event
 from psmkit.model import Named
 from psmkit.model.wording import uncoloured
 
-__all__ = ["at_the_end", "in_exception", "named", "rank_of", "stated_below", "words"]
+__all__ = ["at_the_end", "in_exception", "named", "of_an_abort", "rank_of", "stated_below", "words"]
 
 _FAILED = "other.failed"
 #: Exceptions count, too: some stand alone, without a stack.
@@ -45,6 +45,8 @@ _NOISE = re.compile(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
 _WORD = re.compile(r"\S*$")
+#: The end of a tag in brackets whose begin is left out.
+_TORN_TAG = re.compile(r"^[^\s()\[\]]*[)\]]\s+")
 #: An address, or the name of a host where the text calls it one.
 _ADDRESS = re.compile(
     r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:host='|hostname |(?:host|node) (?=[A-Za-z.-]*[\d.-])|on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
@@ -55,6 +57,11 @@ _OF_HOST = re.compile(r"\b(?:host|hostname|node|pod)(?:\" ?: ?|=)\"?([\w.-]+)|\b
 _DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
 #: A process that does not get an address of its own host.
 _BINDS = re.compile(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
+#: A name for which there is no address.
+_RESOLVES = re.compile(
+    r"resolve (?:host|name|address)|name or service not known|name resolution|getaddrinfo|nodename nor servname",
+    re.IGNORECASE,
+)
 #: What has a rank of another kind.
 _OF_TENSORS = re.compile(
     r"tensor|matri|dimension|ndim|shape|array|lora|\binput|\bmust (?:be|have)|expected", re.IGNORECASE
@@ -85,7 +92,7 @@ def words(job: Job, event: Event) -> str:
     head, said = map(uncoloured, _text(job, event))
     cut = len(head) - len(_WORD.search(head)[0])  # type: ignore[index]  # it matches any text
     whole = " ".join(_NOISE.sub("", without_tag(head + said, event.tag)).split())
-    text = whole if len(whole) <= _LONGEST else " ".join((head[cut:] + said).split())
+    text = whole if len(whole) <= _LONGEST else _TORN_TAG.sub("", " ".join((head[cut:] + said).split()))
     return (
         text
         if len(text) <= _LONGEST
@@ -108,6 +115,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)} - {*_NO_HOST}
         if len(hosts) == 1:
             ends = (*process, Named(host=hosts.pop()))
+            if any(map(_RESOLVES.search, near)):  # no connection was tried
+                return [ends[-1]]
             if any(map(_BINDS.search, near)):  # at an address of its own
                 return list(process) or [*ends]
             return [replace(end, either=True, peer_unnamed=not process) for end in ends]
@@ -139,10 +148,17 @@ def _ended(texts: Sequence[str]) -> list[Named]:
     return [Named(number, basis=f"{ASSUMED}number of a worker")] if number is not None else []
 
 
+def of_an_abort(text: str) -> bool:
+    """Whether an exception says only that a communicator was aborted, which has a reason elsewhere."""
+    return _ABORTED.search(text) is not None
+
+
 def in_exception(text: str) -> list[Named]:
     """The process that the text of an exception is about: the only address of a failed connection, or the only rank."""
+    if of_an_abort(text):
+        return []
     connects = _CONNECTS.search(text) is not None
-    either = connects and _BINDS.search(text) is None
+    either = connects and _BINDS.search(text) is None and _RESOLVES.search(text) is None
     hosts = {a or b for a, b in _ADDRESS.findall(text)} - {*_NO_HOST} if connects else set()
     if len(hosts) == 1:
         return [Named(host=hosts.pop(), either=either, peer_unnamed=either)]

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Sequence
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
 from psmkit.analysis.facts.aborts import aborted_before
-from psmkit.analysis.facts.death import FAULTS, Death, manner
+from psmkit.analysis.facts.death import FAULTS, Death, manner, signal_name
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text
+from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text, words
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
@@ -32,6 +32,8 @@ _MOST_HOSTS = 4
 _MOST_SPANS = 4
 _MOST_ALONE = 8  # crashes of one kind with a finding each
 _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
+#: After an exception of C++ whose text the title quotes.
+_READ_CORE = "Read the lines above this exception. A core dump (gdb) shows where it was thrown."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
@@ -146,7 +148,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         after = f"{others[:1].upper()}{others[1:]} lost the connection to it"
     elif own:
         # they were not ended: each may have failed for the same reason
-        after = f"{others[:1].upper()}{others[1:]} ended with {plural(len(followers), 'an exit code of its', 'exit codes of their')} own; the launcher saw this one first"
+        after = f"{others[:1].upper()}{others[1:]} exited with an error code, too; the launcher lists {_name(job, origins[0]) if origins else 'this one'} as the first"
     text = f" {after}." if others else ""
     for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
@@ -371,7 +373,7 @@ def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stac
     if death.oom:
         return _LESS_MEMORY
     if _lost_node(death):
-        return "Check whether the node is up, and read its kernel log and the log of the launcher's daemon on it."
+        return "Check whether the node is up. A node that is overloaded or cut off from the network counts as lost, too: look at its load and its network, its kernel log, and the log of the launcher's daemon on it."
     if death.signal == signals.SIGKILL:
         pod = any(".k8s" in e.name for e in death.events)
         return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
@@ -380,7 +382,9 @@ def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stac
             return _READ_CHECK
         if stack is not None and stack.refs:
             return _READ_STACK.format(stack.first)
-        return _READ_WHAT if death.where and any(e.name == "sys.terminate" for e in death.events) else None
+        if not death.where or all(e.name != "sys.terminate" for e in death.events):
+            return None
+        return _READ_CORE if ": " in death.where else _READ_WHAT
     if death.reason is not None and death.reason.name == RECORDED:
         return "Read the error file or the last lines of this process: they show the traceback of this exception."
     if death.reason is not None:
@@ -394,7 +398,7 @@ def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stac
     if lines.catalogue(job).phrase("advice", death.where or "") is not None:
         return None
     if death.rank is None and death.pid is None and death.local is None and death.host is None:
-        return "Give the whole output of the launcher and of all ranks: no line of this log names the process."
+        return "Give the whole output of the launcher and of all ranks: this line does not name the process."
     return "Read the last lines of this process: an exception or a message before its exit shows the reason."
 
 
@@ -463,9 +467,13 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     ranks = [d.rank for d in followers if d.rank is not None]
     who = ranks_text(ranks) if ranks else "the job"
     timeout = any(endings.by_time(e) for e in given_up)
-    why = (
-        f"after {'a timeout' if timeout else 'an error'} that the log shows" if given_up else "by a signal from outside"
-    )
+    pids = [str(d.pid) for d in followers if d.pid is not None]
+    if not given_up and not ranks and pids:
+        who = f"{plural(len(pids), 'process', 'processes')} {words(pids, _MOST_REASONS)}"
+    numbers = {d.signal for d in followers}
+    (number,) = numbers if len(numbers) == 1 else (None,)
+    signal = signal_name(number) if number is not None else "a signal"
+    why = f"after {'a timeout' if timeout else 'an error'} that the log shows" if given_up else f"by {signal}"
     return new_finding(
         job,
         "PSM408",
@@ -475,8 +483,8 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         confidence=0.85,
         explanation="A process aborts itself after such a line, and launchers end the ranks that are left."
         if given_up
-        else "A launcher, a scheduler or a person ended the job.",
-        next_step="Find out what the ranks waited for before this."
+        else f"Another process sent {signal}: a launcher, a scheduler or a person. The log does not show which.",
+        next_step="Find out what the ranks waited for before this, and what sent the signal."
         if not given_up
         else _unjoined(given_up)
         if timeout

@@ -18,9 +18,12 @@ from psmkit.model.wording import ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
 
+#: torchrun sets a handler of its own for SIGHUP, which undoes nohup.
 _KEEP_OPEN = (
-    "Start the job so that it outlives its terminal: in tmux or screen, with nohup or setsid, or by the scheduler."
+    "Start the job so that it outlives its terminal: in tmux or screen, with setsid, or by the scheduler. nohup does not help: torchrun handles "
+    "SIGHUP itself."
 )
+_WAITED = "Find out what the ranks waited for before this. People often interrupt a job that hangs."
 #: What torchrun's line proves.
 _FROM_OUTSIDE = (
     "Another process sent torchrun this signal: the line does not show which one. torchrun then ends its workers."
@@ -37,12 +40,29 @@ def find(job: Job) -> list[Finding]:
     return [found for run in endings.runs(job) for found in _ended(job, run, ends(job, run))]
 
 
-def _hang_up(event: Event) -> str | None:
-    """What ended torchrun if it was the signal that a terminal sends when it closes."""
+def _of_signal(job: Job, event: Event, text: str, step: str) -> tuple[str, str, str]:
+    """What ended torchrun, what to do, and what the line proves: a terminal sends SIGHUP when it closes, and SIGINT for Ctrl-C."""
     number, name = event.fields.get("signal"), event.fields.get("signame")
-    if number != signals.SIGHUP and name != "SIGHUP":
-        return None
-    return "torchrun received SIGHUP (its terminal or SSH session closed) and began to shut down its workers"
+    if number == signals.SIGHUP or name == "SIGHUP":
+        return (
+            text.replace("a signal", "SIGHUP, as when its terminal or SSH session closes,"),
+            _KEEP_OPEN,
+            "The line does not show what sent SIGHUP. torchrun then ends its workers.",
+        )
+    if number != signals.SIGINT and name != "SIGINT":
+        return text, step, _FROM_OUTSIDE
+    before, _, _ = "".join(quote.text for quote in job.quotes.of(event.ref)).partition("Received")
+    if "^C" in before:
+        return (
+            text.replace("received a signal", "was interrupted by hand (Ctrl-C)"),
+            _WAITED,
+            "The terminal printed ^C before this line: somebody pressed Ctrl-C. torchrun then ends its workers.",
+        )
+    return (
+        text.replace("a signal", "SIGINT"),
+        "Find out who sent the signal: a person (Ctrl-C), the scheduler, or the launcher of another node.",
+        "Ctrl-C in a terminal sends SIGINT, and another process can send it, too: the line does not show which. torchrun then ends its workers.",
+    )
 
 
 #: Messages that show that something ended the job: the name, what it says, and the next step.
@@ -65,7 +85,7 @@ _ENDS = (
     (
         "sys.python.interrupt",
         "the job was interrupted (SIGINT)",
-        "Find out what the ranks waited for before this. People often interrupt a job that hangs.",
+        _WAITED,
     ),
     (
         "launch.slurm.cancelled",
@@ -96,11 +116,13 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
         ]
         if events and name == "launch.slurm.cancelled" and _died_above(deaths, events[0]):
             step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
-        if events and (hung_up := _hang_up(events[0])) is not None:
-            text, step = hung_up, _KEEP_OPEN
         if events:
-            why = events[0].fields.get("why", events[0].fields.get("host"))
-            asked = _unlisted(job, run, events[0]) if name == "launch.elastic.death_signal" else None
+            why, proves = events[0].fields.get("why", events[0].fields.get("host")), _BY_DEEPSPEED if own else None
+            asked = None
+            if name == "launch.elastic.death_signal":
+                text, step, proves = _of_signal(job, events[0], text, step)
+                asked = _unlisted(job, run, events[0])
+                proves += _UNLISTED.format(asked[0]) if asked is not None else ""
             out.append(
                 new_finding(
                     job,
@@ -109,11 +131,7 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                     title=text + (f": {why}" if why is not None and name != "launch.slurm.cancelled" else ""),
                     severity=Severity.INFO if done else Severity.WARNING,
                     confidence=0.9,
-                    explanation=(_FROM_OUTSIDE + (_UNLISTED.format(asked[0]) if asked is not None else ""))
-                    if name == "launch.elastic.death_signal" and step != _KEEP_OPEN
-                    else _BY_DEEPSPEED
-                    if own
-                    else None,
+                    explanation=proves,
                     next_step=step + (f" Look at the output of process {asked[0]}, too." if asked is not None else ""),
                     refs=[events[0].ref, *(asked[1] if asked is not None else ())],
                     stage=ENDED_BY_LAUNCHER if name in _ENDED_WORKERS else None,

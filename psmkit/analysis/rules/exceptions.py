@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, outside
-from psmkit.analysis.facts.death import KILLED, signal_of
+from psmkit.analysis.facts.death import ASKED, KILLED, signal_name, signal_of
 from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
-from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told
+from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told, unfinished
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
@@ -18,7 +18,13 @@ from psmkit.model import Finding, Named
 __all__ = ["find"]
 
 #: Of a data loader worker that SIGKILL ended.
-_NO_CORE = " Another process or the kernel sent SIGKILL to the worker; it leaves no core dump."
+_NO_CORE = " Another process or the kernel sent SIGKILL to the worker. A process that SIGKILL ends leaves no core dump."
+#: Of a data loader worker that another process asked to end.
+_ASKED = " Another process sent this signal to the worker: the line does not show which one. It is no crash, and there is no core dump."
+_FIND_SENDER = (
+    "Find out who sent {name} to process {pid}: the scheduler, the stop of its container, a service that watches the memory, or the program "
+    "itself, which ends its workers when it stops. Read what the rank printed before this line."
+)
 _KILLED = (
     "Search the kernel log of the host (dmesg) for the OOM killer. If it ended the worker, use fewer data loader workers or less memory in each, "
     "or raise the memory limit of the job or container."
@@ -96,20 +102,24 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
         seen.add(rank)
         how = str(event.fields.get("signame", "")) or "it exited"
         full = "Bus error" in how
-        killed = signal_of(how) == KILLED
+        number, pid = signal_of(how), event.fields.get("pid")
         who = f"rank {rank}" if rank is not None else "a rank"
-        pid = event.fields.get("pid")
+        asked = number if number in ASKED else None
+        step = _KILLED if number == KILLED else None if "signame" in event.fields else _EXITED
+        if asked is not None:
+            step = _FIND_SENDER.format(name=signal_name(asked), pid=pid)
         out.append(
             new_finding(
                 job,
                 "PSM503" if full else "PSM402",
                 run=run,
-                title=f"a data loader worker of {who} died: {how}" + (" (/dev/shm may be full)" if full else ""),
+                title=f"a data loader worker of {who} {'was ended' if asked is not None else 'died'}: {how}"
+                + (" (/dev/shm may be full)" if full else f" (process {pid})" if asked is not None else ""),
                 confidence=0.85,
                 explanation="The rank stops when its worker dies."
                 + _peers_wait(job, run, [rank] if rank is not None else [])
-                + (_NO_CORE if killed else ""),
-                next_step=_KILLED if killed else None if "signame" in event.fields else _EXITED,
+                + (_NO_CORE if number == KILLED else _ASKED if asked is not None else ""),
+                next_step=step,
                 refs=[event.ref],
                 ranks=[rank] if rank is not None else [],
                 procs=[proc] if proc is not None else [],
@@ -124,5 +134,6 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
 def _peers_wait(job: Job, run: int | None, ranks: Iterable[int]) -> str:
     """What the end of these ranks means to others, if the log shows another rank of the run."""
     procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
-    others = len(procs) > 1 or outside.printing_ranks(job) - set(ranks)
-    return " Its peers wait for it in their next collective." if others else ""
+    throwing = {outside.global_rank(job, e) for e in unfinished(job, run)}  # the log is cut inside their tracebacks
+    others = len(procs) > 1 or outside.printing_ranks(job) - set(ranks) - throwing
+    return " Peers that still run wait for it in their next collective." if others else ""

@@ -224,8 +224,8 @@ def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> s
         return f"{name} repeats NCCL's last warning{where}; it may be older than the failure.{why}"
     if warnings := _warnings(job, run):
         said = faults.body(job, next(c.first.event for c in faults.of_run(job, run) if c.first.ref == warnings[0]))
-        return f"{name} reports that a NCCL call failed. NCCL warned: {said}. The log does not show whether that is the reason."
-    return f"{name} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
+        return f"{name} reports that an NCCL call failed. NCCL warned: {said}. The log does not show whether that is the reason."
+    return f"{name} reports that an NCCL call failed; NCCL's own warnings, which say why, are not in the log."
 
 
 def _warnings(job: Job, run: int | None) -> list[Ref]:

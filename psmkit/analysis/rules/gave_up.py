@@ -8,7 +8,7 @@ from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.deaths import FAULTS, KILLED, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import desync, faults
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -56,15 +56,34 @@ def _explained(job: Job, run: int | None) -> bool:
 def _work(job: Job, run: int | None, events: Sequence[Event]) -> Finding:
     works = sorted({work for e in events if isinstance(work := e.fields.get("work"), int)})
     what = f"work {works[0]}" if len(works) == 1 else "a work"
+    if (late := next(iter(job.events("torch.desync.at", run=run)), None)) is not None:
+        return _late(job, run, events, late)
     return new_finding(
         job,
         "PSM305",
         run=run,
-        title=f"the watchdog gave up on {what} on {_who(job, events)}: a timeout or an error, the line that says which is missing",
+        title=f"the watchdog gave up on {what} on {_who(job, events)}; the line that says whether it timed out or failed is not in the log",
         confidence=0.65,
         explanation="torch prints this line for a work that timed out or failed. The input has neither the line of a timeout nor an error.",
-        next_step="Give the whole output of all ranks: the lines before this one say which collective it was and who did not come.",
+        next_step="Give the whole output of all ranks: the lines before this one say which collective it was and which ranks did not join it.",
         refs=[e.ref for e in events[:4]],
+        ranks=_ranks(job, events),
+    )
+
+
+def _late(job: Job, run: int | None, events: Sequence[Event], late: Event) -> Finding:
+    """A work of which torch's desync report says that it timed out."""
+    level = desync.level(job, run)
+    return new_finding(
+        job,
+        "PSM305",
+        run=run,
+        title=f"{late.fields.get('op')} {late.fields.get('seq')} timed out on {_who(job, events)}"
+        + (f"; {level.told}" if level is not None else ""),
+        confidence=0.8,
+        explanation=None if level is None else "No rank of this report stays away from the collective.",
+        next_step=desync.CHECK if level is not None else None,
+        refs=[*(level.refs if level is not None else [late.ref]), *(e.ref for e in events[:2])],
         ranks=_ranks(job, events),
     )
 
@@ -74,7 +93,7 @@ def _end(job: Job, run: int | None, events: Sequence[Event]) -> Finding:
         job,
         "PSM305",
         run=run,
-        title=f"torch ended {_who(job, events)} because a NCCL operation failed or timed out: the line that says which is missing",
+        title=f"torch ended {_who(job, events)} because an NCCL operation failed or timed out; the line that says which of the two is not in the log",
         confidence=0.6,
         explanation="torch prints these lines when it ends a process after a collective that timed out or failed. The reason is on an earlier line, which is not in the input.",
         next_step="Give the whole output of all ranks: the lines before this one name the collective and the reason.",

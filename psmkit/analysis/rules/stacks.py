@@ -473,7 +473,7 @@ def _place(job: Job, run: int | None, group: Sequence[Stand]) -> Finding:
         job,
         "PSM316",
         run=run,
-        title=f"{group_text(job, group)}: the {role} {group[0].text}"
+        title=f"{group_text(job, group)}: {'a' if role == 'thread' else 'the'} {role} {group[0].text}"
         if main is not None
         else f"{group_text(job, group)}: no thread of the program is known",
         confidence=0.7,

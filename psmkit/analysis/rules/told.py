@@ -153,6 +153,8 @@ def _within_host(job: Job, entry: Message, events: Sequence[Event]) -> str | Non
     return _WITHIN_HOST if broke else None
 
 
+#: What to do about an exception that only says that a communicator was aborted.
+_OF_ABORT = "Look above for what aborted the communicator: a timeout of torch's watchdog, an NCCL WARN, or a CUDA error. Give the output of all ranks."
 #: Where the peer at a loopback address is.
 _WITHIN_HOST = "A loopback address: the peer is a process on the same host as the process that lost the connection. Look there for one that ended (its last lines, the launcher's output, dmesg)."
 
@@ -232,6 +234,9 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
         ends = dict.fromkeys([*(own_ends or named), *peers])
         named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
+    if own and not either and len(ranks) == len(named) == 1 and named[0].rank is None and named[0].pid is not None:
+        # one tag that shows the rank and the process: both are one culprit
+        named = [replace(named[0], rank=ranks[0])] if len({e.tag for e in events}) == 1 else named
     first = min(events, key=lambda e: (e.stream, e.ref.seq))
     # its own traceback stands right below what a process says of itself
     below = [e for e in unfinished(job, run) if (e.stream, e.tag) == (first.stream, first.tag)]
@@ -288,7 +293,8 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     items = [i for i in items if not about_others(job, i.text)] or items
     passed_on = about_others(job, items[0].text)
     ranks = sorted({i.rank for i in items if i.rank is not None})
-    own = len(ranks) == 1 and not passed_on
+    aborted = unknown.of_an_abort(items[0].text)
+    own = len(ranks) == 1 and not passed_on and not aborted
     process = [] if ranks or passed_on else thrower(job, run, [i.event for i in items])
     if not (ranks or passed_on or process):
         rank, pid = unknown.stated_below(job, items[0].event)
@@ -311,8 +317,11 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
                 if how == CAUGHT
                 else "The exception ended the program."
             )
+            + (" It follows from the abort of a communicator, which has a reason of its own." if aborted else "")
             + ("" if own or named else " The text does not show which rank is the cause."),
-            next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
+            next_step=_OF_ABORT
+            if aborted
+            else "Read the traceback, and give the output of all ranks: the earliest exception that does not merely report the failure of another rank is the cause.",
             refs=[i.event.ref for i in items[:4]],
             ranks=ranks,
             culprits=ranks if own else [],
@@ -386,12 +395,12 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception{place}, which the log does not show"
+            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception{place}; the line that names the exception is not in the log"
             if last and "part" in last[0].fields
-            else f"{who} printed a Python traceback{through} at the end of the log, which is cut before its exception",
+            else f"{who} printed a Python traceback{through}; the log ends before the line that names the exception",
             severity=Severity.ERROR if last else Severity.WARNING,
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
-            explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
+            explanation="An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
             named=process if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",

@@ -5,6 +5,7 @@ torch compares with one rank, its own or the first of the group, and calls the o
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +35,13 @@ _WHAT = {
     "COLLECTIVE_DTYPE_MISMATCH": "another data type",
 }
 _SHOWN = 4
+#: The begin of a fingerprint, which a line may be cut behind.
+_CALL = re.compile(r"SequenceNumber=(\d+), OpType=(\w+)")
 _STORE = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
 _TOO_LATE = "A monitored barrier gives up after its time limit and names the ranks that did not come."
+_WAITED = "Rank 0 collects the answers of all ranks: it is elsewhere in its program, it ended, or it waits for another rank. Its log shows which."
+#: The original exception stands at most this many lines below.
+_NEAR = 8
 _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another rank did not arrive. In that case its log names this rank."
 
 
@@ -78,7 +84,9 @@ def _desync(job: Job) -> Iterator[Finding]:
             title=f"torch's desync report names {ranks_text(ranks)}: {'it' if len(ranks) == 1 else 'they'} {what}",
             confidence=0.6 if doubt else 0.9,
             explanation=f"{CODES['PSM302'].meaning} {doubt}" if doubt else None,
-            next_step=afterwards.step(job, run, f"Find out what {ranks_text(ranks)} did instead.", _timeout(job, run)),
+            next_step=afterwards.step(
+                job, run, f"Find out what {ranks_text(ranks)} did instead.", _timeout(job, run), several=len(ranks) > 1
+            ),
             refs=list(dict.fromkeys(e.ref for e in behind.values()))[:_SHOWN],
             ranks=ranks,
             procs=job.procs_of(run, ranks),
@@ -136,21 +144,31 @@ def _barriers(job: Job) -> Iterator[Finding]:
         if not late:
             what = "reached a monitored barrier and got an error in its exchange with rank 0"
             ends = [0, *ranks] if len(ranks) == 1 else [0]
+        if waited := not late and _timed_out(job, lost.values()):
+            what = "waited for rank 0 at a monitored barrier until the time was over"
         yield new_finding(
             job,
             "PSM302",
             run=run,
             title=f"{ranks_text(ranks)} {what}",
             confidence=0.9 if late else 0.6,
-            stage=None if late else RAISED,
-            explanation=_TOO_LATE if late else _RANK_0,
+            stage=None if late or waited else RAISED,
+            explanation=_TOO_LATE if late else _WAITED if waited else _RANK_0,
             next_step=None if late else "Read the log of rank 0.",
-            named=[Named(rank=r, either=True, peer_unnamed=len(ends) == 1) for r in ends],
+            named=[Named(rank=0)]
+            if waited
+            else [Named(rank=r, either=True, peer_unnamed=len(ends) == 1) for r in ends],
             refs=list(dict.fromkeys(e.ref for e in (late or lost).values()))[:_SHOWN],
             ranks=ranks,
             procs=job.procs_of(run, ranks),
             culprits=sorted(late),
         )
+
+
+def _timed_out(job: Job, events: Iterable[Event]) -> bool:
+    """Whether a time limit ended the exchange, by the original exception below each of these lines."""
+    ends = [(e.stream, e.ref.seq) for e in job.events("gloo.timeout")]
+    return all(any(s == e.stream and 0 < at - e.ref.seq <= _NEAR for s, at in ends) for e in events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +255,10 @@ def _mismatch(
     at = f" at {ordered[0][0].call}" if same and clear else ""
     if not clear or len(ordered) < 2:
         first = events[0].fields
-        parts = [f"{first.get('mine', 'one collective')} against {first.get('theirs', 'another one')}"]
+        mine = first.get("mine", "one collective")
+        if (call := _CALL.search(str(mine))) is not None and "theirs" not in first:
+            mine = f"{call[2]} #{call[1]}"
+        parts = [f"{mine} against {first.get('theirs', 'another one')}"]
         if clear or not prints:
             parts = [f"{ranks_text(named)}: {parts[0]}"]
     group = "" if whole else " (numbers within their process group)"

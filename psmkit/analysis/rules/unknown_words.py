@@ -38,7 +38,8 @@ def _finding(job: Job, run: int | None) -> Finding | None:
     pid = next((n.pid for n in named if n.pid is not None and n.basis is None), None)
     who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
     words = unknown.words(job, first)
-    near = job.scan.files[first.ref.file].lines - first.ref.line <= _NEAR
+    length = job.scan.files[first.ref.file].lines
+    near = length - first.ref.line <= _NEAR and 2 * first.ref.line > length
     return new_finding(
         job,
         "PSM401",
@@ -49,7 +50,7 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         severity=Severity.ERROR,
         confidence=0.5 if strong else 0.4,
         explanation="psmkit does not know this text and only quotes it. Nothing else explains how the log ends, and no line below shows more work.",
-        next_step="Read this line and the lines around it. If they do not explain it, give the whole output of all ranks, with NCCL_DEBUG=INFO.",
+        next_step="Read this line and the lines around it. If they do not explain it, give the whole output of all ranks.",
         refs=[e.ref for e in after[:4]],
         ranks=[rank] if rank is not None else [],
         culprits=[rank] if rank is not None else [],

@@ -17,7 +17,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import joined, ranks_text, spans_of, spans_text
 from psmkit.analysis.facts.progress import collectives
-from psmkit.analysis.inference import afterwards
+from psmkit.analysis.inference import afterwards, desync
 from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
@@ -37,6 +37,7 @@ from psmkit.analysis.inference.process_groups import (
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Named
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -148,13 +149,15 @@ def _next_step(
         at = f" ({_at(job, cause.refs[0])})" if cause.refs else ""
         return f"Fix what stopped {ranks_text(blamed)}: {cause.text}{at}. A longer NCCL timeout does not help."
     if blamed:
-        return afterwards.step(job, run, f"Find out what {group.ranks(ranks_text(blamed))} did instead.", first.timeout)
+        what = f"Find out what {group.ranks(ranks_text(blamed))} did instead."
+        return afterwards.step(job, run, what, first.timeout, several=len(blamed) > 1)
     if suspects:
         return afterwards.step(
             job,
             run,
             f"Look first at the output of {group.ranks(ranks_text(suspects))}{_ends_at(job, run, group, suspects)}.",
             first.timeout,
+            several=len(suspects) > 1,
         )
     streams = {m.timeout.stream for m in waiting if m.timeout is not None}
     if len(silent) == 1 < len(waiting) and len(streams) == 1 and not group.default and not cut_short(job, run):
@@ -230,7 +233,7 @@ def _never_entered(
         run=run,
         title=f"{entered}; {'; '.join(rest)}",
         confidence=0.93 if behind or (known and not absent.unsure) else 0.75 if known or absent.seen else 0.6,
-        explanation=_sentence(why)
+        explanation=f"{why[:1].upper()}{why[1:]}."
         + " The other ranks enqueued that work and wait."
         + ("" if not correct else " A collective needs all its ranks, so the cause is not in NCCL."),
         next_step="Read the traceback or the last lines of this rank, and fix that error. A longer NCCL timeout does not help."
@@ -301,8 +304,12 @@ def _reason(
         works = joined(sorted({f"{m.op or 'collective'} {m.seq}" for m in elsewhere})[:_FEW])
         done = elsewhere == _earlier(group, waiting, waiting[0].seq)
         return f"{group.ranks(_short(elsewhere))} gave up on {works}" + (", which the others completed" if done else "")
+    if (level := desync.level(job, run)) is not None and level.seq == waiting[0].seq:
+        return level.told
     if _in_view(job, run, group, waiting):
         return "no rank lags behind"
+    if group.folded:
+        return "Ray folds the reports of several processes into one line (RAY_DEDUP_LOGS=0 shows them all)"
     total = size_of(job, run, group)
     silent = silent_ranks(job, run, group)
     if total is None and seen == set(range(len(seen))):
@@ -316,12 +323,14 @@ def _reason(
     if len(silent) < len(seen) and len(silent) <= LISTED_SILENT:
         return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
-    cut = cut_ranks(job, run) - seen if group.default else ()
-    torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
     same = {
         m.rank for m in group.members.values() if m.status is not None and m.status.fields.get("work") == waiting[0].seq
     }
-    stated = f" and a status line of {group.ranks(ranks_text(same - seen))} about the same work" if same - seen else ""
+    cut = cut_ranks(job, run) - seen - same if group.default else ()
+    torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
+    stated = ""
+    if more := same - seen:
+        stated = f" and {plural(len(more), 'a line', 'lines')} of {group.ranks(ranks_text(more))} that {plural(len(more), 'gives', 'give')} up on the same work"
     return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{stated}{torn}, of {of} ranks"
 
 
@@ -329,8 +338,8 @@ def _others(job: Job, run: int | None, reporting: int) -> str:
     """Whether the log shows more processes than those that report, where it does not show how many ranks there are."""
     printing = job.runs[run].procs - job.phantoms if run is not None and run < len(job.runs) else frozenset()
     if (shown := max(len(outside.tagged_pids(job)), len(printing))) > reporting:
-        return f"the log shows lines of {shown} processes, and does not show whether there are others"
-    return "the log does not show whether there are others"
+        return f"the log shows lines of {shown} processes, and no report of another one"
+    return "the log holds no report of another rank"
 
 
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
@@ -352,7 +361,9 @@ def _who(job: Job, run: int | None, group: Group, silent: MissingRanks) -> str:
 
 def _waits(job: Job, run: int | None, group: Group, silent: MissingRanks) -> str:
     """What the reports say about who waits, and which ranks do not report."""
-    text = "The ranks that report a timeout are those that wait: the cause is what they wait for."
+    text = "The ranks that report a timeout waited in this collective until their time was over."
+    if group.folded:
+        return text
     spans = list(islice(silent.spans(), _MOST_SPANS + 1))
     if group.default and 0 < len(spans) <= _MOST_SPANS:
         text += f" The log shows no report of {spans_text(spans)}."
@@ -367,11 +378,10 @@ def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
     With one file a rank, only the file of a silent rank shows that it does not report. Ray folds equal lines of several processes into one.
     """
     reports = [m.timeout for m in group.reporters if m.timeout is not None]
-    folded = group.doubled or any(timeout.count > 1 for timeout in reports)
     if cut_short(job, run):
         return []
     few = len(silent) <= LISTED_SILENT and 2 * len(silent) < len(group.members) + len(silent)
-    ranks = job_ranks(job, run, group, silent) if few and not folded else None
+    ranks = job_ranks(job, run, group, silent) if few and not group.doubled and not group.folded else None
     if not ranks or (not group.default and len(ranks) > 1):
         return []
     if len({t.stream for t in reports}) > 1 and not (len(ranks) == 1 and _given(job, group, ranks[0])):
@@ -409,10 +419,6 @@ def _diverge(job: Job, run: int | None) -> bool:
     )
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
-
-
 def _whole(op: str) -> bool:
     """Whether the name of an operation has no damaged letter."""
     return op.isascii() and op.isupper()
@@ -446,7 +452,7 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
             title=f"collective mismatch at {what}: {joined(parts)}",
             confidence=0.93,
             explanation="The watchdogs of these ranks report the same number and different operations or sizes.",
-            refs=[members[0].timeout.ref for _, members in ordered[:4] if members[0].timeout is not None],
+            refs=[m[0].timeout.ref for _, m in (*ordered[1:4], ordered[0]) if m[0].timeout is not None],
             ranks=[m.rank for m in waiting],
             procs=job.procs_of(run, (m.rank for m in waiting)),
             culprits=culprits,
@@ -476,11 +482,9 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
     total = size_of(job, run, group)
     count = total if total is not None else max(group.members, default=-1) + 1
-    # Ray folds equal lines of several processes into one
-    folded = any(m.timeout is not None and m.timeout.count > 1 for m in group.members.values())
     silent: frozenset[int] = frozenset()
     whole = group.name in (None, "0") and len(group.members) >= 2 and all(0 <= r < count for r in group.members)
-    if whole and not folded and 2 * (count - len(group.members)) < count:
+    if whole and not group.folded and 2 * (count - len(group.members)) < count:
         silent = frozenset(range(count)) - group.members.keys() - _called(job, run, group)
     if stopped and (group.name in (None, "0") or len(stopped) == 1):
         # another silent rank may have waited in silence
@@ -502,12 +506,14 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
 
 def _called(job: Job, run: int | None, group: Group) -> frozenset[int]:
     """The ranks whose own logs show that they called as many collectives as the ranks that report: they are silent, and joined."""
+    level = desync.level(job, run)
+    told = level.ranks if level is not None and group.default else frozenset()
     world = job.runs[run].world if run is not None and run < len(job.runs) else None
     if world is None:
-        return frozenset()
+        return told
     called = {i.rank: collectives(i) for i in job.members.get(world, ()) if i.rank is not None}
     most = max((called.get(rank, 0) for rank in group.members), default=0)
-    return frozenset(rank for rank, count in called.items() if count >= most > 0)
+    return told | {rank for rank, count in called.items() if count >= most > 0}
 
 
 def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
@@ -581,7 +587,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                 + (f" for {seconds} s" if seconds is not None else ""),
                 confidence=0.6 if run in timed_out else 0.8,
                 explanation=(
-                    "The heartbeat monitor saw no progress of the watchdog thread; it ends the process in such a case. Such a thread is stuck in a NCCL or CUDA call, "
+                    "The heartbeat monitor saw no progress of the watchdog thread; it ends the process in such a case. Such a thread is stuck in an NCCL or CUDA call, "
                     "or waits for the GIL that another thread holds in such a call."
                 ),
                 next_step=_stuck_thread(job, run, who, seconds),

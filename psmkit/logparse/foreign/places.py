@@ -34,6 +34,7 @@ class Place:
         what: the same as a phrase that follows ``verb``; a function if the kind is elsewhere.
         frame: the frame that shows it.
         verb: "waits for", "is in", ...
+        within: the end of a communicator in which a thread waits for its GPU.
     """
 
     role: str
@@ -41,11 +42,12 @@ class Place:
     what: str
     frame: Frame | None
     verb: str = "waits for"
+    within: str | None = None
 
     @property
     def text(self) -> str:
         """What the thread does, as a phrase after its name."""
-        return f"{self.verb} {self.what}".strip()
+        return f"{self.verb} {self.what}".strip() + (f" in {self.within}" if self.within is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,9 @@ def place_of(thread: StackThread) -> Place:
     found = [(entry, frame) for frame in thread.frames if (entry := _wait_at(frame.function, _file(frame)))]
     if found:
         entry, frame = next((one for one in found if one[0].over), found[0])
-        return Place(role, entry.kind, entry.what, frame, entry.verb)
+        # a wait for the GPU within the end of a communicator is no wait of the program
+        outer = found[-1][0] if entry.kind == "device" and found[-1][0].kind == "teardown" else None
+        return Place(role, entry.kind, entry.what, frame, entry.verb, outer.what if outer is not None else None)
     if not thread.frames and thread.kind is not None and thread.waits is not None:
         # An inspection without stacks has the whole phrase.
         verb = next((verb for verb in ("waits for", "is in") if thread.waits.startswith(f"{verb} ")), "")
@@ -182,7 +186,9 @@ def place_of(thread: StackThread) -> Place:
     own = [frame for frame in thread.frames if short_name(frame.function) == "main"]
     shown = next(iter([*program, *telling, *own]), None)
     if shown is None:
-        return Place(role, "unknown", "code whose functions the stack does not name", None, "is in")
+        library = next((f.where.rpartition("/")[2] for f in thread.frames if f.where), None)
+        of = f" of {library}" if library is not None else ""
+        return Place(role, "unknown", f"functions{of} whose names the stack does not show", None, "is in")
     return Place(role, "elsewhere", short_name(shown.function), shown, "is in")
 
 

@@ -51,9 +51,9 @@ TABLE = (
     ),
     Code(
         code="PSM106",
-        title="foreign client on a NCCL port",
+        title="foreign client on an NCCL port",
         effect=Effect.HANGS,
-        meaning="A client that is not NCCL connected to a NCCL socket. Its first bytes, read as NCCL's magic, show its protocol.",
+        meaning="A client that is not NCCL connected to an NCCL socket. Its first bytes, read as NCCL's magic, show its protocol.",
         next_step="Keep port scanners and metric scrapers away from NCCL's ports (NCCL_SOCKET_IFNAME, firewall).",
     ),
     Code(
