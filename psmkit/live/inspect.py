@@ -116,7 +116,7 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
         psmkit=psmkit.__version__,
         standing=(
             *_stopped(pid, tasks, rank),
-            *_standings(
+            *by_state.combined(
                 standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), record.standings(recorded), objects
             ),
         ),
@@ -133,20 +133,6 @@ def _stopped(pid: int, tasks: Mapping[int, Task], rank: int | None) -> list[Stan
         return []
     who = f"rank {rank}" if rank is not None else f"process {pid}"
     return [Standing("stopped", None, f"{who} is stopped by a signal: kill -CONT {pid}", "state T in /proc", rank)]
-
-
-def _standings(by_stacks: list[Standing], by_record: list[Standing], objects: Sequence[StateObject]) -> list[Standing]:
-    """A stack that shows the data path, or a call to a process's own proxy, does not show for whom; libpsm's record and the memory of NCCL do."""
-    by_memory = by_state.standings(objects, kernel=any(s.stage == "data" and s.peer is None for s in by_stacks))
-    # A proxy that is at work on a request waits for nobody's connection.
-    asks = any(s.stage == "Connect" and s.peer in (None, s.rank) for s in by_stacks)
-    works = any(" answers " in s.text for s in by_stacks)
-    connects = [s for s in by_memory if s.stage == "Connect" and asks and not works]
-    data = [*by_record, *(s for s in by_memory if s.stage == "data")]
-    if not data:
-        return [*connects, *by_stacks]
-    first = [s for s in by_stacks if s.stage not in ("data", "enqueue")]
-    return [*connects, *first, *data, *(s for s in by_stacks if s.stage == "data" and s.peer is not None)]
 
 
 def _command(pid: int) -> tuple[str, ...]:
