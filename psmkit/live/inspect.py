@@ -37,7 +37,7 @@ _RANK = ("PSM_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PRO
 _RANKS = ("PSM_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 #: Libraries whose functions and types tell where a process stands.
 _TOLD = re.compile(r"lib(?:nccl|rccl|psm)\.so")
-_VARIABLES = re.compile(r"^psmkit: (\d+) #(\d+) \S.*?((?: (?:rank|peer|type)=-?\d+)+)$", re.MULTILINE)
+_VARIABLES = re.compile(r"^psmkit: (\d+) #(\d+) \S.*?((?: (?:rank|peer|type|job)=-?\d+)+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,9 @@ def _variables(text: str) -> dict[tuple[int, int], standing.Seen]:
     found = {}
     for match in _VARIABLES.finditer(text):
         pairs = {key: int(number) for key, _, number in (word.partition("=") for word in match[3].split())}
-        found[int(match[1]), int(match[2])] = standing.Seen(pairs.get("rank"), pairs.get("peer"), pairs.get("type"))
+        found[int(match[1]), int(match[2])] = standing.Seen(
+            pairs.get("rank"), pairs.get("peer"), pairs.get("type"), pairs.get("job")
+        )
     return found
 
 
