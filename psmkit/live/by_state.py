@@ -9,7 +9,7 @@ from dataclasses import replace
 from psmkit.model.inspection import Standing, StateObject
 from psmkit.model.wording import counted
 
-__all__ = ["combined", "communicators", "exchanges", "of_kernel", "standings"]
+__all__ = ["combined", "communicators", "exchanges", "launches", "of_kernel", "standings"]
 
 _SHOWN = 8  # ranks that are named
 _SLOTS = 8  # of a connection's buffer: NCCL_STEPS
@@ -78,13 +78,19 @@ def communicators(objects: Iterable[StateObject]) -> Iterator[tuple[str, StateOb
             yield name, one
 
 
-def exchanges(comm: StateObject) -> dict[int, frozenset[str]]:
-    """Send and Recv by the peer, of the kernels that were launched last: by the tasks of their plans."""
+def exchanges(comm: StateObject, *, newest: bool = False) -> dict[int, frozenset[str]]:
+    """Send and Recv by the peer, of the kernels that were launched last: by the tasks of their plans, or of the newest one alone. Plans that wait for their
+    reclaim may be of kernels that have ended."""
     found: dict[int, set[str]] = {}
-    for task in _tasks(list(_walk(comm.parts))):
+    for task in _tasks(list(_walk(comm.parts)), newest=newest):
         if task.peer is not None and task.peer != comm.rank:
             found.setdefault(task.peer, set()).add(str(_words(task).get("function")))
     return {peer: frozenset(functions) for peer, functions in found.items()}
+
+
+def launches(comm: StateObject) -> int:
+    """How many kernels a communicator has launched."""
+    return count if isinstance(count := _words(comm).get("opCount"), int) else 0
 
 
 def of_kernel(standing: Standing) -> bool:
@@ -92,9 +98,9 @@ def of_kernel(standing: Standing) -> bool:
     return standing.stage == "data" and (" a kernel" in standing.text or " work on its " in standing.text)
 
 
-def _tasks(parts: Sequence[StateObject]) -> list[StateObject]:
-    plans = (part for part in parts if part.kind == "plan" and _words(part).get("stands") != "not launched")
-    return [task for plan in plans for task in plan.parts]
+def _tasks(parts: Sequence[StateObject], *, newest: bool = False) -> list[StateObject]:
+    plans = [part for part in parts if part.kind == "plan" and _words(part).get("stands") != "not launched"]
+    return [task for plan in (plans[-1:] if newest else plans) for task in plan.parts]
 
 
 def _of_kernels(comm: StateObject, parts: Sequence[StateObject]) -> list[Standing]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from psmkit.live import by_state
-from psmkit.model.inspection import Inspection, Standing
+from psmkit.model.inspection import Inspection, Standing, StateObject
 
 __all__ = ["named"]
 
@@ -39,38 +39,42 @@ def _of(one: Inspection, old: Standing, lacked: Mapping[str, Standing], members:
 
 
 def _owing(one: Inspection, members: _Members) -> Iterator[Standing]:
-    """The ranks with which a kernel exchanges data, and that do not take part: only where the processes of all of them were looked at."""
-    busy = [
-        (name, comm, tasks) for name, comm in by_state.communicators(one.state) if (tasks := by_state.exchanges(comm))
-    ]
-    for name, comm, tasks in busy if len(busy) == 1 else ():  # of several it is unknown which has the kernel
-        others = {peer: members.get((name, peer)) for peer in tasks}
+    """The ranks with which a kernel exchanges data, and that have not launched their side of it: only where the processes of all of them were looked
+    at."""
+    busy = [(name, comm) for name, comm in by_state.communicators(one.state) if by_state.exchanges(comm)]
+    for name, comm in busy if len(busy) == 1 else ():  # of several it is unknown which has the kernel
+        tasks = by_state.exchanges(comm, newest=True)
+        others = {peer: members.get((name, peer)) for peer in sorted(tasks)}
         if comm.rank is None or None in others.values():
             continue
-        ranks = f"rank {', '.join(map(str, sorted(tasks)))}"
-        for peer, other in sorted(others.items()):
-            reason = _reason(comm.rank, tasks[peer], peer, other, name) if other is not None else ""
-            if reason:
-                text = f"rank {comm.rank} waits in data for rank {peer}, in a kernel: {reason}"
-                yield Standing(
-                    "data", peer, text, f"its kernel exchanges data with {ranks}; {_stands(other)}", comm.rank
-                )
+        seen = {peer: (other, _reason(comm, tasks[peer], peer, other, name)) for peer, other in others.items() if other}
+        late = {peer: reason for peer, (_, (away, reason)) in seen.items() if away and reason}
+        late = late or {peer: reason for peer, (_, (_, reason)) in seen.items() if reason}
+        if len(late) > 1 and not all(seen[peer][1][0] for peer in late):
+            continue
+        ranks = f"rank {', '.join(map(str, others))}"
+        for peer, reason in late.items():
+            text = f"rank {comm.rank} waits in data for rank {peer}, in a kernel: {reason}"
+            yield Standing(
+                "data", peer, text, f"its kernel exchanges data with {ranks}; {_stands(seen[peer][0])}", comm.rank
+            )
 
 
-def _reason(rank: int, functions: frozenset[str], peer: int, other: Inspection, name: str) -> str:
-    """Why a peer is the one that is waited for; empty: it takes part."""
-    if any(s.stage == "stopped" for s in other.standing):
-        return f"rank {peer} is stopped by a signal"
-    if not any(s.stage == "data" for s in other.standing):
-        return f"rank {peer} is in no kernel"
-    theirs = next(
-        (by_state.exchanges(comm) for known, comm in by_state.communicators(other.state) if known == name), {}
-    )
-    for mine in sorted(functions & _COUNTERPART.keys()):
-        function, does = _COUNTERPART[mine]
-        if theirs and function not in theirs.get(rank, frozenset()):
-            return f"the kernel of rank {peer} does not {does} rank {rank}"
-    return ""
+def _reason(comm: StateObject, functions: frozenset[str], peer: int, other: Inspection, name: str) -> tuple[bool, str]:
+    """Whether a peer is in no kernel, and why it is the one that is waited for; empty: it has launched its side, whether or not that has ended."""
+    theirs = next(one for known, one in by_state.communicators(other.state) if known == name)
+    rank, now = comm.rank, by_state.exchanges(theirs, newest=True)
+    missing = [_COUNTERPART[mine] for mine in sorted(functions & _COUNTERPART.keys())]
+    lacks = [
+        does for function, does in missing if function not in now.get(rank if rank is not None else -1, frozenset())
+    ]
+    stopped = any(s.stage == "stopped" for s in other.standing)
+    away = stopped or not any(s.stage == "data" for s in other.standing)
+    if away and (lacks or by_state.launches(theirs) < by_state.launches(comm)):
+        return True, f"rank {peer} is {'stopped by a signal' if stopped else 'in no kernel'}"
+    if not away and lacks and now:
+        return False, f"the kernel of rank {peer} does not {lacks[0]} rank {rank}"
+    return away, ""
 
 
 def _stands(other: Inspection | None) -> str:

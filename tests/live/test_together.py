@@ -10,13 +10,13 @@ from psmkit.model.inspection import InspectedThread, Inspection, Standing, State
 KERNEL = "waits for work on its GPU"
 
 
-def comm(rank: int, *exchanged: tuple[str, int], name: str = "0xabc") -> StateObject:
+def comm(rank: int, *exchanged: tuple[str, int], name: str = "0xabc", launches: int = 2) -> StateObject:
     tasks = tuple(
         StateObject("task", f"{what}, rank {peer}", 80, peer=peer, values=(Value("function", what),))
         for what, peer in exchanged
     )
     plan = StateObject("plan", "plan", 96, values=(Value("stands", "launched"),), parts=tasks)
-    words = (Value("commHash", name),)
+    words = (Value("commHash", name), Value("opCount", launches))
     return StateObject("communicator", f"communicator {name}", 16, rank, values=words, parts=(plan,))
 
 
@@ -38,7 +38,8 @@ def said(found: list[Inspection]) -> list[list[tuple[int | None, str]]]:
 
 def test_rank_that_is_in_no_kernel_is_the_one_that_the_others_wait_for() -> None:
     looks = [look(rank, comm(rank, *all_to_all(rank))) for rank in (0, 2)]
-    away = look(1, comm(1, *all_to_all(1)), stage="bootstrap", does="waits in bootstrap for the other ranks of the lab")
+    behind = comm(1, *all_to_all(1), launches=1)
+    away = look(1, behind, stage="bootstrap", does="waits in bootstrap for the other ranks of the lab")
     zero, one, two = together.named([looks[0], away, looks[1]])
     assert said([zero, two]) == [
         [(1, f"rank {rank} waits in data for rank 1, in a kernel: rank 1 is in no kernel")] for rank in (0, 2)
@@ -47,6 +48,17 @@ def test_rank_that_is_in_no_kernel_is_the_one_that_the_others_wait_for() -> None
     assert zero.standing[0].proof == (
         "its kernel exchanges data with rank 1, 2; process 101: rank 1 waits in bootstrap for the other ranks of the lab"
     )
+
+
+def test_rank_that_has_launched_its_side_and_is_done_is_not_named() -> None:
+    looks = [look(rank, comm(rank, *all_to_all(rank))) for rank in (0, 2)]
+    done = look(1, comm(1, *all_to_all(1)), stage="bootstrap", does="waits in bootstrap for the other ranks of the lab")
+    found = together.named([looks[0], done, looks[1]])
+    assert found == [looks[0], done, looks[1]]
+    lacks = comm(1, *(one for one in all_to_all(1) if one != ("Send", 0)))
+    left = look(1, lacks, stage="bootstrap", does="waits in bootstrap for the other ranks of the lab")
+    zero, _, two = together.named([looks[0], left, looks[1]])
+    assert zero.standing[0].peer == 1 and two == looks[1]
 
 
 def test_rank_that_a_signal_has_stopped_is_named() -> None:
