@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "live.md"
 PSMKIT = Path(sys.executable).parent / "psmkit"
 STRUCK = re.compile(rb"PSM_FAULTS: (?:hang|kill|drop)")
-SETTLE = 4.0  # seconds after the fault, for the others to come to where they wait
+SETTLE = 4.0  # seconds after the fault, for the others to come to where they wait; longer under load
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,29 @@ EITHER = (
         {0: ("bootstrap", 1), **STOPPED},
     ),
     Case(
-        "data path: network, no recv",
-        ("--differ", "rank=1,skip=recv", "--size", "64M", *NODES),
+        "data path: network, no recv",  # through one connection: Linux buffers up to 36 MiB of each here
+        ("--differ", "rank=1,skip=recv", "--size", "64M", "--env", "NCCL_MAX_P2P_NCHANNELS=1", *NODES),
         {0: ("data", 1)},
     ),
     Case("data path: network, no send", ("--differ", "rank=1,skip=send", *NODES), {0: ("data", 1)}),
     Case("data path: p2p, stopped", fault("lab.iteration:kill=SIGSTOP,rank=1,nth=2"), {0: ("data", 1), **STOPPED}),
     Case("data path: p2p, no send", ("--differ", "rank=1,skip=send"), {0: ("data", 1), 2: ("data", 1)}, 3),
-    Case("destroy: peer stopped", fault("lab.stage:kill=SIGSTOP,rank=1,op=end"), {0: ("destroy", 1), **STOPPED}),
 )
+#: 2.21.5 shares memory by IPC. Then no rank is connected to the proxy of another, and a rank ends its communicator without its peers, unless an operation
+#: of its proxy is left: the socket transport does not end a send that its peer has posted no receive for, once TCP's buffers are full, and
+#: ncclProxyProgressDestroy waits for it. The kernel of rank 0 is done when it has filled seven of eight slots of 8 MiB.
+LEFT = ("--pattern", "pair", "--size", "56M", "--differ", "rank=1,skip=recv", "--env", "NCCL_MAX_P2P_NCHANNELS=1")
+LEFT += ("--env", "NCCL_BUFFSIZE=67108864", "--env", "NCCL_P2P_NET_CHUNKSIZE=8388608", *NODES)
 NCCL_IPC = (
     Case("init: a rank allocates", fault("cuIpcGetMemHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
     Case("Setup, in the proxy", fault("cuStreamDestroy*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuIpcOpenMemHandle*:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
     *EITHER,
+    Case(
+        "destroy: a send is left",
+        fault("lab.stage:kill=SIGSTOP,rank=1,op=end", *LEFT),
+        {0: ("destroy", 1), **STOPPED},
+    ),
 )
 NCCL_CUMEM = (
     Case("init: a rank allocates", fault("cuMemCreate:hang,rank=1"), {0: ("bootstrap", 1), 1: ("init", None)}),
@@ -109,10 +118,12 @@ NCCL_CUMEM = (
     Case("Setup, in the proxy", fault("cudaStreamDestroy:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Setup", 1)}),
     Case("Connect", fault("cuMemImportFromShareableHandle:hang,rank=1"), {0: ("bootstrap", 1), 1: ("Connect", 0)}),
     Case("Connect, in the proxy, network", fault("cudaHostAlloc:hang,rank=1,nth=5", *NODES), {1: ("Connect", 1)}),
+    # Rank 1 stops in sendProxyConnect where it allocates, and has connected before. TCP connects and carries the greeting without the peer's accept: no
+    # Connect of rank 0 waits for more. It goes on to the exchange with which ncclTransportP2pSetup ends.
     Case(
         "Connect, peer stopped, network",
         fault("cudaHostAlloc:kill=SIGSTOP,rank=1,nth=5", *NODES),
-        {0: ("Connect", 1), **STOPPED},
+        {0: ("bootstrap", 1), **STOPPED},
     ),
     Case("GetFd", fault("cuMemExportToShareableHandle:hang,rank=1"), {0: ("GetFd", 1), 1: ("bootstrap", 0)}),
     Case("GetFd: stopped", fault("cuMemExportToShareableHandle:kill=SIGSTOP,rank=1"), {0: ("GetFd", 1), **STOPPED}),
@@ -137,6 +148,7 @@ NCCL_CUMEM = (
     ),
     Case("destroy: a rank frees", fault("cudaMemPoolDestroy:hang,rank=1"), {1: ("destroy", None)}),
     *EITHER,
+    Case("destroy: peer stopped", fault("lab.stage:kill=SIGSTOP,rank=1,op=end"), {0: ("destroy", 1), **STOPPED}),
 )
 
 
@@ -171,10 +183,11 @@ def struck(folder: Path) -> bool:
 
 def stopped(child: subprocess.Popen[bytes], folder: Path, case: Case) -> bool:
     """Wait until the job stands still; False: it has ended."""
-    end = time.monotonic() + (30 if "--fault" in case.arguments else 3 * SETTLE)
+    settle = SETTLE * min(max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)), 3.0)
+    end = time.monotonic() + (8 if "--fault" in case.arguments else 5) * settle
     while time.monotonic() < end and child.poll() is None and not struck(folder):
         time.sleep(0.1)  # a rank that NCCL has not yet told where to log says nothing of its fault
-    time.sleep(SETTLE)
+    time.sleep(settle)
     return child.poll() is None
 
 
@@ -215,11 +228,10 @@ def rows_of(name: str, kind: tuple[str, ...], case: Case, keep: Path | None) -> 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         with job(kind, case.arguments, folder, case.ranks) as child:
-            if not stopped(child, folder, case):
-                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
-            pids = ranks_of(child.pid)
+            pids = ranks_of(child.pid) if stopped(child, folder, case) else []
             if not pids:
-                return [f"| {name} | {case.name} | | | the job did not stop there | |"]
+                print(missed := f"| {name} | {case.name} | | | the job did not stop there | |", flush=True)
+                return [missed]
             found = {one["rank"]: one for one in look(pids)}
     if keep is not None:
         (keep / f"{name} {case.name}.json").write_text(json.dumps(found))

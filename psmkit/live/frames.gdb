@@ -5,6 +5,15 @@ import re
 import gdb
 
 MOST = 64  # frames of a thread
+ITEMS = 1 << 16  # of an array
+
+
+class Empty(gdb.Function):
+    # The first of some items of an array that is all zero; -1: there is none, or no array.
+    def invoke(self, array, count):
+        size, count = array.dereference().type.sizeof, min(int(count), ITEMS)
+        raw = gdb.selected_inferior().read_memory(int(array), size * count).tobytes() if int(array) and count > 0 else b""
+        return next((i for i in range(len(raw) // size) if not any(raw[i * size : (i + 1) * size])), -1)
 
 
 def value(frame, expressions):
@@ -41,6 +50,7 @@ def look():
             frame, level, called = frame.older(), level + 1, name
 
 
+Empty("psmkit_empty")
 try:
     look()
 except gdb.error as error:

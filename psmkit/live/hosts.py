@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from psmkit.live import mapped, tracing
+from psmkit.live import mapped, together, tracing
 from psmkit.live.inspect import Options, inspect, rank_of
 from psmkit.model.errors import InputError, PsmkitError
 from psmkit.model.inspection import Inspection, Note, from_json
@@ -128,7 +128,7 @@ def inspect_all(
         return found
 
     with ThreadPoolExecutor(max_workers=max(1, min(parallel, len(targets)))) as pool:
-        return list(pool.map(one, targets))
+        return together.named(list(pool.map(one, targets)))
 
 
 def file_name(inspection: Inspection, look: int = 1) -> str:

@@ -37,7 +37,7 @@ _RANK = ("PSM_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PRO
 _RANKS = ("PSM_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 #: Libraries whose functions and types tell where a process stands.
 _TOLD = re.compile(r"lib(?:nccl|rccl|psm)\.so")
-_VARIABLES = re.compile(r"^psmkit: (\d+) #(\d+) \S.*?((?: (?:rank|peer|type)=-?\d+)+)$", re.MULTILINE)
+_VARIABLES = re.compile(r"^psmkit: (\d+) #(\d+) \S.*?((?: (?:rank|peer|type|job)=-?\d+)+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def inspect(pid: int, options: Options = Options()) -> Inspection:
         psmkit=psmkit.__version__,
         standing=(
             *_stopped(pid, tasks, rank),
-            *_standings(
+            *by_state.combined(
                 standing.of_stacks(threads, tasks, seen, rank, rank_of, pid), record.standings(recorded), objects
             ),
         ),
@@ -133,20 +133,6 @@ def _stopped(pid: int, tasks: Mapping[int, Task], rank: int | None) -> list[Stan
         return []
     who = f"rank {rank}" if rank is not None else f"process {pid}"
     return [Standing("stopped", None, f"{who} is stopped by a signal: kill -CONT {pid}", "state T in /proc", rank)]
-
-
-def _standings(by_stacks: list[Standing], by_record: list[Standing], objects: Sequence[StateObject]) -> list[Standing]:
-    """A stack that shows the data path, or a call to a process's own proxy, does not show for whom; libpsm's record and the memory of NCCL do."""
-    by_memory = by_state.standings(objects, kernel=any(s.stage == "data" and s.peer is None for s in by_stacks))
-    # A proxy that is at work on a request waits for nobody's connection.
-    asks = any(s.stage == "Connect" and s.peer in (None, s.rank) for s in by_stacks)
-    works = any(" answers " in s.text for s in by_stacks)
-    connects = [s for s in by_memory if s.stage == "Connect" and asks and not works]
-    data = [*by_record, *(s for s in by_memory if s.stage == "data")]
-    if not data:
-        return [*connects, *by_stacks]
-    first = [s for s in by_stacks if s.stage not in ("data", "enqueue")]
-    return [*connects, *first, *data, *(s for s in by_stacks if s.stage == "data" and s.peer is not None)]
 
 
 def _command(pid: int) -> tuple[str, ...]:
@@ -233,7 +219,9 @@ def _variables(text: str) -> dict[tuple[int, int], standing.Seen]:
     found = {}
     for match in _VARIABLES.finditer(text):
         pairs = {key: int(number) for key, _, number in (word.partition("=") for word in match[3].split())}
-        found[int(match[1]), int(match[2])] = standing.Seen(pairs.get("rank"), pairs.get("peer"), pairs.get("type"))
+        found[int(match[1]), int(match[2])] = standing.Seen(
+            pairs.get("rank"), pairs.get("peer"), pairs.get("type"), pairs.get("job")
+        )
     return found
 
 

@@ -26,11 +26,13 @@ _TRANSPORT = ("Setup", "Connect", "Register")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the variables of a frame say, as far as debug information names them. ``type`` is the type of a call to a proxy."""
+    """What the variables of a frame say, as far as debug information names them. ``type`` is the type of a call to a proxy, ``job`` the magic
+    number of a communicator in bootstrap."""
 
     rank: int | None = None
     peer: int | None = None
     type: int | None = None
+    job: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class _Step:
     serves: bool
     outer: bool
     weak: bool
+    only_peer: bool
     ask: Questions
 
 
@@ -59,7 +62,8 @@ def _knowledge() -> tuple[tuple[_Step, ...], Mapping[int, str]]:
             entry.get("serves", False),
             entry.get("outer", False),
             entry.get("weak", False),
-            {key: entry[key] for key in ("rank", "peer", "type") if key in entry},
+            entry.get("only_peer", False),
+            {key: entry[key] for key in ("rank", "peer", "type", "job") if key in entry},
         )
         for entry in data["step"]
     )
@@ -157,6 +161,8 @@ def _of_thread(
     peer, because = call.peer, ""
     if peer is None and task is not None and not step.serves:
         peer, because = _by_socket(task, rank_of, pid)
+    if peer is None and step.only_peer:
+        return None
     own = " of its own rank" if step.serves else " for its own proxy"
     towards = "" if peer is None else own if peer == mine else f" {'of' if step.serves else 'for'} rank {peer}"
     does = step.does or f"{'answers' if step.serves else 'waits in'} {stage}{{peer}}"
@@ -165,7 +171,8 @@ def _of_thread(
     level = frames[0][0]
     proof = f"frame #{level} {thread.frames[level].function} of thread {thread.tid} ({thread.name}){because}"
     who = f"rank {mine}" if mine is not None else f"process {pid}"
-    return Standing(stage, peer, f"{who} {does.format(peer=towards)}{within}", proof, mine)
+    job = f"{call.job:#x}" if call.job else ""
+    return Standing(stage, peer, f"{who} {does.format(peer=towards)}{within}", proof, mine, job)
 
 
 def _joining(
@@ -199,6 +206,7 @@ def _both(inner: Seen, outer: Seen) -> Seen:
         outer.rank if inner.rank is None else inner.rank,
         outer.peer if inner.peer is None else inner.peer,
         outer.type if inner.type is None else inner.type,
+        outer.job if inner.job is None else inner.job,
     )
 
 

@@ -116,6 +116,7 @@ class Standing:
         text: in one sentence.
         proof: the frame, the field or the line that shows it.
         rank: the rank of this process in the communicator concerned.
+        job: what all ranks of a communicator that is being made share, its magic number; empty if it is unknown.
     """
 
     stage: str
@@ -123,6 +124,7 @@ class Standing:
     text: str
     proof: str
     rank: int | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psmkit.live import by_state
-from psmkit.model.inspection import StateObject, Value
+from psmkit.model.inspection import Standing, StateObject, Value
 
 
 def comm(*parts: StateObject) -> StateObject:
@@ -95,3 +95,50 @@ def test_tasks_of_launched_plans_name_the_peers_of_a_kernel(
 def test_plan_that_nobody_has_reclaimed_is_no_proof_of_a_kernel_that_runs() -> None:
     assert by_state.standings([comm(plan(2))]) == []
     assert by_state.standings([comm(plan(), plan(0))], kernel=True) == []
+
+
+def exchange(*exchanged: tuple[str, int]) -> StateObject:
+    tasks = tuple(
+        StateObject("task", f"{what}, rank {peer}", 80, peer=peer, values=(Value("function", what),))
+        for what, peer in exchanged
+    )
+    return StateObject("plan", "plan", 96, values=(Value("stands", "waits for its reclaim"),), parts=tasks)
+
+
+BOTH = exchange(("Send", 1), ("Recv", 1), ("Send", 2), ("Recv", 2))
+
+
+def end(peer: int, role: str, head: int, tail: int, moving: bool = False) -> StateObject:
+    words = (Value("head", head), Value("tail", tail, moving=moving))
+    return StateObject(
+        "connection", f"{role} {peer}", 64, 0, peer, 0, (Value("role", role), Value("connected", 1), *words)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "peers", "says"),
+    [
+        ([end(1, "send", 4, 8), end(2, "send", 8, 16)], [2], "which has to receive step 8"),
+        ([end(1, "recv", 0, 0), end(2, "recv", 3, 3)], [1], "which has sent nothing yet"),
+        ([end(1, "recv", 0, 0), end(1, "recv", 2, 2), end(2, "recv", 3, 3)], [None], "exchanges data with 2 ranks"),
+        ([end(1, "recv", 0, 0, moving=True)], [None], "exchanges data with 2 ranks"),
+        ([end(1, "recv", 0, 0), end(2, "recv", 0, 0)], [1, 2], "which has sent nothing yet"),
+        ([end(3, "recv", 0, 0), end(3, "send", 0, 8)], [None], "exchanges data with 2 ranks"),
+    ],
+)
+def test_head_and_tail_in_memory_of_the_host_name_the_peer_of_a_kernel_only_where_they_prove_it(
+    ends: list[StateObject], peers: list[int | None], says: str
+) -> None:
+    found = by_state.standings([comm(BOTH, *ends)], kernel=True)
+    assert [one.peer for one in found] == peers
+    assert all(one.stage == "data" and says in one.text for one in found)
+
+
+def test_end_of_a_communicator_waits_for_the_rank_of_the_operation_that_its_proxy_has_left() -> None:
+    ends = Standing("destroy", None, "rank 0 is in the destruction of a communicator", "frame #1", 0)
+    first, second = by_state.combined([ends], [], [comm(op(sub("send", transmitted=5, done=4)))])
+    assert (first.stage, first.peer, second.stage) == ("destroy", 2, "data")
+    assert first.text.endswith("communicator: an operation of its proxy is left, with rank 2")
+    two = comm(op(sub("send", transmitted=5, done=4), sub("recv", peer=1)))
+    assert by_state.combined([ends], [], [two])[0] == ends
+    assert by_state.combined([ends], [], [comm()]) == [ends]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from psmkit.live import debugger, procfs, tracing
 from psmkit.live.inspect import dump_of
 from psmkit.logparse.foreign.types import StackDump
+from tests.csrc.base import compiled
 from tests.live.processes import needs_eu_stack, needs_gdb, process, until
 
 COUNTS = """
@@ -126,3 +128,47 @@ def test_file_of_stacks_says_that_there_is_no_gdb(tmp_path: Path, monkeypatch: p
     debugger.write(os.getpid(), tmp_path / "stacks.txt", title="rank 0 hangs")
     text = (tmp_path / "stacks.txt").read_text()
     assert "no stacks: there is no gdb on the path" in text and f"thread {os.getpid()} " in text
+
+
+TABLE = """
+#include <stdio.h>
+#include <unistd.h>
+struct address { short family; char data[26]; };
+__attribute__((noinline)) static void hold(struct address *table, int count)
+{
+    puts("up");
+    fflush(stdout);
+    for (;;) pause();
+    printf("%p %d", (void *)table, count);
+}
+int main(void)
+{
+    static struct address table[] = {{2, "a"}, {2, "b"}, {0}, {2, "c"}, {0}};
+    hold(table, 5);
+}
+"""
+
+
+@needs_gdb
+@pytest.mark.parametrize(
+    ("expressions", "answer"),
+    [
+        (["$psmkit_empty(table, count)"], "peer=2"),
+        (["$psmkit_empty(table, 2)", "3"], "peer=3"),
+        (["$psmkit_empty((struct address *)0, count)", "$psmkit_empty(missing, 4)", "7"], "peer=7"),
+    ],
+)
+def test_question_can_ask_for_the_first_empty_item_of_a_table(
+    tmp_path: Path, expressions: list[str], answer: str
+) -> None:
+    source = tmp_path / "hold.c"
+    source.write_text(TABLE)
+    program = compiled.link(tmp_path / "hold", [source], ["-g", "-O0"], [])
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"up\n"
+            ask = [debugger.Question("hold", "", "", {"peer": expressions})]
+            taken = debugger.take(child.pid, "gdb", timeout=60, questions=ask)
+        finally:
+            child.kill()
+    assert f" hold {answer}\n" in taken.text

@@ -175,3 +175,11 @@ def test_operation_in_which_this_process_has_to_act_comes_first() -> None:
         "rank 1 has step 4 and does not take it",
         "rank 1 waits in data for rank 0",
     ]
+
+
+def test_root_of_bootstrap_stands_only_where_its_table_names_a_rank() -> None:
+    stack = thread("accept", "ncclSocketAccept", "bootstrapRoot", "start_thread")
+    assert stands(stack) == []
+    (found,) = stands(stack, seen={(PID, 2): standing.Seen(None, 2, None, 0x77)})
+    assert (found.stage, found.peer, found.job) == ("bootstrap", 2, "0x77")
+    assert found.text == "rank 1 has the root of bootstrap, which waits for the address of rank 2"

@@ -94,7 +94,7 @@ def _pointed(of: Peek, kind: str, *path: str) -> Iterator[Peek]:
     if count > _MOST:
         of.target.note(f"only the first {_MOST} of {count} objects ({kind}) were looked at")
     for i in range(min(count, _MOST)):
-        if (address := of.array(i, *path, "slots")) and (found := of.target.at(kind, address)):
+        if (address := of.word_at(8, *path, "slots", index=i)) and (found := of.target.at(kind, address)):
             yield found
 
 

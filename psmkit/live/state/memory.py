@@ -262,13 +262,14 @@ class Peek:
         found = self.get(*path)
         return found is not None and _plain(found.type_).kind == drgn.TypeKind.POINTER
 
-    def word_at(self, size: int, *path: str | int) -> int | None:
-        """The word of this size to which a pointer leads; None where that is no memory of this process: a device's, for example."""
-        address = self.number(*path)
-        if not address or not self.target.holds(address, size):
+    def word_at(self, size: int, *path: str | int, index: int = 0) -> int | None:
+        """The word of this size to which a pointer leads, or that at an index of the array there; None where that is no memory of this process: a
+        device's, for example."""
+        begin = self.number(*path)
+        if not begin or not self.target.holds(begin + size * index, size):
             return None
         self.target.spend(size)
-        raw = self.target.raw(address, size)
+        raw = self.target.raw(begin + size * index, size)
         return int.from_bytes(raw, "little") if len(raw) == size else None
 
     def size(self, *path: str | int) -> int:
@@ -293,15 +294,6 @@ class Peek:
         if kind is None and plain.kind != drgn.TypeKind.POINTER:
             return None
         return self.target.at(kind or _complete(self.target, plain.type), address)
-
-    def array(self, index: int, *path: str | int) -> int | None:
-        """The pointer or number at an index of an array of 8 bytes each, to which a pointer leads."""
-        begin = self.number(*path)
-        if not begin or not self.target.holds(begin + 8 * index, 8):
-            return None
-        self.target.spend(8)
-        raw = self.target.raw(begin + 8 * index, 8)
-        return int.from_bytes(raw, "little") if len(raw) == 8 else None
 
     def list(self, *path: str | int, next: str | tuple[str | int, ...] = "next", most: int = _LIST) -> Iterator[Peek]:
         """The items of a list that begins at a pointer."""

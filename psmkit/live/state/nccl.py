@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import drgn
 
 from psmkit.live.state.memory import Peek, Target
 from psmkit.live.state.roots import communicators
@@ -12,6 +14,8 @@ __all__ = ["read"]
 
 _MOST = 4096
 _PEERS = 8192  # peers of channels that are looked at, of all communicators
+_NOT_YET = "not launched"
+_SENT: Mapping[object, str] = {"ncclWorkP2pTypeSend": "Send", "ncclWorkP2pTypeRecv": "Recv"}
 _STATES = ("none", "ready", "in progress")
 #: Transport and direction: the local info of its proxy's end, while the progress thread runs operations on it.
 _RESOURCES = {
@@ -196,6 +200,33 @@ def _fifo(comm: Peek) -> Iterator[StateObject]:
         yield StateObject("work fifo", "work FIFO", 0, comm.number("rank"), values=tuple(values))
 
 
+def _works(comm: Peek, plan: Peek) -> Iterator[StateObject]:
+    """Sends and receives in the works of a plan's kernel, in releases that keep no tasks, up to 2.21. They stay in the FIFO until it wraps around: the
+    first work of each channel from the head on, and each says how far behind the head the next one is."""
+    kind, depth, begin = comm.target.type("struct ncclWork"), comm.number("workFifoDepth"), comm.number("workFifoHeap")
+    head, on_device = plan.number("workHead"), comm.number("devWorkFifoHeap")
+    if kind is None or not depth or not begin or not head or not on_device:
+        return
+    size = drgn.sizeof(kind)
+    first, seen = (head - on_device) // size, set[int]()
+    for channel in range(min(plan.number("channelCount") or 0, 256) if 0 <= first < depth else 0):
+        slot = first + channel
+        while 0 <= slot < depth and slot not in seen and (work := comm.target.at(kind, begin + slot * size)):
+            seen.add(slot)
+            if work.word("header", "type") == "ncclWorkTypeP2p":
+                for i in range(work.size("p2pElems")):
+                    if (what := work.word("p2pElems", i, "p2pType")) in _SENT:
+                        yield _message(work, i, _SENT[what])
+            slot = -1 if work.number("header", "isLast") else first + (work.number("header", "workNext") or 0)
+
+
+def _message(work: Peek, i: int, what: str) -> StateObject:
+    peer = work.number("p2pElems", i, "peer")
+    high, low = (work.number("p2pElems", i, f"count{part}32") or 0 for part in ("Hi", "Lo"))
+    values = (Value("function", what), Value("bytes", high << 32 | low))
+    return StateObject("task", f"{what}, rank {peer}", work.address, peer=peer, values=values)
+
+
 def _plans(comm: Peek) -> Iterator[StateObject]:
     kind = "struct ncclKernelPlan"
     for callback in comm.list("callbackQueue", "head", most=_MOST):
@@ -205,18 +236,20 @@ def _plans(comm: Peek) -> Iterator[StateObject]:
                 "callback", f"callback {name or 'of unknown name'} waits for the main thread", callback.address
             )
         elif plan := comm.target.at(kind, callback.address):  # a plan begins with its reclaimer
-            yield _plan(plan, "waits for its reclaim by the main thread")
+            yield _plan(comm, plan, "waits for its reclaim by the main thread")
     place: tuple[str, ...] = ("planner",) if comm.has("planner", "planQueue") else ()
     waiting = comm.number(*place, "unlaunchedPlansHead")
     launched = waiting is None or waiting != comm.number(*place, "planQueue", "head")
     for plan in comm.list(*place, "planQueue", "head", most=_MOST):
         launched = launched and plan.address != waiting
-        yield _plan(plan, "launched, its group goes on" if launched else "not launched")
+        yield _plan(comm, plan, "launched, its group goes on" if launched else _NOT_YET)
 
 
-def _plan(plan: Peek, said: str) -> StateObject:
+def _plan(comm: Peek, plan: Peek, said: str) -> StateObject:
     names = ("persistent", "hasProxyOps", "isHostCbEnq", "collOpCount", "nWorkBatches", "workBytes", "channelMask")
-    tasks = tuple(_task(task) for task in plan.list("p2pTaskQueue", "head", most=_MOST))
+    kept = (_task(task) for task in plan.list("p2pTaskQueue", "head", most=_MOST))
+    works = _works(comm, plan) if plan.has("workHead") and said != _NOT_YET else ()
+    tasks = tuple(comm.target.gather(kept, works))
     values = (Value("stands", said), *plan.values(*names))
     return StateObject("plan", f"plan: {said}", plan.address, values=values, parts=tasks)
 
@@ -247,7 +280,7 @@ def _connections(comm: Peek, left: list[int]) -> Iterator[StateObject]:
             if left[0] < 0:
                 comm.target.note(f"only the connections of the first {_PEERS} peers of channels were looked at")
                 return
-            address = comm.array(peer, "channels", channel, "peers")
+            address = comm.word_at(8, "channels", channel, "peers", index=peer)
             ends = comm.target.at("struct ncclChannelPeer", address) if address else None
             if ends is not None:
                 yield from _ends(comm, ends, channel, peer)

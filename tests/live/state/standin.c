@@ -115,12 +115,40 @@ struct ncclCommCallback {
     struct ncclCommCallback *next;
     ncclResult_t (*fn)(struct ncclComm *comm, struct ncclCommCallback *cb);
 };
+#ifdef OLD
+enum ncclWorkType { ncclWorkTypeUnused, ncclWorkTypeColl, ncclWorkTypeP2p };
+enum ncclWorkP2PType { ncclWorkP2pTypeUnused, ncclWorkP2pTypeSend, ncclWorkP2pTypeRecv };
+struct ncclWorkHeader {
+    union {
+        int32_t workNext;
+        uint32_t doneAcks;
+    };
+    uint8_t isLast : 1, inFifo : 1;
+    enum ncclWorkType type;
+};
+struct ncclWorkElemP2p {
+    int peer : 30, proto : 2;
+    enum ncclWorkP2PType p2pType;
+    uint32_t countHi32, countLo32;
+};
+struct ncclWork {
+    struct ncclWorkHeader header;
+    union {
+        char pad[96];
+        struct ncclWorkElemP2p p2pElems[4];
+    };
+};
+#endif
 struct ncclKernelPlan {
     struct ncclCommCallback reclaimer;
     struct ncclComm *comm;
     struct ncclKernelPlan *next;
     _Bool persistent, hasProxyOps;
     int collOpCount;
+#ifdef OLD
+    int channelCount;
+    struct ncclWork *workHead;
+#endif
     uint64_t workBytes, channelMask;
 };
 struct ncclCallbackQueue {
@@ -147,6 +175,7 @@ struct ncclComm {
     struct ncclCallbackQueue callbackQueue;
 #ifdef OLD
     int workFifoDepth;
+    struct ncclWork *workFifoHeap, *devWorkFifoHeap;
     uint32_t workFifoSent, workFifoAckdMin;
     struct ncclPlanQueue planQueue;
     struct ncclKernelPlan *unlaunchedPlansHead;
@@ -232,6 +261,8 @@ static void make_plans(struct ncclComm *comm)
     comm->callbackQueue.head = &reclaimed->reclaimer;
     planned->hasProxyOps = 1;
 #ifdef OLD
+    reclaimed->channelCount = planned->channelCount = 2;
+    reclaimed->workHead = planned->workHead = comm->devWorkFifoHeap + 956;
     comm->planQueue.head = comm->planQueue.tail = comm->unlaunchedPlansHead = planned;
 #else
     comm->planner.planQueue.head = comm->planner.planQueue.tail = comm->planner.unlaunchedPlansHead = planned;
@@ -246,6 +277,19 @@ static void count(struct ncclComm *comm)
     comm->workFifoDepth = 1024;
     comm->workFifoSent = 960;
     comm->workFifoAckdMin = 64;
+    comm->workFifoHeap = made(1024 * sizeof *comm->workFifoHeap);
+    comm->devWorkFifoHeap = (struct ncclWork *)0x70000000;
+    struct ncclWork *works = comm->workFifoHeap;
+    /* Of the plan before; of two channels of the last one, the first with two works. */
+    works[955].header = (struct ncclWorkHeader){{.doneAcks = 956}, 1, 1, ncclWorkTypeP2p};
+    works[955].p2pElems[0] = (struct ncclWorkElemP2p){0, 0, ncclWorkP2pTypeSend, 0, 1};
+    works[956].header = (struct ncclWorkHeader){{.workNext = 3}, 0, 0, ncclWorkTypeP2p};
+    works[956].p2pElems[0] = (struct ncclWorkElemP2p){2, 0, ncclWorkP2pTypeSend, 1, 5};
+    works[957].header = (struct ncclWorkHeader){{.doneAcks = 958}, 1, 1, ncclWorkTypeColl};
+    works[957].p2pElems[0] = works[955].p2pElems[0];
+    works[958] = works[955];
+    works[959].header = (struct ncclWorkHeader){{.doneAcks = 960}, 1, 1, ncclWorkTypeP2p};
+    works[959].p2pElems[1] = (struct ncclWorkElemP2p){0, 0, ncclWorkP2pTypeRecv, 0, 7};
 }
 static void list(struct ncclComm *comm)
 {

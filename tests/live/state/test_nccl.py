@@ -61,6 +61,15 @@ def test_members_of_older_releases_are_found_by_their_names(start, old_program: 
     assert len(seen.all("sub")) == 1
 
 
+def test_sends_and_receives_of_a_plan_come_from_the_fifo_of_releases_that_keep_no_tasks(
+    start, old_program: Path
+) -> None:  # type: ignore[no-untyped-def]
+    launched, planned = look(start("", file=old_program).pid).all("plan")
+    found = [(task.peer, values(task)["function"], values(task)["bytes"]) for task in launched.parts]
+    assert found == [(2, "Send", (1 << 32) + 5), (0, "Recv", 7)]
+    assert planned.parts == ()
+
+
 def test_words_that_change_between_the_samples_are_marked(start) -> None:  # type: ignore[no-untyped-def]
     seen = look(start("moving").pid, gap=0.2)
     assert moving(seen.only("sub")) == {"posted"}
