@@ -182,19 +182,19 @@ ncclResult_t free_end(struct ncclConnector *connector, bool send)
 }
 
 /* The table takes the ones of its tree: since 2.29 they get the communicator. */
-__attribute__((unused)) ncclResult_t send_free(struct ncclConnector *send)
+[[maybe_unused]] ncclResult_t send_free(struct ncclConnector *send)
 {
     return free_end(send, true);
 }
-__attribute__((unused)) ncclResult_t send_free(struct ncclComm *, struct ncclConnector *send)
+[[maybe_unused]] ncclResult_t send_free(struct ncclComm *, struct ncclConnector *send)
 {
     return free_end(send, true);
 }
-__attribute__((unused)) ncclResult_t recv_free(struct ncclConnector *recv)
+[[maybe_unused]] ncclResult_t recv_free(struct ncclConnector *recv)
 {
     return free_end(recv, false);
 }
-__attribute__((unused)) ncclResult_t recv_free(struct ncclComm *, struct ncclConnector *recv)
+[[maybe_unused]] ncclResult_t recv_free(struct ncclComm *, struct ncclConnector *recv)
 {
     return free_end(recv, false);
 }

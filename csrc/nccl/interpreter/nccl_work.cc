@@ -172,7 +172,7 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
 /* Up to 2.26 a profiler polls one counter of a channel; later a ring of counters with times. */
 constexpr bool ONE_COUNTER = std::is_same<decltype(Comm::workStarted), uint64_t *>::value;
 
-void tell_work(uint64_t *counter, uint64_t work)
+[[maybe_unused]] void tell_work(uint64_t *counter, uint64_t work)
 {
     __atomic_store_n(counter, work, __ATOMIC_RELEASE);
 }
