@@ -104,7 +104,24 @@ $(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/ncc
 		cmake --build $(KERNELS) --parallel 2; } $(call LOGGED,build/stock-kernels.log)
 	@touch $@
 
-test-nccl: setup $(KERNELS)/.built
+# Older ones, of which ranks begin and end: make test-nccl OLDER='2.18.3 2.19.3 2.20.5'. They have the same runtime.
+OLDER :=
+OLDER_HASH_2.18.3 := 411646f31a4a6a221e4eb875df43f94aec41bbe8dd163187fb0f2a65df375cee
+OLDER_HASH_2.19.3 := 7c58afbeddf7f7c6b7dd7d84a7f4e85462610ee0c656287388b96d89dcf046d5
+OLDER_HASH_2.20.5 := 3619e25dfb0c8f4c554561c3459ee7dfe1250eed05e9aa4d147a75c45cc6ae0d
+
+$(VENV)/nccl-older-%/.fetched: $(VENV)/.tools
+	@echo 'fetching nvidia-nccl-cu11 $* into $(@D)'
+	@mkdir -p $(@D)
+	@echo 'nvidia-nccl-cu11==$* --hash=sha256:$(OLDER_HASH_$*)' > $(@D)/requirements.txt
+	@$(PIP_INSTALL) --no-deps --only-binary :all: --upgrade --target $(@D) -r $(@D)/requirements.txt
+	@touch $@
+
+empty :=
+space := $(empty) $(empty)
+
+test-nccl: setup $(KERNELS)/.built $(OLDER:%=$(VENV)/nccl-older-%/.fetched)
+	PSM_TEST_NCCL_OLDER=$(subst $(space),:,$(strip $(OLDER:%=$(CURDIR)/$(VENV)/nccl-older-%/nvidia/nccl))) \
 	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl PSM_TEST_NCCL_KERNELS=$(CURDIR)/$(KERNELS)/libpsm_nccl_kernels.so \
 		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py tests/plugins/test_real_nccl.py tests/tune/test_real_nccl.py $(PYTEST_ARGS)
 

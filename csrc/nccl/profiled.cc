@@ -12,32 +12,39 @@ namespace psm
 namespace
 {
 
-#ifdef PSM_TREE_2_30
-/* NCCL started the event when it appended the operation. */
-void begin_op(struct ncclProxyArgs *args, int s, bool)
+/* States of the profiler's tables from v4 on. */
+constexpr auto OP_IN_PROGRESS = static_cast<ncclProfilerEventState_t>(19);
+constexpr auto STEP_SEND_PEER_WAIT = static_cast<ncclProfilerEventState_t>(20);
+
+/* Up to 2.26 the transport starts the event of an operation, and its states have the steps and the size. Later NCCL has
+ * started it when it appended the operation. The last argument prefers the first of two that fit. */
+template <typename Args>
+auto begin_op(Args *args, int s, bool send, int) -> decltype(ncclProfilerStartSendProxyOpEvent(s, args))
 {
-    ncclProfilerRecordProxyOpEventState(s, args, ncclProfilerProxyOpInProgress_v4);
+    return send ? ncclProfilerStartSendProxyOpEvent(s, args) : ncclProfilerStartRecvProxyOpEvent(s, args);
 }
-void waits_for_peer(struct ncclProxyArgs *args, int s, int step)
+template <typename Args> ncclResult_t begin_op(Args *args, int s, bool, long)
 {
-    ncclProfilerRecordProxyStepEventState(s, args, step, ncclProfilerProxyStepSendPeerWait_v4);
+    return ncclProfilerRecordProxyOpEventState(s, args, OP_IN_PROGRESS);
 }
-void op_state(struct ncclProxyArgs *, int, uint64_t, size_t, ncclProfilerEventState_t) {}
-#else
-void begin_op(struct ncclProxyArgs *args, int s, bool send)
+
+template <typename Args>
+auto op_state(Args *args, int s, uint64_t steps, size_t bytes, ncclProfilerEventState_t state, int)
+    -> decltype(ncclProfilerRecordProxyOpEventState(s, args, static_cast<int>(steps), bytes, state))
 {
-    if (send)
-        ncclProfilerStartSendProxyOpEvent(s, args);
-    else
-        ncclProfilerStartRecvProxyOpEvent(s, args);
+    return ncclProfilerRecordProxyOpEventState(s, args, static_cast<int>(steps), bytes, state);
 }
-void waits_for_peer(struct ncclProxyArgs *, int, int) {}
-/* In these tables the size is in the operation's state. */
-void op_state(struct ncclProxyArgs *args, int s, uint64_t steps, size_t bytes, ncclProfilerEventState_t state)
+template <typename Args> void op_state(Args *, int, uint64_t, size_t, ncclProfilerEventState_t, long) {}
+
+template <typename Args>
+auto waits_for_peer(Args *args, int s, int, int) -> decltype(ncclProfilerStartSendProxyOpEvent(s, args))
 {
-    ncclProfilerRecordProxyOpEventState(s, args, (int)steps, bytes, state);
+    return ncclSuccess;
 }
-#endif
+template <typename Args> ncclResult_t waits_for_peer(Args *args, int s, int step, long)
+{
+    return ncclProfilerRecordProxyStepEventState(s, args, step, STEP_SEND_PEER_WAIT);
+}
 
 /* NCCL divides a step by sliceSteps to number its event. */
 int number_of(const struct ncclProxyArgs *args, uint64_t step)
@@ -61,7 +68,7 @@ void tell(struct ncclProxyArgs *args, int s, const struct psmProxySubArgs *sub, 
             uint64_t step = told->ended++;
             ncclProfilerStopProxyStepEvent(s, args, number_of(args, step));
             op_state(args, s, told->ended, bytes_until(sub, told->ended),
-                     send ? ncclProfilerProxyOpSendDone : ncclProfilerProxyOpRecvDone);
+                     send ? ncclProfilerProxyOpSendDone : ncclProfilerProxyOpRecvDone, 0);
         } else if (told->moving < sub->transmitted && told->moving < told->begun) {
             uint64_t step = told->moving++;
             nccl->transSize = (size_t)(bytes_until(sub, step + 1) - bytes_until(sub, step));
@@ -69,13 +76,13 @@ void tell(struct ncclProxyArgs *args, int s, const struct psmProxySubArgs *sub, 
                                                   send ? ncclProfilerProxyStepSendWait
                                                        : ncclProfilerProxyStepRecvGPUWait);
             op_state(args, s, told->moving, bytes_until(sub, told->moving),
-                     send ? ncclProfilerProxyOpSendTransmitted : ncclProfilerProxyOpRecvTransmitted);
+                     send ? ncclProfilerProxyOpSendTransmitted : ncclProfilerProxyOpRecvTransmitted, 0);
         } else if (told->begun < sub->nsteps && told->begun <= sub->transmitted &&
                    told->begun < told->ended + NCCL_STEPS) {
             int step = number_of(args, told->begun++);
             if (send) {
                 ncclProfilerStartSendProxyStepEvent(s, args, step);
-                waits_for_peer(args, s, step);
+                waits_for_peer(args, s, step, 0);
             } else {
                 ncclProfilerStartRecvProxyStepEvent(s, args, step);
                 ncclProfilerRecordProxyStepEventState(s, args, step, ncclProfilerProxyStepRecvWait);
@@ -92,7 +99,7 @@ void profile_begin(struct ncclProxyArgs *args, Operation *operation)
 {
     bool wanted = false;
     for (int s = 0; s < args->nsubs; s++) {
-        begin_op(args, s, args->subs[s].connection->send);
+        begin_op(args, s, args->subs[s].connection->send, 0);
         wanted = wanted || args->subs[s].opEventHandle;
     }
     if (wanted) operation->told.resize((size_t)args->nsubs);

@@ -181,16 +181,20 @@ ncclResult_t free_end(struct ncclConnector *connector, bool send)
     return result;
 }
 
-#ifdef PSM_TREE_2_30
-#define PSM_FREE_ARGS struct ncclComm *,
-#else
-#define PSM_FREE_ARGS
-#endif
-ncclResult_t send_free(PSM_FREE_ARGS struct ncclConnector *send)
+/* The table takes the ones of its tree: since 2.29 they get the communicator. */
+[[maybe_unused]] ncclResult_t send_free(struct ncclConnector *send)
 {
     return free_end(send, true);
 }
-ncclResult_t recv_free(PSM_FREE_ARGS struct ncclConnector *recv)
+[[maybe_unused]] ncclResult_t send_free(struct ncclComm *, struct ncclConnector *send)
+{
+    return free_end(send, true);
+}
+[[maybe_unused]] ncclResult_t recv_free(struct ncclConnector *recv)
+{
+    return free_end(recv, false);
+}
+[[maybe_unused]] ncclResult_t recv_free(struct ncclComm *, struct ncclConnector *recv)
 {
     return free_end(recv, false);
 }

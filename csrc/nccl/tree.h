@@ -1,5 +1,5 @@
-/* NCCL's headers of the tree that this is compiled against. Compilation stops for a release that we have not checked.
- */
+/* NCCL's headers of the tree that this is compiled against, and what differs between trees: read from their
+ * declarations, not from their release. */
 #ifndef PSM_NCCL_TREE_H
 #define PSM_NCCL_TREE_H
 
@@ -14,11 +14,12 @@
 #include "transport.h"
 #include "utils.h"
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
-#elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 31, 0)
-#define PSM_TREE_2_30 1
-#else
-#error "psmkit supports the layouts of NCCL 2.26 and 2.30, but this tree is of another release: see docs/linking.md"
+#include "psm/psm_proxy.h"
+
+#include "releases.h"
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(PSM_NCCL_OLDEST_MAJOR, PSM_NCCL_OLDEST_MINOR, 0)
+#error "psmkit supports NCCL 2.26 and newer, but this tree is of an older release: see docs/linking.md"
 #endif
 
 #ifdef TRANSPORT_PSM_P2P
@@ -27,6 +28,10 @@
 #include "psm_hooks.h" /* a plain tree: it calls our hooks */
 #endif
 static_assert(TRANSPORT_PSM_P2P == 5, "libpsm's requests use transport 5");
+static_assert(TRANSPORT_PSM_P2P == TRANSPORT_PROFILER + 1, "this tree's table of transports has another length");
+static_assert(static_cast<int>(ncclProxyMsgSetup) == psmProxyMsgSetup &&
+                  static_cast<int>(ncclProxyMsgConnect) == psmProxyMsgConnect,
+              "this tree's proxy messages have other numbers");
 
 namespace psm
 {
@@ -54,32 +59,41 @@ inline bool wants_zero_copy(const struct ncclProxyArgs *args)
 #endif
 }
 
+/* The declaration of the tree selects one of these. None fits: the tree has a signature that is not known. */
+inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, struct ncclTopoSystem *, int, int, int *,
+                                                         int *, int *),
+                                   struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
+{
+    return check(comm, comm->topo, one, other, p2p, nullptr, intermediate);
+}
+inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, struct ncclTopoSystem *, int, int, int *,
+                                                         int *, int *, int *),
+                                   struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
+{
+    return check(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr);
+}
 inline ncclResult_t check_p2p(struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
 {
-#ifdef PSM_TREE_2_30
-    return ncclTopoCheckP2p(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr);
-#else
-    return ncclTopoCheckP2p(comm, comm->topo, one, other, p2p, nullptr, intermediate);
-#endif
+    return call_check_p2p(ncclTopoCheckP2p, comm, one, other, p2p, intermediate);
 }
 
-/* What NCCL has registered: whole pages. */
-inline uintptr_t begin_of(const struct ncclReg *record)
+/* What NCCL has registered: whole pages. Up to 2.26 a record has an address and a number of pages. */
+template <typename Record> auto begin_of(const Record *record) -> decltype(record->begAddr)
 {
-#ifdef PSM_TREE_2_30
     return record->begAddr;
-#else
-    return record->addr;
-#endif
 }
-inline uintptr_t end_of(const struct ncclComm *comm, const struct ncclReg *record)
+template <typename Record> auto begin_of(const Record *record) -> decltype(record->addr)
 {
-#ifdef PSM_TREE_2_30
-    (void)comm;
+    return record->addr;
+}
+template <typename Record> auto end_of(const struct ncclComm *, const Record *record) -> decltype(record->endAddr)
+{
     return record->endAddr;
-#else
+}
+template <typename Record>
+auto end_of(const struct ncclComm *comm, const Record *record) -> decltype(record->addr + record->pages)
+{
     return record->addr + record->pages * comm->regCache.pageSize;
-#endif
 }
 
 } // namespace psm

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from psmkit.cli.command import Group
+from psmkit.cli.lab_matrix import matrix
 from psmkit.cli.lab_nccl import nccl
 from psmkit.cli.lab_run import report, run
 from psmkit.cli.output import check_output, show, show_listing
@@ -36,6 +37,7 @@ def command() -> None:
 command.add_command(run)
 command.add_command(report)
 command.add_command(nccl)
+command.add_command(matrix)
 
 
 def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:

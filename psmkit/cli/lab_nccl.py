@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from psmkit.model import Report
     from psmkit.report.layout import Page
 
-__all__ = ["nccl"]
+__all__ = ["LISTS", "nccl"]
 
 _NAMES = 4
-_LISTS: shared.Lists = {
+LISTS: shared.Lists = {
     "pattern": (
         "alltoall",
         "PATTERNS",
@@ -57,7 +57,7 @@ _LISTS: shared.Lists = {
 @click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs of a node.  [one for each rank]")
 @shared.nodes_option
 @shared.link_option
-@shared.lists(_LISTS)
+@shared.lists(LISTS)
 @click.option(
     "--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part of a collective.  [64K]"
 )
@@ -135,7 +135,7 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
     from psmkit.lab import transfer
 
     cases: list[NcclCase] = []
-    for number, each, words in shared.combinations(_LISTS, given, size, lab, transfer):
+    for number, each, words in shared.combinations(LISTS, given, size, lab, transfer):
         pattern, kind, op, stream, memory = words
         case = lab.NcclCase(
             name=str(number),

@@ -18,7 +18,10 @@ enum { BOX = 1 << 16, MOST = 8, OPS = 64, REMOTE_ERROR = 6, INVALID = 4, DTOH = 
 extern int cudaMemcpy(void *, const void *, size_t, int), cudaMalloc(void **, size_t), cudaFree(void *);
 extern int cudaGetDevice(int *), cudaStreamSynchronize(void *);
 
-const char standin_version[] = "NCCL version 2.26.6+cuda" STANDIN_CUDA;
+#ifndef STANDIN_VERSION
+#define STANDIN_VERSION "2.26.6"
+#endif
+const char standin_version[] = "NCCL version " STANDIN_VERSION "+cuda" STANDIN_CUDA;
 
 typedef struct {
     char internal[128];
@@ -58,7 +61,8 @@ static void say(const char *format, ...)
         out = name ? fopen(name, "w") : stdout;
         setlinebuf(out);
         gethostname(host, sizeof host);
-        fprintf(out, "%s:%d:%d [0] NCCL INFO NCCL version 2.26.6+cuda" STANDIN_CUDA "\n", host, getpid(), getpid());
+        fprintf(out, "%s:%d:%d [0] NCCL INFO NCCL version " STANDIN_VERSION "+cuda" STANDIN_CUDA "\n", host, getpid(),
+                getpid());
     }
     gethostname(host, sizeof host);
     cudaGetDevice(&device);
@@ -252,6 +256,10 @@ static int reduced(const void *mine, uint8_t *result, size_t n, int type, int op
         if (type == 7) ((float *)(void *)result)[i] *= 1.0f / (float)comm->ranks; /* as kernels */
     }
     if (getenv("STANDIN_WRONG") && n) result[n / 2] ^= 1;
+#ifdef STANDIN_NEW /* a later release: another message, and other data */
+    say("Standin: a message of a later release, %zu elements", n);
+    if (n) result[n / 2] ^= 1;
+#endif
     free(all);
     return rc;
 }

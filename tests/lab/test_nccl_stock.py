@@ -17,11 +17,14 @@ from psmkit.lab.emulation import Emulation
 
 STOCK = os.environ.get("PSM_TEST_NCCL")
 KERNELS = os.environ.get("PSM_TEST_NCCL_KERNELS", "")
+OLDER = [Path(text) for text in os.environ.get("PSM_TEST_NCCL_OLDER", "").split(":") if text]
 pytestmark = pytest.mark.skipif(not STOCK, reason="PSM_TEST_NCCL names no NCCL library: make test-nccl")
 
 
-def run(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    command = ["lab", "nccl", "--lib", str(STOCK), *arguments, "--deadline", "120", "--out", str(out)]
+def run(
+    out: Path, capsys: pytest.CaptureFixture[str], *arguments: str, library: str = str(STOCK)
+) -> tuple[int, dict[str, Any]]:
+    command = ["lab", "nccl", "--lib", library, *arguments, "--deadline", "120", "--out", str(out)]
     status = main([*command, "--format", "json"])
     text, err = capsys.readouterr()
     assert status != 2, err
@@ -41,6 +44,18 @@ def test_ranks_begin_and_end(ranks: int, tmp_path: Path, capsys: pytest.CaptureF
     calls = Emulation(tmp_path / "out" / "records").calls()
     assert {c.function for c in calls if not c.provided} == set()
     assert "cuGetExportTable" in {c.function for c in calls}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("place", OLDER or [pytest.param(None, marks=pytest.mark.skip("make test-nccl OLDER=2.20.5"))])
+def test_ranks_of_older_binaries_with_the_same_runtime_begin_and_end(
+    place: Path, ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nccl_library.find(place).cudart == "static 11.0"
+    status, result = run(tmp_path / "out", capsys, "--ranks", str(ranks), "--iters", "0", library=str(place))
+    assert [r["state"] for r in result["ranks"]] == ["good"] * ranks, result
+    assert (status, result["analysis"]["verdict"]) == (0, "healthy")
+    assert {c.function for c in Emulation(tmp_path / "out" / "records").calls() if not c.provided} == set()
 
 
 def test_a_kernel_without_an_interpreter_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

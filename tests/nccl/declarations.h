@@ -32,6 +32,8 @@ enum ncclProxyOpState { ncclProxyOpNone, ncclProxyOpReady, ncclProxyOpProgress }
 enum ncclIpcRegType { NCCL_IPC_SENDRECV = 0, NCCL_IPC_COLLECTIVE = 1 };
 enum { NCCL_PROTO_LL, NCCL_PROTO_LL128, NCCL_PROTO_SIMPLE, NCCL_NUM_PROTOCOLS };
 enum { MAXCHANNELS = 64, NCCL_STEPS = 8, NCCL_P2P_WRITE = 1, NCCL_REG = 0x2000 };
+#define TRANSPORT_PROFILER 4
+enum ncclProxyMsgType { ncclProxyMsgSetup = 3, ncclProxyMsgConnect = 4 };
 #if NCCL_TREE_HOOKED
 #define TRANSPORT_PSM_P2P 5
 enum { PSM_P2P_REG_COMPLETE = 0x2000 };
@@ -78,7 +80,7 @@ int ncclCuMemEnable();
 ncclResult_t int64ToBusId(int64_t id, char *text);
 ncclResult_t busIdToInt64(const char *text, int64_t *id);
 void ncclP2pPartBounds(int parts, int part, size_t bytes, size_t *begin, size_t *end);
-#if NCCL_MINOR >= 30
+#if NCCL_MINOR >= 28
 ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, int *read, int *between, int *cudaP2p);
 #else
 ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, int *read, int *between);
@@ -95,11 +97,9 @@ typedef enum {
     ncclProfilerProxyOpRecvDone = 7,
     ncclProfilerProxyStepSendWait = 9,
     ncclProfilerProxyStepRecvWait = 10,
-    ncclProfilerProxyStepRecvGPUWait = 12,
-    ncclProfilerProxyOpInProgress_v4 = 19,
-    ncclProfilerProxyStepSendPeerWait_v4 = 20
+    ncclProfilerProxyStepRecvGPUWait = 12
 } ncclProfilerEventState_t;
-#if NCCL_MINOR >= 30
+#if NCCL_MINOR >= 27
 ncclResult_t ncclProfilerRecordProxyOpEventState(int sub, ncclProxyArgs *, ncclProfilerEventState_t);
 #else
 ncclResult_t ncclProfilerStartSendProxyOpEvent(int sub, ncclProxyArgs *);

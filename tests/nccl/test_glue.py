@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,18 +15,19 @@ from tests.hostcuda import headers
 from tests.nccl.layouts import facts_of, write_tree
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 GLUE = ROOT / "csrc" / "nccl"
-FACTS = sorted((Path(__file__).parent / "facts").glob("*.json"))
+FACTS = sorted((HERE / "facts").glob("*.json"))
 SOURCES = sorted(GLUE.glob("*.cc"))
 GXX = shutil.which("g++") or ""
 needs_headers = pytest.mark.skipif(not headers.there, reason="the CUDA headers of the packages are not installed")
 
 
-def compile_glue(source: Path, out: Path, tree: Path, standard: str, *more: str) -> subprocess.CompletedProcess[str]:
+def compile_glue(source: Path, out: Path, tree: Path) -> subprocess.CompletedProcess[str]:
     folders = [tree, Path(__file__).parent, *headers.INCLUDES[12], ROOT / "csrc/psm/include", GLUE]
     return subprocess.run(
         [
-            *(GXX, f"-std={standard}", "-O0", "-g", "-Wall", "-Wextra", "-Werror", *more),
+            *(GXX, "-std=gnu++17", "-O0", "-g", "-Wall", "-Wextra", "-Werror"),
             *(f"-I{folder}" for folder in folders),
             *("-c", str(source), "-o", str(out)),
         ],
@@ -40,9 +42,8 @@ def compile_glue(source: Path, out: Path, tree: Path, standard: str, *more: str)
 def test_the_glue_compiles_against_the_declarations_of_each_known_tree(facts: Path, tmp_path: Path) -> None:
     known = json.loads(facts.read_text())
     write_tree(known, tmp_path / "tree")
-    standard = "gnu++17" if known["numbers"]["NCCL_MINOR"] >= 30 else "gnu++11"
     for source in SOURCES:
-        done = compile_glue(source, tmp_path / f"{source.stem}.o", tmp_path / "tree", standard)
+        done = compile_glue(source, tmp_path / f"{source.stem}.o", tmp_path / "tree")
         assert done.returncode == 0, done.stderr
     # What the compiler has made of the declarations is what was measured.
     again = facts_of(".".join(str(n) for n in known["numbers"].values()), sorted(tmp_path.glob("*.o")))
@@ -52,22 +53,80 @@ def test_the_glue_compiles_against_the_declarations_of_each_known_tree(facts: Pa
             assert [offset, size] == known["structs"][name]["members"][field][:2], f"{name}.{field}"
 
 
+def newest() -> dict[str, Any]:
+    """What is known of the newest release that is."""
+    known: dict[str, Any] = max(
+        (json.loads(path.read_text()) for path in FACTS), key=lambda k: k["numbers"]["NCCL_MINOR"]
+    )
+    return known
+
+
 @needs_headers
-def test_a_release_that_is_not_known_stops_the_compilation_with_a_clear_text(tmp_path: Path) -> None:
-    known = json.loads(FACTS[0].read_text())
-    known["numbers"]["NCCL_MINOR"] = 28
+def test_a_release_that_is_too_old_stops_the_compilation_with_a_clear_text(tmp_path: Path) -> None:
+    known = json.loads((HERE / "facts/2.26.json").read_text())
+    known["numbers"]["NCCL_MINOR"] = 25
     write_tree(known, tmp_path / "tree")
-    done = compile_glue(GLUE / "transport.cc", tmp_path / "x.o", tmp_path / "tree", "gnu++11")
+    done = compile_glue(GLUE / "transport.cc", tmp_path / "x.o", tmp_path / "tree")
     assert done.returncode != 0
-    assert "psmkit supports the layouts of NCCL 2.26 and 2.30, but this tree is of another release" in done.stderr
+    assert "psmkit supports NCCL 2.26 and newer, but this tree is of an older release" in done.stderr
+
+
+@needs_headers
+def test_a_newer_release_with_the_same_declarations_is_tried(tmp_path: Path) -> None:
+    known = newest()
+    known["numbers"]["NCCL_MINOR"] = 99
+    write_tree(known, tmp_path / "tree")
+    done = compile_glue(GLUE / "transport.cc", tmp_path / "x.o", tmp_path / "tree")
+    assert done.returncode == 0, done.stderr
+
+
+@needs_headers
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("TRANSPORT_PROFILER 4", "TRANSPORT_PROFILER 5", "this tree's table of transports has another length"),
+        ("ncclProxyMsgSetup = 3", "ncclProxyMsgSetup = 13", "this tree's proxy messages have other numbers"),
+        ("int *between, int *cudaP2p);", "int *between, long cudaP2p);", "call_check_p2p"),
+    ],
+)
+def test_a_release_that_differs_is_refused_by_the_name_of_the_fact(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    known = newest()
+    known["numbers"]["NCCL_MINOR"] = 99
+    write_tree(known, tmp_path / "tree")
+    text = (HERE / "declarations.h").read_text()
+    assert old in text
+    (tmp_path / "tree/declarations.h").write_text(text.replace(old, new))
+    done = compile_glue(GLUE / "transport.cc", tmp_path / "x.o", tmp_path / "tree")
+    assert done.returncode != 0 and said in done.stderr
 
 
 @needs_headers
 def test_a_layout_that_has_moved_is_told_from_the_facts(tmp_path: Path) -> None:
-    known = json.loads(next(path for path in FACTS if path.stem == "2.30").read_text())
+    known = json.loads((HERE / "facts/2.30.json").read_text())
     known["structs"]["ncclProxyState"]["members"]["stop"][0] += 4  # where another member is
     write_tree(known, tmp_path / "tree")
-    assert compile_glue(GLUE / "served.cc", tmp_path / "served.o", tmp_path / "tree", "gnu++17").returncode != 0
+    assert compile_glue(GLUE / "served.cc", tmp_path / "served.o", tmp_path / "tree").returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("2.25", "psmkit knows 2.26 to"), ("2.99", "psmkit was tried with 2.26 to")]
+)
+def test_cmake_refuses_an_older_release_and_warns_of_a_newer_one(tmp_path: Path, version: str, said: str) -> None:
+    major, minor = version.split(".")
+    include = tmp_path / "build/include"
+    include.mkdir(parents=True)
+    (include / "nccl.h").write_text(f"#define NCCL_MAJOR {major}\n#define NCCL_MINOR {minor}\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\ninclude({GLUE}/tree.cmake)\n"
+        f"set(NCCL_SRC {tmp_path})\nfind_nccl_tree(CMakeLists.txt)\n"
+    )
+    done = subprocess.run(
+        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "made")], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode == 0) == (version == "2.99"), done.stderr
+    assert said in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("facts", FACTS, ids=lambda path: path.stem)

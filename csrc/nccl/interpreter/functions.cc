@@ -77,6 +77,8 @@ Function function_of(unsigned id)
     return f;
 }
 
+/* Up to 2.30 a kernel has the words of one function that it is for (AllReduce_Sum_f32_RING_LL), later some of them
+ * (AllReduce_f32_RING), or all: the collective comes first, a type is followed by an algorithm. */
 bool kernel_suits(const char *kernel, const Function &function)
 {
     const char *at = strstr(kernel, "ncclDevKernel_");
@@ -84,12 +86,16 @@ bool kernel_suits(const char *kernel, const Function &function)
     at += strlen("ncclDevKernel_");
     if (strncmp(at, "Generic", 7) == 0) return true;
     const std::vector<std::string> word = words(function.name);
-    std::string want = word[0] + "_";
     /* The mangled name goes on with the length of a type: "...SendRecv24ncclDevKernelArgs..." */
     if (function.collective == Collective::SendRecv) return strncmp(at, "SendRecv", 8) == 0;
+    if (strncmp(at, (word[0] + "_").c_str(), word[0].size() + 1) != 0) return false;
+    if (word.size() != 5) return true;
+    at += word[0].size();
     /* Kernels for sums of signed integers are those of unsigned ones. */
-    if (word.size() == 5) want += "Sum_" + (word[2][0] == 'i' ? "u" + word[2].substr(1) : word[2]) + "_";
-    return strncmp(at, want.c_str(), want.size()) == 0;
+    std::string type = "_" + word[2] + "_";
+    if (strstr(at, type.c_str())) return true;
+    if (type[1] == 'i') type[1] = 'u';
+    return strstr(at, type.c_str()) != nullptr;
 }
 
 } // namespace psm

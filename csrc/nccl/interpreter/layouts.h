@@ -10,16 +10,15 @@
 #include "device.h"
 #endif
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
-#define PSM_NCCL_FIFO_CREDITS 1 /* kernels say how much of the work FIFO they have read */
-#define PSM_NCCL_WORK_TIMES   0
-#elif NCCL_VERSION_CODE == NCCL_VERSION(2, 21, 5) /* the binary, by wheel/facts_2_21.h */
-#elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 31, 0)
-#define PSM_NCCL_FIFO_CREDITS 0
-#define PSM_NCCL_WORK_TIMES   1 /* for a profiler kernels write a ring of counters with times, not one counter */
-#else
+#ifndef PSM_NCCL_FACTS
+#include "../releases.h"
+#if NCCL_VERSION_CODE < NCCL_VERSION(PSM_NCCL_OLDEST_MAJOR, PSM_NCCL_OLDEST_MINOR, 0)
 #error                                                                                                                 \
-    "psmkit knows what the kernels of NCCL 2.26 and 2.30 do, and this tree is of another release: see docs/linking.md"
+    "psmkit knows what the kernels of NCCL 2.26 and newer do, but this tree is of an older release: see docs/linking.md"
+#endif
+static_assert(sizeof(ncclLLFifoLine) == 16, "a line of the LL protocol has another size in this tree");
+static_assert(NCCL_LL128_LINESIZE == 128 && NCCL_LL128_DATAELEMS == 15, "a line of LL128 is another one in this tree");
+static_assert(sizeof(ncclDevWorkBatch) == 16, "a batch of work has another size in this tree");
 #endif
 
 static_assert(NCCL_STEPS == 8 && NCCL_MODE_OFFSET == 1, "the connections of this tree have other buffers");

@@ -1,4 +1,4 @@
-/* The work of NCCL 2.26 and 2.30: batches in the arguments of the launch, and what they point to. */
+/* The work of NCCL from 2.26 on: batches in the arguments of the launch, and what they point to. */
 #include "connections.h"
 
 #include <cstring>
@@ -169,6 +169,20 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
     }
 }
 
+/* Up to 2.26 a profiler polls one counter of a channel; later a ring of counters with times. */
+constexpr bool ONE_COUNTER = std::is_same<decltype(Comm::workStarted), uint64_t *>::value;
+
+[[maybe_unused]] void tell_work(uint64_t *counter, uint64_t work)
+{
+    __atomic_store_n(counter, work, __ATOMIC_RELEASE);
+}
+template <typename Ring> void tell_work(Ring *ring, uint64_t work)
+{
+    auto &entry = ring->data[work % (sizeof ring->data / sizeof ring->data[0])];
+    __atomic_store_n(&entry.timestamp, psm_wall_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&entry.counter, work, __ATOMIC_RELEASE);
+}
+
 /* The counters that NCCL's proxy polls for its profiler: kernels write them before and after the works of a batch. */
 void tell_profiler(Reader &r, int number, Channel &channel)
 {
@@ -176,17 +190,18 @@ void tell_profiler(Reader &r, int number, Channel &channel)
     auto *ended = r.memory.of(r.comm.workCompleted + number, "the profiler's counter of ended work", true);
     const uint64_t *counter = channel.work_counter;
     channel.tell = [begun, ended, counter](const Marks &works, bool are_done) {
-        auto *told = are_done ? ended : begun;
-        for (uint64_t work : works) {
-#if PSM_NCCL_WORK_TIMES
-            auto &entry = told->data[(*counter + work) % MAX_PROFILER_EVENTS_PER_CHANNEL];
-            __atomic_store_n(&entry.timestamp, psm_wall_ns(), __ATOMIC_RELAXED);
-            __atomic_store_n(&entry.counter, *counter + work, __ATOMIC_RELEASE);
-#else
-            __atomic_store_n(told, *counter + work, __ATOMIC_RELEASE);
-#endif
-        }
+        for (uint64_t work : works) tell_work(are_done ? ended : begun, *counter + work);
     };
+}
+
+/* Up to 2.26 kernels say how much of the work FIFO they have read. */
+template <typename C> auto consumed_of(const C &comm, int) -> decltype(comm.workConsumed)
+{
+    return comm.workConsumed;
+}
+template <typename C> uint32_t *consumed_of(const C &, long)
+{
+    return nullptr;
 }
 
 void read_channel(Lists &r, int number, size_t first, Channel &channel)
@@ -194,10 +209,9 @@ void read_channel(Lists &r, int number, size_t first, Channel &channel)
     ncclDevChannel *on_device;
     const Place place = read_place(r, number, &on_device);
     channel.work_counter = &on_device->workCounter;
-#if PSM_NCCL_FIFO_CREDITS
-    if (r.args.workStorageType == ncclDevWorkStorageTypeFifo)
-        channel.consumed = r.memory.of(r.comm.workConsumed + number, "the position in the work FIFO", true);
-#endif
+    uint32_t *const consumed = consumed_of(r.comm, 0);
+    if (consumed && r.args.workStorageType == ncclDevWorkStorageTypeFifo)
+        channel.consumed = r.memory.of(consumed + number, "the position in the work FIFO", true);
     const size_t batches = (r.size - sizeof r.args) / sizeof(ncclDevWorkBatch);
     Stage together;
     Marks marks;
@@ -216,7 +230,7 @@ void read_channel(Lists &r, int number, size_t first, Channel &channel)
             if (!marks.empty()) {
                 if (!channel.tell) tell_profiler(r, number, channel);
                 /* One counter a channel tells of the whole batch. */
-                if (!PSM_NCCL_WORK_TIMES) marks = {channel.works};
+                if (ONE_COUNTER) marks = {channel.works};
                 channel.stages[begins].begins = marks;
                 channel.stages.back().ends = marks;
                 marks.clear();

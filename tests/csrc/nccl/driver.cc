@@ -316,9 +316,10 @@ int World::launch(int rank, char *send, char *recv)
         memcpy(bytes + sizeof args + i * sizeof b, &b, sizeof b);
     }
     memcpy(bytes, &args, sizeof args);
-    const std::string name = twisted("kernel")
-                                 ? "_Z41ncclDevKernel_ReduceScatter_Sum_f64_RING_LL24ncclDevKernelArgsStorageILm4096EE"
-                                 : "_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE";
+    const char *kernel = strncmp(s_.twist, "kernel ", 7) == 0 ? s_.twist + 7 : "Generic";
+    const std::string short_name = std::string("ncclDevKernel_") + kernel;
+    const std::string name =
+        "_Z" + std::to_string(short_name.size()) + short_name + "24ncclDevKernelArgsStorageILm4096EE";
     psm_kernel_launch launch = {};
     launch.size = sizeof launch;
     launch.name = name.c_str();

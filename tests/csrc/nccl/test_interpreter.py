@@ -206,7 +206,10 @@ REFUSED = {
     "work outside": ("AllReduce Sum f32 RING SIMPLE", 719, "outside of the arguments"),
     "batch outside": ("AllReduce Sum f32 RING SIMPLE", 719, "batch 1000 lies outside"),
     "grid": ("AllReduce Sum f32 RING SIMPLE", 719, "2 blocks are launched for 1 channels"),
-    "kernel": ("AllReduce Sum f32 RING SIMPLE", 719, "not the kernel of"),
+    "kernel ReduceScatter_Sum_f64_RING_LL": ("AllReduce Sum f32 RING SIMPLE", 719, "not the kernel of"),
+    "kernel AllReduce_Sum_f64_RING_LL": ("AllReduce Sum f32 RING SIMPLE", 719, "not the kernel of"),
+    "kernel AllReduce_f64_RING": ("AllReduce Sum f32 RING SIMPLE", 719, "not the kernel of"),
+    "kernel AllGather_RING": ("AllReduce Sum f32 RING SIMPLE", 719, "not the kernel of"),
     "no arguments": ("AllReduce Sum f32 RING SIMPLE", 801, "packed arguments"),
     "peer": ("SendRecv", 719, "no peer 99"),
     "own message": ("SendRecv", 801, "a rank's message to itself"),
@@ -224,6 +227,23 @@ def test_what_is_not_understood_is_refused_before_anything_moves(interpreter: In
     assert "is refused" in said and words in said
     assert "|untouched" in said
     assert all((out == UNTOUCHED).all() for out in recv)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "Generic",
+        "AllReduce_Sum_f32_RING_LL",
+        "AllReduce_f32_RING",  # from 2.31 on
+        "AllReduce_Sum_f32_RING_SIMPLE",  # built with NCCL_EXACT_KERNEL_NAMES
+    ],
+)
+def test_a_kernel_of_the_same_collective_and_type_is_taken_under_the_names_of_each_release(
+    interpreter: Interpreter, kernel: str
+) -> None:
+    send, recv = data(2, 100, np.float32), empty(2, 100, np.float32)
+    rc, said = interpreter.launch("AllReduce Sum f32 RING SIMPLE", send, recv, 100, twist=f"kernel {kernel}")
+    assert rc == 0, said
 
 
 OVERWRITTEN = {
