@@ -213,6 +213,7 @@ static void check_pairs(void)
         send_into(&ops[2 * s - 1], send[s], &out[s], 5000, s, seed_of(d.rank, to, 2));
     }
     finish(ops, 2 * others);
+    meet(); /* others may still receive; check_close closes earlier */
     for (int s = 1; s < d.ranks; s++) {
         compare(&ops[2 * s - 2].piece[0], 5000, seed_of((d.rank + d.ranks - s) % d.ranks, d.rank, 2), "a message");
         arena_free(&out[s]);
