@@ -18,7 +18,7 @@ from psmkit.lab import transfer
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import facts, tables
-from psmkit.plugins.drive_checks import CHECKS, Check
+from psmkit.plugins.drive_checks import CHECKS, Check, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.metrics import METRICS
@@ -131,8 +131,8 @@ def metrics() -> str:
 
 
 def _checks(kind: str, checks: tuple[Check, ...]) -> str:
-    rows = [f"| `{one.name}` | {one.text} | {one.source} |" for one in checks]
-    return "\n".join([f"| check | the {kind} must | what relies on it |", "|---|---|---|", *rows])
+    rows = [f"| `{one.name}` | {one.text} | {one.source} | {classes(one)} |" for one in checks]
+    return "\n".join([f"| check | the {kind} must | what NCCL does | class |", "|---|---|---|---|", *rows])
 
 
 def net_checks() -> str:

@@ -37,6 +37,7 @@ def tree() -> Path:
     examples=(
         "psmkit config --cflags               # the options for cc",
         "psmkit config --prefix",
+        "LD_LIBRARY_PATH=$(psmkit config --plugins) ./job",
     ),
 )
 @click.option("--pkg-config", "what", flag_value="pkg-config", help="Print the folder for PKG_CONFIG_PATH.")
@@ -45,6 +46,12 @@ def tree() -> Path:
 )
 @click.option("--cflags", "what", flag_value="cflags", help="Print the options for the compiler.")
 @click.option("--libs", "what", flag_value="libs", help="Print the options for the linker.")
+@click.option(
+    "--plugins",
+    "what",
+    flag_value="plugins",
+    help="Print a folder for LD_LIBRARY_PATH, in which NCCL finds the plugins without a setting.",
+)
 @click.option(
     "--prefix", "what", flag_value="prefix", default=True, help="Print the folder with lib and include.  [default]"
 )
@@ -60,6 +67,7 @@ def command(what: str) -> None:
             "pkg-config": str(lib / "pkgconfig"),
             "cmake": str(lib / "cmake" / "psm"),
             "cflags": f"-I{place / 'include'}",
+            "plugins": str(lib / "nccl-plugins"),
             "libs": f"-L{lib} -Wl,-rpath,{lib} -lpsm",
             "prefix": str(place),
         }[what]

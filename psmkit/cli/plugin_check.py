@@ -37,7 +37,10 @@ _SETTINGS = ("NCCL_NET", *(f"NCCL_{kind}_PLUGIN" for kind in ("NET", "TUNER", "P
 )
 @click.argument("lib", metavar="LIB", type=click.Path(path_type=Path))
 @click.option(
-    "--nccl", metavar="RELEASE", multiple=True, help="Show what this release of NCCL loads from LIB. Repeatable."
+    "--nccl",
+    metavar="RELEASE|FILE",
+    multiple=True,
+    help="Show what this release of NCCL, or the libnccl.so in FILE, loads from LIB. Repeatable.",
 )
 @click.option(
     "--rccl", metavar="RELEASE", multiple=True, help="Show what this release of RCCL loads from LIB. Repeatable."
@@ -70,7 +73,7 @@ def command(
     """
     from psmkit import plugins
 
-    asked = [plugins.release("NCCL", text) for text in nccl] + [plugins.release("RCCL", text) for text in rccl]
+    asked = [_release(text) for text in nccl] + [plugins.release("RCCL", text) for text in rccl]
     result = plugins.check(lib, asked, settings, load=not no_load, preload=preload)
     if form == "json":
         show(json.dumps(_plain(result, asked, settings), indent=2) + "\n")
@@ -86,13 +89,23 @@ def command(
     return 0 if result.clean else 1
 
 
+def _release(text: str) -> Release:
+    """A release of NCCL, or that of a library."""
+    from psmkit import plugins
+    from psmkit.plugins.nccl_names import release_of
+
+    path = Path(text)
+    return release_of("NCCL", path) if "/" in text or path.is_file() else plugins.release("NCCL", text)
+
+
 def _head(page: Page, result: Check, asked: list[Release]) -> None:
     from psmkit.report.layout import Span
 
     counts = [(s, sum(f.severity.value == s for f in result.findings)) for s in ("error", "warning")]
     wrong = ", ".join(counted(n, s) for s, n in counts if n)
     style = next((s for s, n in counts if n), "healthy")
-    page.add(Span(wrong or "nothing wrong", style), Span(f": {result.path.name}", "heading"))
+    right = "nothing wrong in the file" if any(one.by_init for one in result.tables) else "nothing wrong"
+    page.add(Span(wrong or right, style), Span(f": {result.path.name}", "heading"))
     if result.machine:
         loaded = {
             True: "a process on this machine loaded it",
@@ -136,6 +149,8 @@ def _state(found: Found) -> str:
         return "not a table"
     if not found.known:
         return "known by name only"
+    if found.by_init:
+        return "filled by init: only a run can tell"
     n = len(found.empty)
     parts = [f"{counted(n, 'required slot')} {plural(n, 'is', 'are')} NULL"] if n else []
     if found.lacking:
@@ -244,6 +259,8 @@ def _asked(page: Page, result: Check, use: Use, settings: Mapping[str, str]) -> 
     page.add(f"{use.release} takes {takes or 'nothing'}")
     if use.release.note:
         page.wrap(use.release.note, indent="  ")
+    if use.release.symbols is not None:
+        page.wrap(f"by the names in it: {', '.join(sorted(use.release.symbols)) or 'none'}", indent="  ")
     rows = []
     for _, name, value, names, why, hit in _lookups(result, use, settings):
         setting = f"{name} not set" if value is None else f"{name}={value or chr(34) * 2}"
@@ -273,6 +290,7 @@ def _plain(result: Check, asked: list[Release], settings: Mapping[str, str]) -> 
                 "layout_known": one.known,
                 "null": list(one.empty),
                 "null_allowed": dict(one.lacking),
+                "filled_by_init": one.by_init,
             }
             for one in result.tables
         ],
@@ -289,6 +307,7 @@ def _use_plain(result: Check, use: Use, settings: Mapping[str, str], asked: bool
     data: dict[str, Any] = {
         "vendor": use.release.vendor,
         "release": use.release.name,
+        "read_from": characters(use.release.library) or None,
         "judged_as": use.release.facts,
         "takes": {kind: table.version for kind, table in use.taken.items()},
         "settings": {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -69,7 +70,13 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option(
     "--cuda",
     metavar="LIB",
-    help="A CUDA runtime, such as libcudart.so.12, for plugins that move GPU memory; 'emulated' is that of the lab.",
+    help="A CUDA runtime, such as libcudart.so.12, which is loaded before the plugin; 'emulated' is that of the lab.",
+)
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=click.File("w"),
+    help="Write all that the plugin logs and prints to this file; - is standard output.",
 )
 @click.option(
     "--kind",
@@ -92,6 +99,7 @@ def command(
     timeout: float,
     settings: dict[str, str],
     cuda: str | None,
+    log: IO[str] | None,
     kind: str | None,
     stream: Path | None,
     listing: bool,
@@ -112,9 +120,12 @@ def command(
         raise click.UsageError("Missing argument 'LIB'.")
     from psmkit.plugins.drive_profiler import profiler_alone
     from psmkit.plugins.drive_tuner import tuner_alone
+    from psmkit.plugins.driven import with_cuda
 
+    if lib.is_file():
+        cuda, settings = with_cuda(lib, cuda, settings)
     if kind == "profiler" or (kind is None and profiler_alone(lib)):
-        return _profiler(lib, versions, only, timeout, settings, stream, form)
+        return _profiler(lib, versions, only, timeout, settings, stream, log, form)
     if stream is not None:
         raise click.BadParameter("only a profiler can replay a stream", param_hint="--stream")
     if kind == "tuner" or (kind is None and tuner_alone(lib)):
@@ -123,7 +134,7 @@ def command(
         return plugin_drive_tuner.run(
             lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
         )
-    return _net(lib, ranks, versions, only, timeout, settings, cuda, form)
+    return _net(lib, ranks, versions, only, timeout, settings, cuda, log, form)
 
 
 def _net(
@@ -134,6 +145,7 @@ def _net(
     timeout: float,
     settings: dict[str, str],
     cuda: str | None,
+    log: IO[str] | None,
     form: str,
 ) -> int:
     from psmkit.plugins import drive as driver
@@ -146,10 +158,6 @@ def _net(
         )
     _known(only, CHECKS)
     chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
-    if cuda == "emulated":
-        from psmkit.lab.cuda import folder
-
-        cuda = str(folder() / "libcudart.so.12")
     with progress_line() as tell:
         done = driver.drive(
             lib,
@@ -160,6 +168,7 @@ def _net(
             environment=settings,
             cuda=cuda,
             watch=_watch(tell),
+            log=log,
         )
     return _present(done, f"net {_names(done)}; {done.ranks} ranks", CHECKS, form)
 
@@ -171,6 +180,7 @@ def _profiler(
     timeout: float,
     settings: dict[str, str],
     stream: Path | None,
+    log: IO[str] | None,
     form: str,
 ) -> int:
     from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, drive_profiler, profiler_versions
@@ -183,7 +193,14 @@ def _profiler(
     chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
     with progress_line() as tell:
         done = drive_profiler(
-            lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream, watch=_watch(tell)
+            lib,
+            versions=chosen,
+            only=only,
+            timeout=timeout,
+            environment=settings,
+            stream=stream,
+            watch=_watch(tell),
+            log=log,
         )
     return _present(done, f"profiler {_names(done)}", PROFILER_CHECKS, form)
 
@@ -221,13 +238,16 @@ def _known(names: tuple[str, ...], checks: Sequence[Check]) -> None:
 
 
 def _list(form: str, kind: str | None) -> int:
-    from psmkit.plugins.drive_checks import CHECKS
+    from psmkit.plugins.drive_checks import CHECKS, classes
     from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
     from psmkit.report.layout import Page, Span
 
     checks, first = (PROFILER_CHECKS, 1) if kind == "profiler" else (CHECKS, 4)
     if form == "json":
-        rows = [{"check": c.name, "since": c.since, "text": c.text, "source": c.source} for c in checks]
+        rows = [
+            {"check": c.name, "since": c.since, "class": c.grade.text, "text": c.text, "source": c.source}
+            for c in checks
+        ]
         show(json.dumps(rows, indent=2) + "\n")
         return 0
     page = Page(width(sys.stdout))
@@ -235,27 +255,43 @@ def _list(form: str, kind: str | None) -> int:
         page.add(Span(check.name, "heading"), f"  from v{check.since}" if check.since > first else "")
         page.wrap(check.text, indent="  ")
         page.wrap(f"source: {check.source}", indent="  ")
+        page.wrap(f"class: {classes(check)}", indent="  ")
     show_page(page)
     return 0
+
+
+#: The words of the table, in the head: how many, and in which style.
+_COUNTS = (
+    ("FAILED", "failed", "error"),
+    ("by luck", "by luck", "warning"),
+    ("weak", "weak", "warning"),
+    ("advice", "advice", "healthy"),
+)
 
 
 def _head(page: Page, done: Drive, what: str) -> None:
     from psmkit.report.layout import Span
 
-    weak = sum(result.weak for result in done.results)
-    failed = sum(result.outcome == "failed" for result in done.results) - weak
-    passed = sum(result.outcome == "passed" for result in done.results)
-    skipped = sum(result.outcome == "skipped" for result in done.results)
-    bad = Span(f"{failed} failed", "error") if failed else Span(f"{weak} weak", "warning")
-    head = bad if failed or weak else Span("green", "healthy")
-    page.add(head, Span(f": {done.path.name}", "heading"))
-    page.wrap(f"{what}; {passed} passed, {failed} failed, {f'{weak} weak, ' if weak else ''}{skipped} skipped")
+    words = Counter(_word(result) for result in done.results)
+    parts = [(f"{words[word]} {said}", style) for word, said, style in _COUNTS if words[word]]
+    bad = next(((text, style) for text, style in parts if style != "healthy"), ("green", "healthy"))
+    page.add(Span(*bad), Span(f": {done.path.name}", "heading"))
+    more = "".join(f"{text}, " for text, _ in parts[words["FAILED"] > 0 :])
+    page.wrap(f"{what}; {words['ok']} passed, {words['FAILED']} failed, {more}{words['-']} skipped")
     page.blank()
 
 
 #: Checks with the same reason to be skipped that are named; the rest is counted.
 _MOST_NAMED = 6
 _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
+_SEVERITIES = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def _word(result: Result) -> str:
+    """The word for a result in the table; for a failure by what it means for a job."""
+    if result.outcome != "failed" or result.severity.value == "error":
+        return _WORDS[result.outcome]
+    return "weak" if result.weak else "by luck" if result.severity.value == "warning" else "advice"
 
 
 def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
@@ -269,7 +305,7 @@ def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
         mine = [of.get((check.name, version)) for version in done.versions]
         if not any(mine) or all(r is None or r.follows for r in mine):
             continue
-        row = [check.name, *("" if r is None else "weak" if r.weak else _WORDS[r.outcome] for r in mine)]
+        row = [check.name, *("" if r is None else _word(r) for r in mine)]
         if one and mine[0] is not None:
             row.append(mine[0].text if mine[0].outcome != "failed" or mine[0].weak else _failure(mine[0]))
         rows.append(row)
@@ -308,14 +344,18 @@ def _skipped(page: Page, done: Drive) -> None:
 
 def _findings(page: Page, done: Drive) -> None:
     """Each fault once, whatever the number of checks that saw it."""
-    from psmkit.model import CODES, Severity
     from psmkit.report.layout import Span
 
     for fault in done.faults:
-        first, severity = fault.first, Severity(CODES[fault.code].severity).value
+        first, severity = fault.first, fault.severity.value
         page.blank()
         where = f"{first.check} (v{first.version})" if len(fault.checks) == 1 else f"{len(fault.checks)} checks"
-        page.wrap(f"{where}: {first.text}", "heading", hang="  ", lead=Span(f"{severity} {fault.code} ", severity))
+        page.wrap(
+            f"{where}: {first.text}",
+            "heading",
+            hang="  ",
+            lead=Span(f"{_SEVERITIES[severity]} {fault.code} ", severity),
+        )
         page.wrap(fault.explanation, indent="  ")
         page.wrap(f"next: {fault.next_step}", indent="  ")
 
@@ -336,6 +376,7 @@ def _plain(done: Drive) -> dict[str, Any]:
                 "outcome": result.outcome,
                 "text": result.text,
                 "kind": result.kind or None,
+                "class": result.grade.text if result.grade else None,
                 "call": result.call or None,
                 "rank": result.rank,
                 "seconds": result.seconds,
@@ -349,6 +390,7 @@ def _plain(done: Drive) -> dict[str, Any]:
                 "code": fault.code,
                 "seen": fault.first.text,
                 "count": fault.count,
+                "class": fault.grade.text if fault.grade else None,
                 "checks": {name: list(versions) for name, versions in fault.checks.items()},
                 "next_step": fault.next_step,
             }

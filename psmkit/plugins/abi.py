@@ -58,9 +58,13 @@ def facts() -> dict[str, Any]:
     return loaded
 
 
-def _slots(kind: str, struct: dict[str, Any]) -> tuple[Slot, ...]:
+def _slots(kind: str, version: int, struct: dict[str, Any]) -> tuple[Slot, ...]:
     # Slots that NCCL checks before it calls them, or calls only if the plugin announced them. All others are required.
-    lenient = facts()["optional"][kind]
+    early = facts()["optional_until"].get(kind, {})  # up to a version: NCCL's own proxy took their place
+    lenient = {
+        **facts()["optional"][kind],
+        **{name: "needed if netDeviceType is NCCL_NET_DEVICE_GIN_GDAKI" for name in early if version <= early[name]},
+    }
     return tuple(
         Slot(name, offset, name not in lenient, lenient.get(name, "")) for name, offset, *_ in struct["members"]
     )
@@ -82,7 +86,7 @@ def tables() -> tuple[Table, ...]:
                     int(version),
                     entry["symbol"],
                     struct["size"] if struct else 0,
-                    _slots(kind, struct) if struct else (),
+                    _slots(kind, int(version), struct) if struct else (),
                     names[looked[0]] if looked else None,
                     names[looked[-1]] if looked else None,
                     names[looked[-1] + 1] if looked else None,

@@ -34,6 +34,7 @@ class Found:
     sound: bool = True  # a table of its kind and size
     resolved: bool = False  # returned by code of the library at look-up (an indirect function)
     known: bool = True  # its layout is known
+    by_init: bool = False  # init may fill the rest: all but name and init is NULL, and the table is writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,9 @@ def check(
         elif seen.error is not None:
             text = f"A process that loaded it as NCCL does: {seen.error}"
             findings.append(_finding("PSM901", "plugin library cannot be loaded", text))
+    found = [replace(one, by_init=_by_init(one, library)) for one in found]
     findings += [finding for one in found for finding in _judge(one, library, final=bool(loaded))]
-    findings += [*_hidden(library, found), *_unused(found)]
+    findings += [*_of_init(found), *_hidden(library, found), *_unused(found)]
     uses = tuple(_use(release, found, path, settings or {}) for release in releases)
     findings += _refused(uses, found, path, settings or {}) if asked else []
     order = {"error": 0, "warning": 1, "info": 2}
@@ -220,6 +222,8 @@ def _judge(found: Found, library: Library, final: bool) -> Iterable[Finding]:
         yield _finding("PSM907", f"{table.symbol} is known by name only", f"{who}; its layout is not known.")
     if not found.empty:
         return
+    if found.by_init:
+        return  # _of_init
     count = len(found.empty)
     everything = len(table.slots) == count + len(found.lacking)
     what = (
@@ -233,10 +237,42 @@ def _judge(found: Found, library: Library, final: bool) -> Iterable[Finding]:
     if _older(found):
         text += " A release that knows this version takes it before older ones, which may be complete."
     finding = _finding("PSM903", f"{table.symbol}: {what} NULL", text)
-    if not final and not library.constant(library.symbols[table.symbol].value):
+    if _init_may_fill(found, library):
+        text += f" The table is writable: init may fill it. {_AFTER_INIT} `psmkit plugin drive` shows whether it does."
+        finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=text)
+    elif not final and not library.constant(library.symbols[table.symbol].value):
         text += " The table is writable: code that runs when the library is loaded may fill it."
         finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=text)
     yield finding
+
+
+_AFTER_INIT = "NCCL reads the other slots after init."
+_READ_AFTER_INIT = ("net", "collnet", "tuner", "profiler")  # getNcclNet_vN, getNcclTuner_vN, getNcclProfiler_vN
+
+
+def _init_may_fill(found: Found, library: Library) -> bool:
+    if (
+        found.table.kind not in _READ_AFTER_INIT
+        or not found.empty
+        or found.resolved
+        or {"name", "init"} & {*found.empty}
+    ):
+        return False
+    return not library.constant(library.symbols[found.table.symbol].value)
+
+
+def _by_init(found: Found, library: Library) -> bool:
+    required = sum(slot.required for slot in found.table.slots)
+    return _init_may_fill(found, library) and len(found.empty) == required - 2
+
+
+def _of_init(found: Sequence[Found]) -> Iterable[Finding]:
+    names = [one.table.symbol for one in found if one.by_init]
+    if names:
+        title = f"{names[0] if len(names) == 1 else f'{len(names)} tables'} filled by init: only a run can tell"
+        text = f"Only name and init are set in {_list(names)}, which can be written to. {_AFTER_INIT}"
+        finding = _finding("PSM903", title, text, Severity.INFO)
+        yield replace(finding, next_step="Run `psmkit plugin drive`: it reads the table after init, as NCCL does.")
 
 
 def _older(found: Found) -> bool:
@@ -367,6 +403,10 @@ def _refused(uses: Sequence[Use], found: Sequence[Found], path: Path, settings: 
     for use in uses:
         if not sound:
             continue
+        absent = list(_not_looked_up(use.release, sound))
+        yield from absent
+        if absent and not use.taken:
+            continue
         if not use.taken:
             kinds = list(dict.fromkeys(one.table.kind for one in sound))
             wants = [f"{kind} {_versions(use.release.tables(kind))}" for kind in kinds]
@@ -395,6 +435,27 @@ def _refused(uses: Sequence[Use], found: Sequence[Found], path: Path, settings: 
                     f"{use.release} does not choose the plugin: NCCL_NET={wanted}",
                     f"NCCL_NET is compared with the name in the table, which is {name!r}, and not with the name of the library.",
                 )
+
+
+def _not_looked_up(release: lookup.Release, sound: Sequence[Found]) -> Iterable[Finding]:
+    """Kinds of the library's tables that this NCCL library does not look for, although its release does."""
+    if release.symbols is None:
+        return
+    usual = replace(release, symbols=None, library="")
+    for kind in dict.fromkeys(one.table.kind for one in sound):
+        expected = usual.tables(kind)
+        if not expected or release.tables(kind):
+            continue
+        names = f"{expected[0].symbol.rpartition('_v')[0]}_{_versions(expected)}"
+        others = sorted(release.symbols)
+        text = f"dlsym needs the name of a table as a string. {release.library} holds none of {names}, which NCCL {release.facts} looks for."
+        if any(table.symbol in release.mentioned for table in expected):
+            text += " Its messages mention them: the look-up itself was taken out."
+        text += f" It does hold {_list(others)}." if others else ""
+        yield replace(
+            _finding("PSM906", f"{release} does not look {kind} plugins up", text),
+            next_step="Use an NCCL that looks them up, or restore the calls of dlsym in its plugin loader. No setting or name of the plugin helps.",
+        )
 
 
 def _opened(use: Use, settings: Mapping[str, str]) -> str:

@@ -10,16 +10,16 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from psmkit.lab import runner
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import PsmkitError
 from psmkit.plugins.abi import spoken
-from psmkit.plugins.drive_checks import CHECKS, Check, check
-from psmkit.plugins.driven import chosen, tables_of
+from psmkit.plugins.drive_checks import CHECKS, Check, Grade, check
+from psmkit.plugins.driven import chosen, tables_of, write_log
 from psmkit.plugins.faults import Fault, advice, explanation, faults
 from psmkit.plugins.programs import find_program
 
@@ -28,7 +28,7 @@ __all__ = ["AFTER_FAILURE", "VERSIONS", "Drive", "DriveError", "Result", "drive"
 VERSIONS = spoken("net")
 _PROGRAM = "psm_net_drive"
 # The first checks of every run: they give the rank its devices.
-_SETUP = ("load", "slots", "init", "devices")
+_SETUP = ("load", "init", "slots", "devices")
 _CODES = {
     "contract": "PSM911",
     "data": "PSM912",
@@ -56,7 +56,7 @@ class Result:
     """The result of a check with one version of the table.
 
     ``outcome`` is ``passed``, ``failed`` or ``skipped``; ``text`` is a note, the error, or why the check was skipped. For a failure, ``kind`` is
-    what broke, ``call`` the plugin's last call on ``rank``, ``warning`` the plugin's last message there at WARN.
+    what broke, ``grade`` what that means for a job, ``call`` the plugin's last call on ``rank``, ``warning`` its last message there at WARN.
     """
 
     check: str
@@ -68,6 +68,13 @@ class Result:
     rank: int | None = None
     seconds: float = 0.0
     warning: str = ""
+    grade: Grade | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """That of the finding of a failure: no worse than its kind, and no worse than what it means for a job."""
+        grade = self.grade.severity if self.grade else Severity.ERROR
+        return min(grade, Severity.WARNING if self.weak else Severity.ERROR, key=lambda one: one.weight)
 
     @property
     def weak(self) -> bool:
@@ -125,6 +132,7 @@ def drive(
     environment: Mapping[str, str] | None = None,
     cuda: str | None = None,
     watch: Callable[[int, str], None] | None = None,
+    log: IO[str] | None = None,
 ) -> Drive:
     """Run the checks on a library.
 
@@ -137,6 +145,7 @@ def drive(
         environment: additional variables of the ranks.
         cuda: a CUDA runtime that provides memory for the checks of GPU memory.
         watch: called with each version and check when it begins.
+        log: gets all that the plugin logs and prints.
 
     Raises:
         InputError: no process can load the library, or it lacks the version.
@@ -145,7 +154,7 @@ def drive(
     wanted = chosen(path, versions_of(path, environment), versions, "ncclNetPlugin")
     results: list[Result] = []
     for version in wanted:
-        one = _Version(path.absolute(), version, ranks, timeout, dict(environment or {}), cuda, watch)
+        one = _Version(path.absolute(), version, ranks, timeout, dict(environment or {}), cuda, watch, log)
         results += one.run([c.name for c in CHECKS if not only or c.name in only])
     return Drive(path, ranks, wanted, tuple(results), tuple(_findings(path, ranks, results)), _faults(results, ranks))
 
@@ -162,9 +171,12 @@ class _Version:
         environment: dict[str, str],
         cuda: str | None,
         watch: Callable[[int, str], None] | None,
+        log: IO[str] | None,
     ) -> None:
         self.path, self.version, self.ranks, self.timeout = path, version, ranks, timeout
         self.environment, self.cuda, self.watch = environment, cuda, watch
+        self.log = log
+        self.host = False  # it moves host memory only
         self.results: dict[str, Result] = {}
 
     def run(self, names: Sequence[str]) -> list[Result]:
@@ -187,13 +199,18 @@ class _Version:
         return name in self.results and self.results[name].outcome == "failed"
 
     def _lacks(self, name: str) -> str | None:
-        """A failed check that this one depends on."""
+        """A failed check without which this one can try nothing."""
         needs = check(name).needs
         while needs is not None:
-            if self._failed(needs):
+            if self._failed(needs) and self._stops(self.results[needs]):
                 return needs
             needs = check(needs).needs
         return None
+
+    @staticmethod
+    def _stops(failed: Result) -> bool:
+        """Whether other checks would end at the same point: not if the calls worked and their effect was wrong."""
+        return failed.grade is Grade.BREAKS and failed.kind not in ("data", "leak", "truncated")
 
     def _batch(self, names: list[str]) -> None:
         """Run until a check fails. At least one more check has a result afterwards."""
@@ -202,6 +219,8 @@ class _Version:
             state = folder / "state"
             state.write_bytes(bytes(self.ranks * _SLOT_BYTES))
             outcome = runner.run(self._job(folder, state, names), self._stage)
+            for rank in outcome.ranks:
+                write_log(self.log, f"v{self.version} rank {rank.rank}", Path(rank.output))
             slots = [_SLOT.unpack_from(state.read_bytes(), rank * _SLOT_BYTES)[3:] for rank in range(self.ranks)]
             self._judge(names, outcome, [(_text(c), _text(call)) for c, call in slots])
 
@@ -240,6 +259,7 @@ class _Version:
             if len(good) == self.ranks:
                 first = next((report for report in good if report["outcome"] == "skipped"), good[0])
                 seconds = max(float(report["seconds"]) for report in good)
+                self.host |= bool(first["host"])
                 self.results.setdefault(
                     name, Result(name, self.version, first["outcome"], first["text"], seconds=seconds)
                 )
@@ -250,13 +270,13 @@ class _Version:
         for rank in outcome.ranks:
             if rank.state != "good":
                 text = f"after the last check, at the end of the process: {rank.text}"
-                self.results[names[-1]] = Result(
-                    names[-1], self.version, "failed", text, "died", "exit", rank.rank, warning=_warning(rank)
+                self._put(
+                    Result(names[-1], self.version, "failed", text, "died", "exit", rank.rank, warning=_warning(rank))
                 )
                 return
         if outcome.processes:
             text = f"processes are left behind: {', '.join(outcome.processes)}"
-            self.results[names[-1]] = Result(names[-1], self.version, "failed", text, "leak")
+            self._put(Result(names[-1], self.version, "failed", text, "leak"))
 
     def _fail(
         self,
@@ -282,14 +302,19 @@ class _Version:
                     raise DriveError(f"psm_net_drive: {rank.text}")
             else:
                 continue
+            self.host |= report is not None and bool(report["host"])
             # A dead rank causes errors in its peers; a blocking call is a cause of its own.
-            after = report is not None and bool(report["after"]) and kind != "blocked"
+            # SIGPIPE is one of them.
+            after = kind != "blocked" and (bool(report["after"]) if report else "SIGPIPE" in text)
             result = Result(name, self.version, "failed", text, kind, call, rank.rank, warning=_warning(rank))
             found.append((after, _FIRST.index(kind), result))
         if not found:
             said = "; ".join(rank.text for rank in outcome.ranks if rank.text) or "no rank says why"
             raise DriveError(f"psm_net_drive ended in {name}: {said}")
-        self.results[name] = min(found, key=lambda one: one[:2])[2]
+        self._put(min(found, key=lambda one: one[:2])[2])
+
+    def _put(self, failed: Result) -> None:
+        self.results[failed.check] = replace(failed, grade=check(failed.check).grade_of(failed.kind, self.host))
 
 
 def _text(data: bytes) -> str:
@@ -332,7 +357,7 @@ def _finding(one: Check, same: Sequence[Result], ranks: int) -> Finding:
     return Finding(
         code.code,
         f"{one.name} (v{first.version}): {first.text}",
-        Severity(code.severity),
+        first.severity,
         1.0,
         explanation(one, first, [result.version for result in same], ranks),
         advice(code.code, first.text, one),

@@ -14,16 +14,16 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner import kinds_of
-from psmkit.plugins.driven import chosen, tables_of
+from psmkit.plugins.driven import chosen, tables_of, write_log
 from psmkit.plugins.faults import Fault, advice, explanation, faults
 from psmkit.plugins.programs import child, find_program
 
@@ -65,6 +65,7 @@ def drive_profiler(
     environment: Mapping[str, str] | None = None,
     stream: Path | None = None,
     watch: Callable[[int, str], None] | None = None,
+    log: IO[str] | None = None,
 ) -> Drive:
     """Run the checks on a library.
 
@@ -76,6 +77,7 @@ def drive_profiler(
         environment: additional variables of the processes.
         stream: a recorded stream to replay as well.
         watch: called with each version and check when it begins.
+        log: gets all that the profiler logs and prints.
 
     Raises:
         InputError: no process can load the library, it lacks the version, or the stream cannot be read.
@@ -102,7 +104,7 @@ def drive_profiler(
             if blocks and check.name in _FINALIZES:
                 results.append(Result(check.name, version, "skipped", f"needs finalize, which blocked in {blocks}"))
                 continue
-            result = _run(path.absolute(), version, check, timeout, settings, stream)
+            result = _run(path.absolute(), version, check, timeout, settings, stream, log)
             results.append(result)
             # with events that are open, finalize may block for these only
             if result.kind == "blocked" and result.call == "finalize" and check.name != "open-end":
@@ -113,7 +115,13 @@ def drive_profiler(
 
 
 def _run(
-    path: Path, version: int, check: Check, timeout: float, settings: Mapping[str, str], stream: Path | None
+    path: Path,
+    version: int,
+    check: Check,
+    timeout: float,
+    settings: Mapping[str, str],
+    stream: Path | None,
+    log: IO[str] | None,
 ) -> Result:
     command = [
         str(find_program(_PROGRAM)),
@@ -123,12 +131,13 @@ def _run(
         *([str(stream.absolute())] if stream else []),
     ]
     late = False
-    with tempfile.TemporaryFile() as out:
-        with child(command, out, env=settings) as process:
+    with tempfile.TemporaryFile() as out, tempfile.NamedTemporaryFile(prefix="psmkit-drive-") as printed:
+        with child(command, out, env=settings, stderr=printed.fileno()) as process:
             try:
                 status = process.wait(timeout + _PATIENCE)
             except subprocess.TimeoutExpired:
                 late, status = True, 0
+        write_log(log, f"v{version} {check.name}", Path(printed.name))
         out.seek(0)
         report = _report(out.read(_MOST))
     return _judge(report, version, check, status, timeout + _PATIENCE if late else None)
@@ -140,7 +149,8 @@ def _judge(report: dict[str, Any], version: int, check: Check, status: int, late
     def failed(kind: str, text: str) -> Result:
         words = [] if kind in ("leak", "weak") else [*text.partition(" in ")[2].split()[:1], *text.split()[:1]]
         named = next((call for word in words if (call := word.rstrip(":,;")) in _CALLS), "")
-        return Result(check.name, version, "failed", text, kind, named, None, seconds, warning)
+        grade = check.grade_of(kind)
+        return Result(check.name, version, "failed", text, kind, named, None, seconds, warning, grade)
 
     if report and report["outcome"] == "failed":
         kind, text = str(report["kind"]), str(report["text"])
@@ -191,7 +201,7 @@ def _findings(results: Sequence[Result]) -> list[Finding]:
             Finding(
                 code.code,
                 f"{name} (v{first.version}): {first.text}",
-                Severity(code.severity),
+                first.severity,
                 1.0,
                 explanation(check, first, [one.version for one in same], None),
                 advice(code.code, first.text, check),

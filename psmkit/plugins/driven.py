@@ -6,14 +6,50 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
+from psmkit.lab import cuda as lab_cuda
 from psmkit.model.errors import InputError
 from psmkit.plugins.drive_tuner import tables_in
 from psmkit.plugins.programs import find_program
 
-__all__ = ["chosen", "tables_of", "without_path"]
+__all__ = ["chosen", "tables_of", "with_cuda", "without_path", "write_log"]
 
 _PATIENCE = 60.0  # seconds for code that runs on load
+
+
+_MOST_LOG = 16 << 20  # bytes of a process
+
+
+def with_cuda(path: Path, cuda: str | None, environment: Mapping[str, str]) -> tuple[str | None, dict[str, str]]:
+    """The CUDA runtime for a plugin, and the variables with which each process has it before the plugin, as programs that use NCCL do.
+
+    Args:
+        path: the plugin; a runtime that it is linked to decides which emulated one is taken.
+        cuda: a runtime, ``emulated`` or None.
+        environment: variables that come before ours.
+    """
+    if cuda is None:
+        return None, dict(environment)
+    settings = dict(environment)
+    if cuda == "emulated":
+        name = "libcudart.so.13" if b"libcudart.so.13" in path.read_bytes() else "libcudart.so.12"
+        cuda = str(lab_cuda.folder() / name)
+        ours = lab_cuda.environment({**os.environ, **environment})
+        settings |= {name: ours[name] for name in ("LD_LIBRARY_PATH", "GLIBC_TUNABLES") if name in ours}
+    before = settings.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+    settings["LD_PRELOAD"] = f"{cuda}:{before}" if before else cuda
+    return cuda, settings
+
+
+def write_log(log: IO[str] | None, who: str, output: Path) -> None:
+    """Add the lines of a process to the plugin's log, if there is one, each after the process's name."""
+    if log is None:
+        return
+    with open(output, "rb") as file:
+        data = file.read(_MOST_LOG)
+    for line in data.decode(errors="replace").splitlines():
+        log.write(f"[{who}] {line}\n")
 
 
 def without_path(said: str, path: Path) -> str:

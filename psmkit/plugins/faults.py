@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psmkit.model import CODES, Severity
+from psmkit.model import CODES
 
 if TYPE_CHECKING:
+    from psmkit.model import Severity
     from psmkit.plugins.drive import Result
-    from psmkit.plugins.drive_checks import Check
+    from psmkit.plugins.drive_checks import Check, Grade
 
 __all__ = ["Fault", "advice", "explanation", "faults"]
 
@@ -64,6 +65,8 @@ class Fault:
     checks: Mapping[str, tuple[int, ...]]
     explanation: str
     next_step: str
+    severity: Severity
+    grade: Grade | None  # the worst of its results
 
     @property
     def count(self) -> int:
@@ -87,6 +90,8 @@ def explanation(check: Check, first: Result, versions: Sequence[int], ranks: int
     parts = [
         f"Check {check.name} with {_versions(versions)}{'' if ranks is None else f', {ranks} ranks'}. {check.text} Source: {check.source}."
     ]
+    if first.grade is not None:
+        parts.insert(0, f"{first.grade.text[0].upper()}{first.grade.text[1:]}.")
     if first.rank is not None and first.call:
         parts.append(f"The last call on rank {first.rank} was {first.call}.")
     return " ".join([*parts, *_warning(first)])
@@ -145,5 +150,6 @@ def faults(
         only = checks[same[0].check] if len(of) == 1 else None
         first = same[0]
         text = explanation(only, first, of[first.check], ranks) if only else _several(first, of)
-        out.append(Fault(code, first, of, text, advice(code, first.text, only)))
-    return sorted(out, key=lambda fault: -Severity(CODES[fault.code].severity).weight)
+        worst = max(same, key=lambda result: result.severity.weight)
+        out.append(Fault(code, first, of, text, advice(code, first.text, only), worst.severity, worst.grade))
+    return sorted(out, key=lambda fault: -fault.severity.weight)

@@ -65,15 +65,21 @@ class ReleaseError(PsmkitError):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of NCCL or RCCL. ``facts`` is the NCCL release whose facts apply; ``note`` says why, if it is another one."""
+    """A release of NCCL or RCCL. ``facts`` is the NCCL release whose facts apply; ``note`` says why, if it is another one.
+
+    Of a ``library`` that was read, ``symbols`` are the tables that it looks up, ``mentioned`` those that its messages only name.
+    """
 
     vendor: str  # NCCL, RCCL
     name: str
     facts: str
     note: str = ""
+    library: str = ""
+    symbols: frozenset[str] | None = None
+    mentioned: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        return f"{self.vendor} {self.name}"
+        return f"{self.vendor} {self.name}{f' ({os.path.basename(self.library)})' if self.library else ''}"
 
     @property
     def number(self) -> tuple[int, ...]:
@@ -84,7 +90,7 @@ class Release:
         """The tables that it looks for, in its order; the first that exists is taken."""
         if self.vendor == "RCCL" and kind == "profiler" and self.name in RCCL_RELEASES:
             return []
-        wanted = symbols_of(self.facts)
+        wanted = symbols_of(self.facts) if self.symbols is None else self.symbols
         return [table for table in tables() if table.kind == kind and table.symbol in wanted]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.cli.app import main
+from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import Drive
 from tests.csrc.base import compiled
 from tests.plugins.build import run_compiler
@@ -64,6 +65,16 @@ def _compile(library: Path, *sources: str, only: bool = False) -> Path:
 def plugin(folder: Path) -> Path:
     """The plugin: BROKEN in the environment says how, and without it, it is right."""
     return _compile(folder / "libnccl-net-broken.so", "net.c", "memory.c", "tables.c", "collnet.c")
+
+
+def filled_by_init(folder: Path) -> Path:
+    """The plugin with the tables v8 and v12, of which init fills all but name and init."""
+    tables = folder / "inner.o"
+    _compile(tables, "tables.c", *(f"-DncclNetPlugin_v{v}=inner_v{v}" for v in spoken("net")), only=True)
+    names = folder / "filled.map"
+    names.write_text("{ global: ncclNetPlugin_v8; ncclNetPlugin_v12; local: *; };\n")
+    library = folder / "libnccl-net-filled.so"
+    return _compile(library, "filled.c", "net.c", "memory.c", str(tables), f"-Wl,--version-script={names}")
 
 
 def plugin_of(folder: Path, version: int) -> Path:

@@ -90,6 +90,21 @@ def test_slots_that_may_be_empty_are_no_finding(tmp_path: Path) -> None:
     assert set(lacking["ncclTunerPlugin_v6"]) == {"getChunkSize"}
 
 
+def test_slots_of_gin_and_rma_that_nccl_leaves_to_its_own_proxy_may_be_empty(tmp_path: Path) -> None:
+    own = ("createContext", "destroyContext", "queryLastError")
+    source = (
+        table("ncclGinPlugin_v11", own)
+        + table("ncclGinPlugin_v13", ("queryLastError",))
+        + table("ncclRmaPlugin_v14", ("queryLastError",))
+    )
+    result = check(build(tmp_path, source, "libnccl-gin.so"))
+    assert result.findings == (), text(result)
+    lacking = {one.table.symbol: dict(one.lacking) for one in result.tables}
+    assert {lacking["ncclGinPlugin_v11"][name] for name in own} == {
+        "needed if netDeviceType is NCCL_NET_DEVICE_GIN_GDAKI"
+    }
+
+
 FILLED = """
 ncclNet_v8_t ncclNetPlugin_v8;
 static const ncclNet_v8_t mine = {%s};

@@ -116,7 +116,7 @@ def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.Capt
         ([dies], "ended by signal 6"),
         ([v8, "--version", "12"], "no ncclNetPlugin_v12; it has v8"),
         ([v8, "--version", "3"], f"a net plugin has versions 4 to {driver.VERSIONS[0]}"),
-        ([v8, "--only", "speed"], "expected one of load, slots"),
+        ([v8, "--only", "speed"], "expected one of load, init"),
         ([v8, "--env", "PSM_NET"], "expected NAME=VALUE"),
         ([], "Missing argument"),
     ):

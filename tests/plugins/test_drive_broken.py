@@ -10,7 +10,7 @@ import pytest
 from psmkit.lab.cuda import folder as emulated
 from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import drive
-from psmkit.plugins.drive_checks import CHECKS
+from psmkit.plugins.drive_checks import CHECKS, classes
 from tests.plugins import drive_libraries
 
 # The way (see broken/net.c and tables.c), the check that finds it, and as what.
@@ -62,12 +62,14 @@ BROKEN = (
     ("no-devices", "devices", "PSM911"),
     ("no-host", "properties", "PSM911"),
     ("no-listener", "listen", "PSM911"),
-    ("no-name", "slots", "PSM911"),
+    ("no-name", "load", "PSM911"),
     ("no-recvs", "properties", "PSM911"),
+    ("no-sizes", "shorter", "PSM911"),
     ("no-such-device", "properties", "PSM911"),
     ("null-flush", "properties", "PSM911"),
     ("null-slot", "slots", "PSM911"),
-    ("one-size", "group", "PSM911"),
+    ("oldest-only", "order", "PSM911"),
+    ("one-size", "shorter", "PSM911"),
     ("overflows", "longer", "PSM912"),
     ("posted-size", "shorter", "PSM912"),
     ("recv-early", "message", "PSM912"),
@@ -113,7 +115,7 @@ def test_the_plugin_is_right_when_it_is_not_broken(library: Path, runtime: Path)
     assert drive_libraries.failures(done) == []
     assert done.clean
     newest = {result.check: result.outcome for result in done.results if result.version == 12}
-    assert [name for name, outcome in newest.items() if outcome != "passed"] == []
+    assert [name for name, outcome in newest.items() if outcome != "passed"] == ["test-order"]
 
 
 def test_the_plugin_is_right_between_more_processes(library: Path) -> None:
@@ -184,6 +186,6 @@ def test_the_page_shows_what_is_printed_and_every_check(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one in CHECKS:
-        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in drive_libraries.PAGE
+        assert f"| `{one.name}` | {one.text} | {one.source} | {classes(one)} |\n" in drive_libraries.PAGE
     # Both ranks see it; which is first differs.
     drive_libraries.expect_page("output", library, r"(?<=on rank )\d", capsys, monkeypatch, BROKEN="posted-size")

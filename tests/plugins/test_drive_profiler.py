@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from psmkit.cli.app import main
+from psmkit.lab import cuda
 from psmkit.model.errors import InputError
 from psmkit.plugins import drive_profiler as profiler
 from psmkit.plugins.abi import facts
+from psmkit.plugins.drive_checks import classes
 from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, profiler_alone, profiler_versions
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from tests.csrc.base import compiled
 from tests.plugins import drive_libraries
+from tests.plugins.build import build, table
 
 #: Seconds for a call: only one that hangs takes as long, however busy the machine is.
 drive_profiler = partial(profiler.drive_profiler, timeout=60.0)
@@ -284,6 +287,46 @@ def test_the_page_shows_what_is_printed_and_every_check(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one in PROFILER_CHECKS:
-        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in drive_libraries.PAGE
+        assert f"| `{one.name}` | {one.text} | {one.source} | {classes(one)} |\n" in drive_libraries.PAGE
     # Handles are addresses.
     drive_libraries.expect_page("profiler", library, r"0x[0-9a-f]+", capsys, monkeypatch, BROKEN="reuses-handle")
+
+
+NEEDS_CUDA = """
+int cudaRuntimeGetVersion(int *);
+int cudaGetDeviceCount(int *);
+__attribute__((constructor)) static void ask(void) { int n; cudaRuntimeGetVersion(&n); cudaGetDeviceCount(&n); }
+"""
+
+
+def test_a_profiler_that_uses_cuda_without_being_linked_to_it_gets_the_emulated_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = build(tmp_path, table("ncclProfiler_v4") + NEEDS_CUDA, "libnccl-profiler-cuda.so")
+    command = ["plugin", "drive", str(library), "--only", "load"]
+    assert main(command) == 2
+    assert "undefined symbol: cuda" in capsys.readouterr().err
+    main([*command, "--cuda", "emulated"])
+    assert re.search(r"^ *load +ok", capsys.readouterr().out, re.M)
+
+
+def test_a_setting_that_our_profiler_does_not_have_is_reported_with_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Path(cuda.__file__).parents[1] / "psm" / "lib" / "libnccl-profiler-psm.so"
+    log = tmp_path / "log"
+    monkeypatch.setenv("PSM_PROFILER_EVENT", "all")
+    monkeypatch.setenv("PSM_PROFILER_STREAM", "")  # of the checker, which may be in front
+    assert main(["plugin", "drive", str(library), "--only", "init", "--log", str(log)]) == 0
+    said = [line for line in log.read_text().splitlines() if "is not a setting" in line]
+    assert said and all(
+        "PSM_PROFILER_EVENT is not a setting, and is ignored; the nearest is PSM_PROFILER_EVENTS" in line
+        for line in said
+    )
+
+
+def test_every_setting_on_our_pages_is_one_that_the_profiler_knows() -> None:
+    source = (drive_libraries.ROOT / "csrc/plugins/profiler/settings.c").read_text()
+    known = set(re.findall(r'"(\w+)"', re.search(r"known_names\[\] = \{(.*?)\}", source, re.S)[1]))  # type: ignore[index]
+    pages = "".join(page.read_text() for page in (drive_libraries.ROOT / "docs").glob("*.md"))
+    assert set(re.findall(r"PSM_PROFILER_([A-Z_]+[A-Z])\b", pages)) <= known

@@ -35,6 +35,18 @@ const char *coll_name(void)
     return *(const char *const *)table;
 }
 
+#define INIT_OF(v)                                                                                                     \
+    case v:                                                                                                            \
+        return ((const ncclCollNet_v##v##_t *)table)->init != NULL;
+
+bool coll_has_init(void)
+{
+    switch (d.version) {
+        PSM_ABI_COLLNET_VERSIONS(INIT_OF)
+    }
+    return false;
+}
+
 #define NEED(slot)                                                                                                     \
     if (!t->slot) return #slot;
 #define NEED_ALL(v)                                                                                                    \

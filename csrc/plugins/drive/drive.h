@@ -38,6 +38,9 @@ struct driver {
         props; /* properties of device 0; members that the version lacks are filled in as by NCCL's adapters */
     int devices;
     bool finalized;
+    bool over_limit;             /* post more than NCCL has in flight, if the plugin takes it */
+    bool any_order;              /* test requests in any order, not as NCCL does */
+    bool check_sizes;            /* test must report the bytes of each receive */
     int threads;                 /* before the library was loaded */
     int max_requests, max_recvs; /* max_recvs: the plugin's value, limited to 1..MAX_PIECES */
 };
@@ -70,6 +73,7 @@ bool too_long(struct patience *p);
 void watch_start(void);
 bool table_find(void);
 const char *table_name(void);
+bool table_has_init(void);
 const char *table_empty(bool cuda, bool dmabuf); /* the first required slot that is NULL, or NULL */
 ncclResult_t t_init(int which, uint64_t comm_id);
 ncclResult_t t_finalize(int which);
@@ -115,17 +119,21 @@ struct arena arena_of(void *comm, size_t size);
 void arena_free(struct arena *a);
 void arena_reset(struct arena *a);
 
+#define UNREPORTED SIZE_MAX
 struct piece {
     uint8_t *data;
-    size_t size; /* to send, or posted */
-    size_t got;
+    size_t size;  /* to send, or posted */
+    size_t got;   /* as test reports it */
+    uint64_t sum; /* of all bytes when test reported it as done, if watched */
+    bool watched;
     int tag;
     void *mhandle;
 };
 
 struct op {
     bool recv, posted, done;
-    int n, refused; /* refused: number of NULL requests */
+    int n, refused;   /* refused: number of NULL requests */
+    struct op *later; /* posted next on the same comm */
     void *comm, *request;
     void *hint; /* *request on entry */
     struct piece piece[MAX_PIECES];
@@ -140,6 +148,7 @@ void send_into(struct op *op, void *comm, struct arena *a, size_t size, int tag,
 void recv_into(struct op *op, void *comm, struct arena *a, size_t size, int tag); /* one piece more */
 /* One attempt. Checks the request: NULL is not a request, and one in use must not be returned again. */
 bool post(struct op *op);
+/* As NCCL, tests only the oldest request of a connection, unless channels share it; false for others. */
 bool poll_op(struct op *op);
 ncclResult_t try_post(struct op *op);
 ncclResult_t try_poll(struct op *op);

@@ -6,6 +6,7 @@
 
 bool coll_find(void); /* the table of d.version */
 const char *coll_name(void);
+bool coll_has_init(void);
 const char *coll_empty(void); /* the first required slot that is NULL, or NULL */
 ncclResult_t coll_init(void **context);
 ncclResult_t coll_finalize(void *context);

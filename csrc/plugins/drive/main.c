@@ -50,7 +50,8 @@ static void send_report(const char *outcome, const char *kind, const char *text,
     /* An error after another rank has gone is usually its consequence. */
     bool after = false;
     for (int r = 0; r < d.ranks; r++) after |= r != d.rank && atomic_load(&d.slots[r].failed);
-    at += sprintf(at, ", \"after\": %s, \"text\": ", after ? "true" : "false");
+    at += sprintf(at, ", \"after\": %s, \"host\": %s, \"text\": ", after ? "true" : "false",
+                  d.devices && !(d.props.ptrSupport & NCCL_PTR_CUDA) ? "true" : "false");
     at = put_text(at, limit, text);
     at += sprintf(at, "}\n");
     lab_send_line(line, (size_t)(at - line));
@@ -235,6 +236,7 @@ int main(int argc, char **argv)
         strncpy(slot->check, c->name, sizeof slot->check - 1);
         memset(slot->call, 0, sizeof slot->call);
         lab_stage(c->name);
+        fprintf(stderr, "CHECK %s\n", c->name);
         uint64_t begun = psm_clock_ns();
         if (d.version < c->since)
             skipped("from version %d on", c->since);

@@ -54,6 +54,17 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 31;
 }
 
+static uint64_t sum_of(const struct piece *p)
+{
+    uint64_t sum = 0, word;
+    for (size_t i = 0; i + 8 <= p->size; i += 8) {
+        memcpy(&word, p->data + i, 8);
+        sum = (sum ^ word) * 0x2545f4914f6cdd1du;
+    }
+    for (size_t i = p->size / 8 * 8; i < p->size; i++) sum = (sum ^ p->data[i]) * 0x2545f4914f6cdd1du;
+    return sum;
+}
+
 void fill(uint8_t *data, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i += 8) {
@@ -78,7 +89,7 @@ static void guards(const struct piece *p, const char *what)
 
 void compare(const struct piece *p, size_t meant, uint64_t seed, const char *what)
 {
-    if (p->got != meant)
+    if (p->got != meant && d.check_sizes)
         failed("data", "%s: test reports %zd received bytes; %zu were sent, %zu posted", what, (ssize_t)p->got, meant,
                p->size);
     for (size_t i = 0; i < meant; i += 8) {
@@ -90,6 +101,7 @@ void compare(const struct piece *p, size_t meant, uint64_t seed, const char *wha
         failed("data", "%s: byte %zu of %zu is 0x%02x, 0x%02x was sent", what, i + k, meant, p->data[i + k],
                ((uint8_t *)&word)[k]);
     }
+    if (p->watched && sum_of(p) != p->sum) failed("data", "%s: bytes changed after test had reported it as done", what);
     guards(p, what);
 }
 
@@ -113,7 +125,8 @@ void recv_into(struct op *op, void *comm, struct arena *a, size_t size, int tag)
 {
     op->recv = true;
     op->comm = comm;
-    op->piece[op->n++] = (struct piece){.data = arena_take(a, size), .size = size, .tag = tag, .mhandle = a->mhandle};
+    op->piece[op->n++] =
+        (struct piece){.data = arena_take(a, size), .size = size, .tag = tag, .mhandle = a->mhandle, .watched = true};
 }
 
 /* Requests in use: all addresses must differ. Hashed, because there can be thousands. */
@@ -149,13 +162,63 @@ static void drop_request(void *request)
     }
 }
 
+/* The posted operations of each comm in their order. recvProxyProgress and sendProxyProgress of NCCL test the oldest
+ * request of a channel; several channels have one comm only if maxRecvs is more than 1. */
+enum { QUEUES = 4 * MAX_RANKS };
+static struct queue {
+    void *comm;
+    struct op *first;
+} queues[QUEUES];
+
+static struct queue *queue_of(void *comm)
+{
+    struct queue *free_one = NULL;
+    for (int i = 0; i < QUEUES; i++) {
+        if (queues[i].first && queues[i].comm == comm) return &queues[i];
+        if (!queues[i].first && !free_one) free_one = &queues[i];
+    }
+    if (!free_one) failed("contract", "psm_net_drive has no room for more than %d connections", QUEUES);
+    free_one->comm = comm;
+    return free_one;
+}
+
+/* NCCL has NCCL_NET_MAX_REQUESTS receives of a connection in flight at most, and maxRecvs times as many sends. */
+static bool at_limit(const struct op *op)
+{
+    int n = 0, most = d.max_requests * (op->recv || d.version == 4 ? 1 : d.max_recvs);
+    for (const struct op *at = queue_of(op->comm)->first; at; at = at->later) n++;
+    return n >= most;
+}
+
+static void enqueue(struct op *op)
+{
+    struct op **at = &queue_of(op->comm)->first;
+    while (*at) at = &(*at)->later;
+    op->later = NULL;
+    *at = op;
+}
+
+static void dequeue(struct op *op)
+{
+    struct op **at = &queue_of(op->comm)->first;
+    while (*at && *at != op) at = &(*at)->later;
+    if (*at) *at = op->later;
+}
+
+static bool nccl_tests(const struct op *op)
+{
+    return d.any_order || d.max_recvs > 1 || queue_of(op->comm)->first == op;
+}
+
 void forget_requests(void)
 {
     memset(in_use, 0, sizeof in_use);
+    memset(queues, 0, sizeof queues);
 }
 
 ncclResult_t try_post(struct op *op)
 {
+    bool over = at_limit(op);
     void *data[MAX_PIECES], *mhandles[MAX_PIECES];
     size_t sizes[MAX_PIECES];
     int tags[MAX_PIECES];
@@ -163,9 +226,19 @@ ncclResult_t try_post(struct op *op)
         data[i] = op->piece[i].data, sizes[i] = op->piece[i].size;
         tags[i] = op->piece[i].tag, mhandles[i] = op->piece[i].mhandle;
     }
+    if (over && !d.over_limit) {
+        op->refused++;
+        return ncclSuccess;
+    }
     op->request = op->hint;
     ncclResult_t result = op->recv ? t_irecv(op->comm, op->n, data, sizes, tags, mhandles, &op->request)
                                    : t_isend(op->comm, data[0], sizes[0], tags[0], mhandles[0], &op->request);
+    if (result != ncclSuccess && over) {
+        /* An error where NCCL never comes is as good as NULL; do not ask again. */
+        d.over_limit = false;
+        op->refused++;
+        return ncclSuccess;
+    }
     if (result != ncclSuccess) return result;
     if (op->request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION)
         failed("contract",
@@ -175,6 +248,7 @@ ncclResult_t try_post(struct op *op)
                op->recv ? "irecv" : "isend");
     if (op->request) {
         take_request(op->request, op->recv ? "irecv" : "isend");
+        enqueue(op);
         op->posted = true;
     } else {
         op->refused++;
@@ -185,18 +259,22 @@ ncclResult_t try_post(struct op *op)
 ncclResult_t try_poll(struct op *op)
 {
     int sizes[MAX_PIECES + 1], done = 0;
+    if (!nccl_tests(op)) return ncclSuccess;
     for (int i = 0; i <= MAX_PIECES; i++) sizes[i] = SENTINEL;
     ncclResult_t result = t_test(op->request, &done, sizes);
     if (result != ncclSuccess || !done) return result;
     drop_request(op->request);
+    dequeue(op);
     op->done = true;
     op->request = NULL;
-    if (sizes[op->n] != SENTINEL)
+    /* NCCL gives a send room for one size, a receive for as many as it has channels, which it adds up. */
+    if (sizes[op->n] != SENTINEL && (!op->recv || d.check_sizes))
         failed("contract", "test wrote sizes[%d] of %s for %d", op->n, op->recv ? "an irecv" : "an isend", op->n);
     for (int i = 0; i < op->n && op->recv; i++) {
-        if (sizes[i] == SENTINEL)
+        if (sizes[i] == SENTINEL && d.check_sizes)
             failed("contract", "test reported an irecv of %d as done but did not write sizes[%d]", op->n, i);
-        op->piece[i].got = (size_t)sizes[i];
+        op->piece[i].sum = op->piece[i].watched ? sum_of(&op->piece[i]) : 0;
+        op->piece[i].got = sizes[i] == SENTINEL ? UNREPORTED : (size_t)sizes[i];
     }
     return result;
 }
@@ -345,9 +423,11 @@ struct lane lane_open(int dev, size_t room)
     return lane_open_in(0, dev, room);
 }
 
+/* Others may still receive what this rank has sent: check_close closes earlier than they end. */
 void lane_close(struct lane *l)
 {
     ncclResult_t result;
+    meet();
     arena_free(&l->out);
     arena_free(&l->in);
     if ((result = t_close_send(l->send)) != ncclSuccess)

@@ -127,6 +127,18 @@ const char *table_name(void)
 
 #define NEED(slot)                                                                                                     \
     if (!t->slot) return #slot;
+#define INIT_OF(v)                                                                                                     \
+    case v:                                                                                                            \
+        return ((const ncclNet_v##v##_t *)d.table)->init != NULL;
+
+bool table_has_init(void)
+{
+    switch (d.version) {
+        PSM_ABI_NET_VERSIONS(INIT_OF)
+    }
+    return false;
+}
+
 #define NEED_ALL(v)                                                                                                    \
     case v: {                                                                                                          \
         const ncclNet_v##v##_t *t = d.table;                                                                           \

@@ -1,8 +1,11 @@
 /* Settings from the environment. If ours is not set, the names that other profilers use for the same thing apply. */
 #define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "profiler_plugin.h"
 #include "profiler_say.h"
@@ -135,9 +138,54 @@ static bool events(ncclDebugLogger_t logger, uint32_t *mask)
     return true;
 }
 
+/* ---- names ---- */
+
+/* Also those of libnccl-profiler-check.so, which may be in front. */
+static const char *const known_names[] = {"CLOCK", "EVENTS", "FORCE_MS", "INTERVAL_SEC", "MAX_BYTES",
+                                          "SLOTS", "STREAM", "TRIGGER",  "WRAP"};
+enum { NAMES = sizeof known_names / sizeof *known_names, LONGEST = 63 };
+static const char prefix[] = "PSM_PROFILER_";
+
+/* How many letters to add, drop or replace. */
+static size_t edits(const char *a, const char *b)
+{
+    size_t row[LONGEST + 1], n = strlen(b);
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t corner = row[0]++;
+        for (size_t j = 0; j < n; j++) {
+            size_t replaced = corner + (a[i] != b[j]), less = (row[j] < row[j + 1] ? row[j] : row[j + 1]) + 1;
+            corner = row[j + 1];
+            row[j + 1] = replaced < less ? replaced : less;
+        }
+    }
+    return row[n];
+}
+
+/* A misspelt name would be ignored, and the default apply. */
+static void report_unknown(ncclDebugLogger_t logger)
+{
+    for (char **at = environ; at && *at; at++) {
+        if (strncmp(*at, prefix, sizeof prefix - 1) != 0) continue;
+        char name[LONGEST + 1] = "", nearest[LONGEST + 1], whole[LONGEST + 1];
+        const char *rest = *at + sizeof prefix - 1;
+        size_t best = 0, fewest = SIZE_MAX;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(rest, "="), rest);
+        for (size_t i = 0; i < NAMES; i++) {
+            size_t n = edits(name, known_names[i]);
+            if (n < fewest) fewest = n, best = i;
+        }
+        if (fewest == 0) continue;
+        snprintf(whole, sizeof whole, "%s%.*s", prefix, (int)(LONGEST - sizeof prefix), name);
+        snprintf(nearest, sizeof nearest, "%s%s", prefix, known_names[best]);
+        PROF_SAY(logger, PSM_PROFILER_UNKNOWN, psm_profiler_unknown, whole, nearest);
+    }
+}
+
 bool prof_settings_read(struct prof_settings *settings, ncclDebugLogger_t logger)
 {
     uint64_t slots = 100000, trigger = 0, force_ms = 2000;
+    report_unknown(logger);
     *settings = (struct prof_settings){
         .mask = DEFAULT, .interval_ns = 5000000000, .most_bytes = (uint64_t)256 << 20, .tsc = true};
     const char *name = "PSM_PROFILER_CLOCK", *clock = setting(&name, NULL);

@@ -35,14 +35,14 @@ static ncclResult_t init_v12(void **context, uint64_t id, ncclNetCommConfig_v12_
     (p)->name = "lo";                                                                                                  \
     (p)->pciPath = getenv("PCI_PATH");                                                                                 \
     (p)->guid = 1;                                                                                                     \
-    (p)->ptrSupport = NCCL_PTR_HOST | NCCL_PTR_CUDA | dmabuf;                                                          \
+    (p)->ptrSupport = NCCL_PTR_HOST | (getenv("HOST_ONLY") ? 0 : NCCL_PTR_CUDA | dmabuf);                              \
     if (broken("no-host")) (p)->ptrSupport = NCCL_PTR_CUDA;                                                            \
     if (!broken("speed-unset")) (p)->speed = 10000;                                                                    \
     (p)->port = 0;                                                                                                     \
     (p)->maxComms = broken("no-comms") ? 0 : 1024;
 #define V5(p, dmabuf)                                                                                                  \
     V4(p, dmabuf)(p)->latency = 0;                                                                                     \
-    (p)->maxRecvs = broken("no-recvs") ? 0 : MAX_RECVS;
+    (p)->maxRecvs = broken("no-recvs") ? 0 : getenv("HOST_ONLY") ? 1 : MAX_RECVS;
 #define V7(p)                                                                                                          \
     V5(p, NCCL_PTR_DMABUF)(p)->netDeviceType =                                                                         \
         broken("device-type") ? NCCL_NET_DEVICE_GIN_GDAKI : NCCL_NET_DEVICE_HOST;                                      \

@@ -104,15 +104,15 @@ void weak(const char *format, ...)
 
 void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
 {
+    static const char *const words[] = {"NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE"};
     char text[sizeof warning];
     (void)flags;
-    (void)file;
-    (void)line;
-    if (level != NCCL_LOG_WARN) return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    fprintf(stderr, "%s %s:%d %s\n", (unsigned)level < 6 ? words[level] : "?", file ? file : "?", line, text);
+    if (level != NCCL_LOG_WARN) return;
     pthread_mutex_lock(&lock);
     memcpy(warning, text, sizeof warning);
     pthread_mutex_unlock(&lock);

@@ -86,6 +86,7 @@ static ncclResult_t enter(struct net_context *context, ncclDebugLogger_t logger,
         result = chain.init_v10 ? chain.init_v10(logger, profiler) : chain.init_v4(logger);
     }
     if (result != ncclSuccess) return chain_failed("init", result);
+    if (first && (result = chain_filled(path())) != ncclSuccess) return result;
     initialized = true;
     if (first) introduce();
     return ncclSuccess;

@@ -20,6 +20,8 @@ extern struct chain_table chain;
 
 /* Loads the newest table of the library at path. The log says what is wrong. */
 ncclResult_t chain_load(const char *path);
+/* Reads the table again, which the other plugin's init may have filled. The log says which slot is missing. */
+ncclResult_t chain_filled(const char *path);
 void chain_unload(void);
 /* Members that the version lacks are filled in as by NCCL's adapters. */
 ncclResult_t chain_properties(int dev, ncclNetProperties_v12_t *props);

@@ -27,6 +27,19 @@ static void take(void)
     }
 }
 
+/* NCCL calls init, and reads the rest of the table after it: init may fill it. */
+#define HAS_INIT(v)                                                                                                    \
+    case v:                                                                                                            \
+        return ((const ncclNet_v##v##_t *)chain.table)->init != NULL;
+
+static bool has_init(void)
+{
+    switch (chain.version) {
+        PSM_ABI_NET_VERSIONS(HAS_INIT)
+    }
+    return false;
+}
+
 /* The first slot that NCCL calls without a check and that is empty, or NULL. */
 #define EMPTY(slot)                                                                                                    \
     if (!t->slot) return #slot;
@@ -78,10 +91,20 @@ ncclResult_t chain_load(const char *path)
 #define SELF(version) || chain.table == (const void *)&ncclNetPlugin_v##version
     if (false PSM_ABI_NET_VERSIONS(SELF)) return unusable(path, "it is this library, which would call itself for ever");
     take();
+    if (has_init()) return ncclSuccess;
+    snprintf(text, sizeof text, "init is NULL in its ncclNetPlugin_v%d", chain.version);
+    return unusable(path, text);
+}
+
+ncclResult_t chain_filled(const char *path)
+{
+    char text[128];
+    take();
     const char *empty = empty_slot();
     if (!empty) return ncclSuccess;
-    snprintf(text, sizeof text, "%s is NULL in its ncclNetPlugin_v%d", empty, chain.version);
-    return unusable(path, text);
+    snprintf(text, sizeof text, "%s is NULL in its ncclNetPlugin_v%d after init", empty, chain.version);
+    NET_SAY(PSM_NET_CHAIN_UNUSABLE, psm_net_chain_unusable, NCCL_INIT | NCCL_NET, path, text);
+    return ncclInvalidUsage;
 }
 
 void chain_unload(void)

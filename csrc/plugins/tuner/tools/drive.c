@@ -153,6 +153,13 @@ static bool right(const struct question *q, const struct reply *r)
 static bool check_slots(void)
 {
     const char *missing = tuner_missing(&tuner);
+    /* NCCL reads the table after init, which may fill it. */
+    if (missing && strcmp(missing, "name") != 0 && strcmp(missing, "init") != 0) {
+        void *context = begin_at(0);
+        if (*problem) return false;
+        missing = tuner_missing(&tuner);
+        if (!missing) return end_all(&context, 1);
+    }
     return !missing || fail("%s is NULL", missing);
 }
 

@@ -130,3 +130,11 @@ def test_an_error_of_the_other_plugin_is_named_and_handed_on(net: Built, others:
     _, log = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "NET/PSM : connect of the chained plugin Broken v9 returned 6" in log
+
+
+def test_a_table_that_the_other_plugin_fills_in_init_is_read_after_it(net: Built, small: Path) -> None:
+    filled = drive_libraries.filled_by_init(small)
+    _, log = net.run("data", **chained(filled))
+    assert f"NET/PSM : backend chain, using Broken v12 of {filled}, 1 devices: [0]lo" in log
+    log = refused(net, str(filled), FILLED="partly")
+    assert f"PSM_NET=chain:{filled} cannot be used: isend is NULL in its ncclNetPlugin_v12 after init" in log
