@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "transport", "proxy", "model"},
+    "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "testing": {"lab", "model"},
     "plugins": {"lab", "live", "model"},  # its driver runs ranks, by the one runner; of live the machine
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
