@@ -166,7 +166,7 @@ def test_cmake_refuses_headers_of_cuda_13_for_a_tree_before_2_27(
     (tmp_path / "build/include/nccl.h").write_text(f"#define NCCL_VERSION_CODE {nccl}\n")
     (tmp_path / "cuda/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {cuda}\n")
     (tmp_path / "try.cmake").write_text(
-        f"include({GLUE}/cuda.cmake)\nfind_cuda_headers()\nmessage(STATUS ${{CUDA_INCLUDE}})\n"
+        f"cmake_minimum_required(VERSION 3.18)\ninclude({GLUE}/cuda.cmake)\nfind_cuda_headers()\nmessage(STATUS ${{CUDA_INCLUDE}})\n"
     )
     command = [
         "cmake",
