@@ -44,12 +44,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An ELF file: names of needed libraries, undefined symbols, exported functions, constant data."""
+    """An ELF file: names of needed libraries, undefined symbols, exported functions, constant data, and all that it defines
+    (nothing: it is stripped)."""
 
     needed: tuple[str, ...]
     undefined: frozenset[str]
     defined: frozenset[str]
     texts: tuple[bytes, ...]
+    symbols: frozenset[str]
 
 
 def actions(mask: int) -> tuple[str, ...]:
@@ -132,6 +134,7 @@ def read(path: Path) -> Binary:
             needed: list[str] = []
             undefined: set[str] = set()
             defined: set[str] = set()
+            symbols: set[str] = set()
             texts: list[bytes] = []
             for section in elf.iter_sections():
                 if isinstance(section, DynamicSection):
@@ -139,8 +142,11 @@ def read(path: Path) -> Binary:
                     needed += [tag.needed for tag in tags]
                 elif isinstance(section, SymbolTableSection):
                     undefined |= {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name}
+                    here = {s.name for s in section.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
                     if section.name == ".dynsym":
-                        defined |= {s.name for s in section.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
+                        defined |= here
+                    else:
+                        symbols |= here
                 elif (
                     section.name.startswith((".rodata", ".data.rel.ro", ".data"))
                     and section["sh_type"] == "SHT_PROGBITS"
@@ -148,4 +154,4 @@ def read(path: Path) -> Binary:
                     texts.append(section.data())
     except ELFError as error:
         raise LabError(f"{path}: not an ELF file that can be read: {error}") from None
-    return Binary(tuple(needed), frozenset(undefined), frozenset(defined), tuple(texts))
+    return Binary(tuple(needed), frozenset(undefined), frozenset(defined), tuple(texts), frozenset(symbols))

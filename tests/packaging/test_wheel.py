@@ -46,7 +46,16 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
         assert any(n.startswith(f"psmkit/_native/{module}") and n.endswith(".so") for n in names)
     assert {Path(n).name for n in names if n.endswith(".toml")} == {p.name for p in (ROOT / "psmkit").rglob("*.toml")}
     assert "psmkit/py.typed" in names
-    assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/")) or n.endswith(".c")]
+    glue = "psmkit/nccl/csrc/"  # compiled on the user's machine, against the user's tree
+    assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/"))]
+    assert not [n for n in names if n.endswith(".c") and not n.startswith(glue)]
+    assert {n.removeprefix(glue) for n in names if n.startswith(f"{glue}nccl/")} == {
+        str(path.relative_to(ROOT / "csrc"))
+        for path in (ROOT / "csrc" / "nccl").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {f"{glue}base/log.c", f"{glue}base/log.h", f"{glue}hostcuda/include/psm_hostcuda.h"} <= set(names)
+    assert "psmkit/nvcc/psm_nvcc.h" in names
 
 
 def test_wheel_holds_the_emulated_cuda(wheel: Path) -> None:
@@ -156,6 +165,8 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "tune export": ("{data}", MISSING),
     "tune plot": ("{data}", MISSING),
     "tune simulate": ("{data} --config {rules}", MISSING),
+    "nccl prepare": ("{lib}", MISSING),  # no tree
+    "nccl verify": ("{lib}/libpsm.so.0", MISSING),
     "top": ("--count 1", (3,)),  # nothing reports telemetry
     "lab run": ("--out lab", CLEAN),
     "lab report": ("lab", CLEAN),
@@ -169,6 +180,7 @@ EXTRAS = {
     "plugin check": "psmkit[lab]",
     "plugin drive": "psmkit[lab]",
     "lab nccl": "psmkit[lab]",
+    "nccl verify": "psmkit[lab]",
     "telemetry replay": "psmkit[telemetry]",
     "telemetry picture": "psmkit[telemetry]",
     "tune fit": "psmkit[tune]",

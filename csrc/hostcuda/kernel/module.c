@@ -22,6 +22,10 @@ struct variable {
     void **managed;                /* the program's pointer to it */
 };
 
+/* The first word of a fat binary that psm-nvcc made (psmkit/nvcc/psm_nvcc.h): the host's variables hold the initial
+ * values of the device's. */
+enum { PSM_NVCC_BINARY = 0x4e4d5350 };
+
 struct hc_module {
     uint64_t handle; /* of the driver API; 0: a fat binary of the program */
     const char *image;
@@ -222,7 +226,14 @@ cudaError_t hc_cudaGetKernel(cudaKernel_t *kernelPtr, const void *entryFuncAddr)
 
 /* ---- variables ---- */
 
-/* Zeroed: the initial value is in the device code. */
+static bool host_has_values(const struct hc_module *module)
+{
+    uint32_t magic = 0;
+    if (module && module->image && !module->handle) memcpy(&magic, module->image, sizeof magic);
+    return magic == PSM_NVCC_BINARY;
+}
+
+/* Zeroed, if the initial value is in the device code. */
 static int variable_address(struct variable *v, void **address)
 {
     int device = hc_current_device();
@@ -234,7 +245,10 @@ static int variable_address(struct variable *v, void **address)
     if (!v->address[device]) {
         void *memory = NULL;
         int rc = hc_cudaMalloc(&memory, v->size ? v->size : 1);
-        if (!rc) rc = hc_cudaMemset(memory, 0, v->size);
+        if (!rc && host_has_values(v->module))
+            rc = hc_cudaMemcpy(memory, v->host, v->size, cudaMemcpyHostToDevice);
+        else if (!rc)
+            rc = hc_cudaMemset(memory, 0, v->size);
         if (rc) return rc;
         v->address[device] = memory;
     }

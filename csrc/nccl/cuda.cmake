@@ -1,0 +1,31 @@
+# CUDA_INCLUDE, the folders of CUDA's headers: with those that CUDA 13 has in a folder of their own, and checked against the release.
+macro(find_cuda_headers)
+    if(NOT CUDA_INCLUDE)
+        find_package(CUDAToolkit REQUIRED)
+        set(CUDA_INCLUDE ${CUDAToolkit_INCLUDE_DIRS})
+    endif()
+    # <cuda/atomic>
+    foreach(folder IN LISTS CUDA_INCLUDE)
+        if(EXISTS ${folder}/cccl/cuda/atomic AND NOT ${folder}/cccl IN_LIST CUDA_INCLUDE)
+            list(APPEND CUDA_INCLUDE ${folder}/cccl)
+        endif()
+    endforeach()
+    check_cuda_release(${NCCL_BUILD}/include/nccl.h "${CUDA_INCLUDE}")
+endmacro()
+
+# NCCL takes CUDA 13 from 2.27 on: an older tree does not compile with its headers.
+function(check_cuda_release nccl_h folders)
+    file(STRINGS ${nccl_h} nccl REGEX "^#define NCCL_VERSION_CODE +[0-9]+")
+    string(REGEX MATCH "[0-9]+$" nccl "${nccl}")
+    foreach(folder IN LISTS folders)
+        if(EXISTS ${folder}/cuda_runtime_api.h)
+            file(STRINGS ${folder}/cuda_runtime_api.h cuda REGEX "^#define +CUDART_VERSION +[0-9]+")
+            string(REGEX MATCH "[0-9]+$" cuda "${cuda}")
+            if(nccl LESS 22700 AND NOT cuda LESS 13000)
+                message(FATAL_ERROR "${folder} has the headers of CUDA 13, and ${nccl_h} is of NCCL ${nccl}: NCCL takes CUDA 13 "
+                    "from 2.27 on. Give the headers of CUDA 12")
+            endif()
+            return()
+        endif()
+    endforeach()
+endfunction()
