@@ -246,7 +246,7 @@ static int variable_address(struct variable *v, void **address)
         void *memory = NULL;
         int rc = hc_cudaMalloc(&memory, v->size ? v->size : 1);
         if (!rc && host_has_values(v->module))
-            rc = hc_cudaMemcpy(memory, v->host, v->size, cudaMemcpyHostToDevice);
+            rc = hc_cuMemcpyHtoD_v2((CUdeviceptr)(uintptr_t)memory, v->host, v->size);
         else if (!rc)
             rc = hc_cudaMemset(memory, 0, v->size);
         if (rc) return rc;
