@@ -113,15 +113,15 @@ def _parts(value: str, form: str) -> Iterator[str]:
 def _of_psm(name: str, value: str, unit: str, low: float, high: float, *choices: str) -> tuple[str, str] | None:
     if value.lower() in choices:
         return None
-    form = {"count": r"(\d+)()", "bytes": r"(\d+)([KMGkmg]?)", "seconds": r"(\d+(?:\.\d{1,3})?)()"}[unit]
+    form = {"count": r"(\d+)()", "bytes": r"(\d+)([KMGkmg]?)"}.get(unit, r"(\d+(?:\.\d{1,3})?)()")
     found = re.fullmatch(form, value, re.ASCII)
     if found is not None and low <= float(found[1]) * _SCALES.get(found[2].lower(), 1) <= high:
         return None
-    what = f"one of {', '.join(choices)}" if choices else f"{_UNITS[unit]} from {low:g} to {high:.10g}"
+    what = f"one of {', '.join(choices)}" if choices else f"{_UNITS.get(unit, unit)} from {low:g} to {high:.10g}"
     return f"psmkit expects {what}, and refuses to start with another value", f"unset {name}"
 
 
-_UNITS = {"count": "a number", "bytes": "bytes, such as 65536, 512K or 4M,", "seconds": "seconds"}
+_UNITS = {"count": "a number", "bytes": "bytes, such as 65536, 512K or 4M,"}
 
 
 def _address(value: str) -> tuple[str, str] | None:

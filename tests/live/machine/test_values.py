@@ -134,10 +134,11 @@ def test_ranges_are_those_of_the_sources() -> None:
         for m in re.finditer(r'\{"(PSM_\w+)", FIELD\(\w+\), (\w+), ([\d <]+), ([\d <]+),', text)
     }
     for m in re.finditer(
-        r'\{"(PSM_\w+)", "[^"]*", &net_settings\.\w+,\s*([\d <]+),\s*([\d <]+),\s*[\d <]+,\s*(\w+)\}', text
+        r'\{"(PSM_\w+)", "expected (\w+)[^"]*",\s*&net_settings\.\w+,\s*([\d <]+),\s*([\d <]+),\s*[\d <]+,\s*(\w+)\}',
+        text,
     ):
-        rows[m[1]] = (m[4].lower(), eval(m[2]), eval(m[3]))
-    scale = {"seconds": 1000}
+        rows[m[1]] = (m[2] if m[5] == "THOUSANDTHS" else m[5].lower(), eval(m[3]), eval(m[4]))
+    scale = {"seconds": 1000, "microseconds": 1000}
     ours = {}
     for name, (unit, low, high, *choices) in FACTS["psm"].items():
         ours[name] = ("choice" if choices else unit, low * scale.get(unit, 1), high * scale.get(unit, 1))
