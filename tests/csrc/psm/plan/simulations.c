@@ -146,6 +146,8 @@ int main(int argc, char **argv)
                                              .workFifoDepth = 32,
                                              .workFifoBytes = 1024,
                                              .workArgsBytes = 256,
+                                             .compCap = 90,
+                                             .cgaClusterSize = 4,
                                              .variant = argv[1]};
         psmPlanResult *result;
         if (psmPlanSimulate(&what, &result) < 0) {
