@@ -37,7 +37,7 @@ def tree() -> Path:
     examples=(
         "psmkit config --cflags               # the options for cc",
         "psmkit config --prefix",
-        "LD_LIBRARY_PATH=$(psmkit config --plugins) ./job",
+        "psmkit config --plugins              # the folder for LD_LIBRARY_PATH in which NCCL finds our plugins",
     ),
 )
 @click.option("--pkg-config", "what", flag_value="pkg-config", help="Print the folder for PKG_CONFIG_PATH.")

@@ -35,5 +35,5 @@ def nvcc(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProces
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = environment() | {"PSM_HOSTCUDA_BANNER": "0"}
+    env = environment() | {"PSM_HOSTCUDA_BANNER": "0", "PSM_TOPOLOGY": ""}
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, env=env)

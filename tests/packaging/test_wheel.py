@@ -171,6 +171,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "lab run": ("--out lab", CLEAN),
     "lab report": ("lab", CLEAN),
     "lab nccl": ("--lib {lib}/libpsm.so.0 --out nccl", MISSING),
+    "lab matrix": ("--nccl {lib}/libpsm.so.0 --out matrix", MISSING),
     "lab topology": ("", CLEAN),
     "lab cuda-coverage": ("", CLEAN),
     "lab faults": ("", CLEAN),
