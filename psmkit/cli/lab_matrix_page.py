@@ -199,7 +199,7 @@ def _count(each: Sequence[Try], outcome: Outcome) -> str:
     if runs == 1 or outcome in ("fails", "doubt"):
         return str(seen)
     least, most = bounds(seen, runs)
-    return f"{seen} of {runs} ({least:.0%} to {most:.0%})"
+    return f"{seen} of {runs} ({100 * least:.0f}-{most:.0%})"
 
 
 def _bad(each: Sequence[Try]) -> int:
@@ -233,10 +233,7 @@ def _steps(found: Difference | str | None) -> str:
         return "-"
     if isinstance(found, str):
         return "not compared"
-    kinds = len({row.kind for row in found.operations})
-    if found.steps:
-        return f"{counted(len(found.steps), 'rank')} differ" + (f", {counted(kinds, 'kind')}" if kinds else "")
-    return "as before"
+    return f"{len(found.steps)} differ" if found.steps else "as before"
 
 
 def _said(found: Difference | str) -> str:
