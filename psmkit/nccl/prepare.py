@@ -151,6 +151,11 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     if folder.is_relative_to(plan.tree):
         raise TreeError(f"{folder} is inside of {plan.tree}: give a folder outside of it to --out")
     found = home.headers()
+    if not any((include / "nv" / "target").exists() for include in found.folders):
+        raise TreeError(
+            f"CUDA's headers in {found.folders[0]} lack nv/target, which NCCL's headers need: pip install nvidia-cuda-cccl, or "
+            "nvidia-cuda-cccl-cu12 for CUDA 12"
+        )
     libpsm = programs.tree()
     _copy(plan, folder)
     home.make(folder / "cuda")

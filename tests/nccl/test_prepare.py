@@ -11,6 +11,7 @@ import pytest
 from psmkit.cli.app import main
 from psmkit.nccl import edits, prepare
 from psmkit.nccl.edits import TreeError
+from psmkit.nvcc import home
 
 GLUE = Path(__file__).parents[2] / "csrc" / "nccl"
 # What is around the places, in the style of older releases; newer ones have other blanks and names.
@@ -154,6 +155,15 @@ def test_a_fork_with_hooks_loses_its_own_transport_only(tree: Path) -> None:
 def test_a_folder_that_is_no_tree_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nccl", "prepare", str(tmp_path)]) == 2
     assert "is no NCCL tree: makefiles/version.mk is not there" in capsys.readouterr().err
+
+
+def test_headers_without_cccl_are_refused_before_anything_is_copied(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "headers", lambda: home.Headers((tmp_path / "include",), (13, 0)))
+    with pytest.raises(TreeError, match=r"lack nv/target.*pip install nvidia-cuda-cccl"):
+        prepare.prepare(prepare.look(tree), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("nccl", "cuda", "fits"), [(22606, 13000, False), (22606, 12090, True), (22707, 13000, True)])
