@@ -49,6 +49,19 @@ def test_the_thread_in_an_error_of_glog_is_no_process(tmp_path: Path) -> None:
     assert who(log, tmp_path) == ("failed", [])
 
 
+_GRPC = "[rank{}] UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: ipv4:{}:8476: Failed to connect to remote host: Connection refused\n"
+
+
+def test_who_refused_a_call_of_grpc_is_named_and_not_who_reports_it(tmp_path: Path) -> None:
+    log = "".join(_GRPC.format(rank, "10.0.0.7") for rank in (0, 3))
+    assert who(log, tmp_path) == ("failed", [(None, "10.0.0.7", None)])
+
+
+def test_the_address_that_refused_a_call_of_grpc_may_be_on_the_line_below(tmp_path: Path) -> None:
+    log = _GRPC.format(0, "10.0.0.7").replace("UNKNOWN: ", "UNKNOWN:\n")
+    assert who(log, tmp_path) == ("failed", [(None, "10.0.0.7", None)])
+
+
 @pytest.mark.parametrize("host", ["node7", "D17L07", "W2", "I9", "Dx", "DEV7", "WIN3", "INTEL4"])
 def test_the_name_of_a_host_in_brackets_is_no_level(host: str, tmp_path: Path) -> None:
     log = f"[{host}:0:4711 - frob.c:12] ERROR queue 4 overran\n{host}:4711:4720 [3] NCCL INFO frobnicator 1.4\n"
