@@ -221,8 +221,9 @@ def ended_in(text: str) -> tuple[int | None, int | None]:
 
 
 def ranks_in(text: Value | None) -> list[int]:
-    """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
-    parts = str("" if text is None else text).rpartition("[")[2].split(",")
+    """The ranks of ``1, 3`` or ``1 3``; of a text that begins before the list, those behind its last bracket."""
+    listed = str("" if text is None else text).rpartition("[")[2]
+    parts = listed.split() if listed.replace(" ", "").isdecimal() else listed.split(",")
     return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
 
 
