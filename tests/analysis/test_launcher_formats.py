@@ -66,6 +66,8 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("mpirun redacted", "mpirun noticed that process rank 1 with PID xxxxxx on node xxxxxxxx exited on signal 9 (Killed).\n", "failed", [(1, None, None)]),
     ("elastic event", '{"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "48", "global_rank": 1, "group_rank": 1, "worker_id": "30117", "role": "default", "hostname": "node9", "state": "FAILED"}}\n', "failed", [(1, "node9", 30117)]),
     ("daemon lost beside a code", "command terminated with exit code 137\n----\nORTE has lost communication with a remote daemon.\n\nHNP daemon : [[1,0],0] on node n1\nRemote daemon: [[1,0],1] on node n2\n", "failed", [(None, "n2", None)]),
+    ("daemon lost up to Open MPI 3.0", 'error: commlib error: got read error (closing "n2/shepherd_ijs/1")\n----\nORTE has lost communication with its daemon located on node:\n\n  hostname:  n2\n\nThis is usually due to either a failure of the TCP network\n', "failed", [(None, "n2", None)]),
+    ("daemon lost, cut", "ORTE has lost communication with its daemon located on node:\n\n", "failed", []),
     ("horovod tag", "[1]<stderr>:RuntimeError: ncclCommInitRank failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n", "failed", [(1, None, None)]),
     ("deepspeed kills", "10.0.0.5: [2026-03-01 10:00:00,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 311\n10.0.0.5: [2026-03-01 10:00:30,123] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 312\n", "failed", []),
     ("orterun heartbeat", "mpirun failed to receive scheduled heartbeat communications from a remote\nprocess:\n\n  Process name: [[1,0],3]\n  Node:         n2\n", "failed", [(None, "n2", None)]),

@@ -27,7 +27,7 @@ NAMED = {
         None,
         None,
     ),
-    "glog": ("E0301 10:00:01.123456 4711 ring.cc:88] queue 4 overran\n", None, None, 4711),
+    "torch": ("E0301 10:00:01.123456 4711 torch/ring.py:88] queue 4 overran\n", None, None, 4711),
     "Open MPI": ("[node7:4711] frob: ERROR queue 4 overran\n", None, "node7", 4711),
     "oneCCL": ("2026:03:01-10:00:01:(4711) |CCL_ERROR| ring.cpp:88 start: queue 4 overran\n", None, None, 4711),
     "Neuron": ("2026-Mar-01 10:00:01.0318 4711:4720 ERROR  ENC:queue 4 overran\n", None, None, 4711),
@@ -42,6 +42,24 @@ NAMED = {
 def test_an_unknown_error_at_the_end_names_who_its_lines_name(name: str, tmp_path: Path) -> None:
     log, *expected = NAMED[name]
     assert who(log, tmp_path) == ("failed", [tuple(expected)])
+
+
+def test_the_thread_in_an_error_of_glog_is_no_process(tmp_path: Path) -> None:
+    log = "W0301 10:00:01.120000 4711 pool.cc:30] queue 4 is full\nE0301 10:00:01.123456 4711 ring.cc:88] queue 4 overran\n"
+    assert who(log, tmp_path) == ("failed", [])
+
+
+_GRPC = "[rank{}] UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: ipv4:{}:8476: Failed to connect to remote host: Connection refused\n"
+
+
+def test_who_refused_a_call_of_grpc_is_named_and_not_who_reports_it(tmp_path: Path) -> None:
+    log = "".join(_GRPC.format(rank, "10.0.0.7") for rank in (0, 3))
+    assert who(log, tmp_path) == ("failed", [(None, "10.0.0.7", None)])
+
+
+def test_the_address_that_refused_a_call_of_grpc_may_be_on_the_line_below(tmp_path: Path) -> None:
+    log = _GRPC.format(0, "10.0.0.7").replace("UNKNOWN: ", "UNKNOWN:\n")
+    assert who(log, tmp_path) == ("failed", [(None, "10.0.0.7", None)])
 
 
 @pytest.mark.parametrize("host", ["node7", "D17L07", "W2", "I9", "Dx", "DEV7", "WIN3", "INTEL4"])

@@ -44,6 +44,7 @@ _ELSEWHERE = (
 )
 _NO_END = (
     "launch.mpi.nonzero",
+    "launch.mpi.daemon_gone",
     "launch.mpi.daemon_lost",
     "launch.ray.worker_died",
     "launch.ray.actor_died",

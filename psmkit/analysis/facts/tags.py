@@ -120,9 +120,11 @@ _PLACE = re.compile(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w
 ACTOR = _form(
     "Ray and SkyPilot", r"\([\w.:-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
 )
-#: The process in the head that a library gives to its own lines. glog prints the id of a thread, which is that of the process for its first thread.
+#: The process in the head that a library gives to its own lines. torch's Python code prints its process in the form of glog. glog itself, of C++, prints the
+#: id of a thread, which need not be that of its process: only a fatal line, with which the process ends, is taken as its own.
 HEADS = (
-    _form("glog", rf"(?<![\w.])[IWEF](?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
+    _form("torch", rf"(?<![\w.])[IWEF]\d{{4}} \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+\.py:\d+\]"),
+    _form("glog", rf"(?<![\w.])F(?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
     _form("Open MPI and PMIx", rf"^\[(?P<host>[A-Za-z][\w.-]*?)[:.](?P<pid>{_N})\] "),
     _form("oneCCL", rf"^\d{{4}}:\d\d:\d\d-\d\d:\d\d:\d\d:\((?P<pid>{_N})\) \|"),
     _form("Neuron", rf"^\d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}):\d+ "),
@@ -219,8 +221,9 @@ def ended_in(text: str) -> tuple[int | None, int | None]:
 
 
 def ranks_in(text: Value | None) -> list[int]:
-    """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
-    parts = str("" if text is None else text).rpartition("[")[2].split(",")
+    """The ranks of ``1, 3`` or ``1 3``; of a text that begins before the list, those behind its last bracket."""
+    listed = str("" if text is None else text).rpartition("[")[2]
+    parts = listed.split() if listed.replace(" ", "").isdecimal() else listed.split(",")
     return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
 
 

@@ -36,6 +36,8 @@ _MOST_LISTED = 4096  # ranks of a block
 _HEADS = ("Missing ranks:", "Stalled ranks:")
 #: A list of Horovod up to 0.13 without its blanks, and what tells that a line goes on with such lists.
 _READY, _READY_HEAD = re.compile(r"\[readyranks:([\d,]+)\]"), "[readyranks:"
+#: What precedes the host on the line below a message.
+_HOST_BELOW = {"launch.mpi.daemon_gone": "hostname:"}
 _NEAR = 4  # lines
 _LOOPBACK = ("127.", "::1", "localhost")
 _NOBODY = ("a process", "0 processes")
@@ -108,7 +110,11 @@ def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
     """Who prints these lines about itself, each once. A rank says more than a device, a host or a process id."""
     out: dict[Named, None] = {}
     for event in events:
-        at, rank, local = place(event), outside.global_rank(job, event), event.fields.get("local_rank")
+        at, rank, local = (
+            _place_below(job, event) or place(event),
+            outside.global_rank(job, event),
+            event.fields.get("local_rank"),
+        )
         if rank is not None:
             out[Named(rank, at.host, at.pid, device=at.device)] = None
         elif isinstance(local, int):
@@ -116,6 +122,14 @@ def named_self(job: Job, events: Sequence[Event]) -> list[Named]:
         elif at != Named():
             out[at] = None
     return [n for n in out if n.rank is not None] or list(out) or outside.tagged_process(job, events)
+
+
+def _place_below(job: Job, event: Event) -> Named | None:
+    """The host on the next line that is not empty, where the text of this line puts it there."""
+    head = _HOST_BELOW.get(event.name)
+    text = _next(job, event.ref, event.tag)[1].strip() if head is not None else ""
+    host = text.removeprefix(head or "").split()
+    return Named(host=host[0]) if head is not None and text.startswith(head) and len(host) == 1 else None
 
 
 def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:

@@ -66,6 +66,10 @@ _RESOLVES = re.compile(
 _OF_TENSORS = re.compile(
     r"tensor|matri|dimension|ndim|shape|array|lora|\binput|\bmust (?:be|have)|expected", re.IGNORECASE
 )
+#: The address at which nobody listened for a call of gRPC.
+_REFUSED = re.compile(
+    r"\bipv[46]:(?:%5B|\[)?([\w.:]+?)(?:%5D|\])?:\d+: Failed to connect to remote host: (?:connect: )?Connection refused"
+)
 #: Addresses of no host.
 _NO_HOST = ("0.0.0.0", "255.255.255.255")
 _HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
@@ -138,6 +142,15 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
         return []
     devices = {int(a or b) for t in texts[:1] for a, b in _DEVICE.findall(t)}
     return named_ or ([Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else [])
+
+
+def refused(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The only address that refused a call of gRPC in these lines: who prints them could not reach it. A loopback address is that of any host."""
+    hosts = {h for e in events[:_MOST] for h in _REFUSED.findall("".join(_text(job, e)))}
+    if len(hosts) != 1:
+        return []
+    near = min(hosts).startswith(("127.", "::1"))
+    return [Named(host=min(hosts), either=near, peer_unnamed=near)]
 
 
 def _ended(texts: Sequence[str]) -> list[Named]:
