@@ -1,4 +1,4 @@
-"""``psmkit nccl``: Put libpsm's transport into a NCCL tree, and verify the library."""
+"""``psmkit nccl``: Put libpsm's transport into an NCCL tree, and verify the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["command"]
 class _Commands(LazyGroup):
     prefix = "psmkit.cli.nccl_"
     summaries = {  # noqa: RUF012 - a ClassVar of the base
-        "prepare": "Copy a NCCL tree with the transport's edits, compile psmkit's part, and print how to build it.",
+        "prepare": "Copy an NCCL tree with the transport's edits, compile psmkit's part, and print how to build it.",
         "verify": "Show what a libnccl.so holds of the transport, and run two ranks over it, byte by byte.",
     }
 

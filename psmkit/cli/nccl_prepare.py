@@ -1,4 +1,4 @@
-"""``psmkit nccl prepare``: a NCCL tree with the transport."""
+"""``psmkit nccl prepare``: an NCCL tree with the transport."""
 
 from __future__ import annotations
 

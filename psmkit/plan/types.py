@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from psmkit._native.psm import lib
 from psmkit.model.wording import counted, plural
+from psmkit.plan.launches import attributes, stream
 from psmkit.proxy.errors import Status
 
 __all__ = [
@@ -447,22 +448,6 @@ def _stuck(e: Event) -> str:
     return f"{who} waits for {what}"
 
 
-def _stream(place: int) -> str:
-    known = {lib.PSM_PLAN_ON_DEVICE: "device", lib.PSM_PLAN_ON_HOST: "host", lib.PSM_PLAN_ON_LAUNCH: "launch"}
-    return known.get(place, f"user's {place - lib.PSM_PLAN_ON_LAUNCH + 1}.")
-
-
-def _attributes(c: int) -> str:
-    if not c:
-        return ""
-    cluster, remote = c & 0xFF, c & lib.PSM_PLAN_ATTR_REMOTE
-    return (
-        f"; {counted(c >> lib.PSM_PLAN_ATTR_GRID & 0xFFFF, 'block')}"
-        + (f", clusters of {cluster}" if cluster else "")
-        + (", remote memory domain" if remote else "")
-    )
-
-
 _HOLDS = {0: "IPC", 1: "NVLS", 2: "CollNet"}
 _TEXTS: dict[What, Callable[[Event], str]] = {
     What.TASK: lambda e: f"task {e.b}: {_func(e.a)}",
@@ -478,7 +463,7 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.BARRIER: lambda e: "intra-process barrier passed",
     What.CUDA: lambda e: f"uncaptured CUDA call: {_CALLS.get(e.a, e.a)}",
     What.LAUNCHED: lambda e: (
-        f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}{_attributes(e.c)}"
+        f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}{attributes(e.c)}"
     ),
     What.KERNEL_DONE: lambda e: "kernel done",
     What.HOST_TASK: lambda e: f"hostStreamPlanTask on the {'host stream' if e.a else 'main thread'}",
@@ -504,7 +489,7 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
     What.REGISTERED: lambda e: f"holds a registration ({_HOLDS.get(e.a, e.a)}), {e.b} now",
     What.DEREGISTERED: lambda e: f"releases a registration ({_HOLDS.get(e.a, e.a)}), {e.b} left",
-    What.ORDERED: lambda e: f"the {_stream(e.a)} stream waits for the {_stream(e.b)} stream",
+    What.ORDERED: lambda e: f"the {stream(e.a)} stream waits for the {stream(e.b)} stream",
     What.UPLOADED: lambda e: (
         f"channel {e.a}: {e.c >> lib.PSM_PLAN_HEADER_SLOTS} of {counted(e.b, 'slot')} found by their headers"
     ),
