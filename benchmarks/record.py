@@ -16,7 +16,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles, stdev
 
 import zstandard
 
@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--iters", type=int, default=2000)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "record.md")
     options = parser.parse_args()
+    if options.pairs < 2:
+        parser.error("--pairs: at least 2, for the spread")
     plain, recorded, cpu, life = [], [], [], []
     busy = load()
     for pair in range(options.pairs):
@@ -77,6 +79,7 @@ def main() -> None:
         )
     ratios = [100 * (b / a - 1) for a, b in zip(plain, recorded, strict=True)]
     low, _, high = quantiles(ratios, n=4)
+    error = stdev(ratios) / len(ratios) ** 0.5
     share = [100 * used / lived for used, lived in zip(cpu, life, strict=True)]
     text = f"""# What `psmkit record` costs
 
@@ -90,7 +93,7 @@ wider than the cost, that CPU time is the bound: the agent has one thread, and r
 |---|---:|
 | ranks without the agent | {median(plain):.2f} s |
 | ranks with it | {median(recorded):.2f} s |
-| difference within a pair | {median(ratios):+.2f} % (middle half: {low:+.2f} % to {high:+.2f} %) |
+| difference within a pair | {median(ratios):+.2f} % (middle half: {low:+.2f} % to {high:+.2f} %; mean {mean(ratios):+.2f} % with a standard error of {error:.2f} %) |
 | CPU time of the agent | {median(cpu):.2f} s, {median(share):.2f} % of one core |
 """
     options.output.write_text(text)

@@ -353,3 +353,10 @@ def test_lab_job_that_a_fault_stops_is_hung_with_its_culprit(tmp_path: Path) -> 
         kept = "".join(line for line in archive[name].splitlines(keepends=True) if "PSM_FAULTS" not in line)
         (tmp_path / "logs" / name.rpartition("/")[2]).write_text(kept)
     assert 0 not in [c.rank for c in psmkit.analyze([tmp_path / "logs"]).culprits]
+
+
+def test_agent_starts_without_what_only_evidence_needs() -> None:
+    """The agent's start is its main cost; numpy and the readers of stacks were two thirds of it."""
+    code = "import sys, psmkit.live.recording.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "psmkit.logparse", "psmkit.live.inspect"}.intersection(loaded)

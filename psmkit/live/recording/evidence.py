@@ -14,16 +14,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from psmkit.live import hosts, ras
-from psmkit.live.inspect import Options
+from psmkit.live import ras
 from psmkit.live.recording.journal import Journal
 from psmkit.live.recording.layout import FACT, Layout
 from psmkit.live.recording.rest import Looks
 from psmkit.live.recording.settings import masked, masked_words
 from psmkit.live.recording.watch import Seen, Watch, data_of
-from psmkit.model.inspection import Inspection, to_json
+
+if TYPE_CHECKING:
+    from psmkit.model.inspection import Inspection
 
 __all__ = [
     "copy_left",
@@ -128,6 +129,11 @@ def _step(journal: Journal, what: str, step: Callable[[], str]) -> None:
 
 def inspect(pids: Sequence[int], folder: Path, noted: Callable[[Sequence[Inspection]], None] = lambda _: None) -> str:
     """Write an inspection of each process into a folder; the processes go on. ``noted`` is called with them."""
+    # Here and not above: most jobs end well, and these modules are most of the agent's start.
+    from psmkit.live import hosts
+    from psmkit.live.inspect import Options
+    from psmkit.model.inspection import to_json
+
     if not pids:
         raise _MissingError("no process of the job lives")
     targets = [hosts.Target("localhost", pid) for pid in pids]

@@ -6,10 +6,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from psmkit.live import procfs
 from psmkit.live.recording.watch import BUSY, FACTOR, IDLE, Quiet, Seen
-from psmkit.model.inspection import Inspection, StateObject
+
+if TYPE_CHECKING:
+    from psmkit.model.inspection import Inspection, StateObject
 
 __all__ = ["Look", "Looks", "doubt", "rests"]
 
