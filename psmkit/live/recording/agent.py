@@ -318,9 +318,11 @@ class _Agent:
             if self.team is not None and self.leads and (stamp := self._stamp()) != seen:
                 seen, due = stamp, now
             if now >= due:
+                begun = time.thread_time()
                 self._look(now)
                 self._follow(followed)
-                due = time.monotonic() + (self.watch.pause if self.leads else _UNKNOWN)
+                pause = self.watch.pause(time.thread_time() - begun) if self.leads else _UNKNOWN
+                due = time.monotonic() + pause
             if self.work is not None and not self.work.is_alive():
                 self._worked()
             if over is None and self.child.process.poll() is not None:

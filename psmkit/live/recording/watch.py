@@ -35,7 +35,7 @@ BUSY = 600.0
 #: A time without progress proves something only if it is so many times the longest before it.
 FACTOR = 4
 #: A look at the processes may cost this part of the time.
-_COST = 0.003
+_COST = 0.002
 _LEAST, _MOST_PAUSE = 0.5, 5.0
 _HEAD = re.compile(rb"(?:^|\n)(?:\[[^\]\n]*\] ?)?([^\s:\[\]]+):(\d+):\d+ ")
 _MOST_FILES = 4096
@@ -129,7 +129,6 @@ class Watch:
         self.seen: dict[int, Seen] = {}
         #: Log files that the user's settings send elsewhere.
         self.elsewhere: set[Path] = set()
-        self.pause = _LEAST
         self.longest = 0.0  # the longest time without progress that passed
         self._print: dict[str, int] | None = None
         self._complained = False  # libpsm reported a stall, and wrote that into its record
@@ -138,27 +137,38 @@ class Watch:
         self._cpu: dict[int, float] = {}
         self._summed: float | None = None
         self.quiet: Quiet | None = None
+        self._known: tuple[int | None, set[int]] = (
+            None,
+            set(),
+        )  # the newest pid and the roots when processes were last sought
 
     # ---- processes ----
 
     def look(self) -> list[Seen]:
         """Find processes that are new; returns those that have ended since."""
-        begun = time.thread_time()
+        newest = procfs.newest()
+        if newest is None or (newest, self.roots) != self._known:  # else nobody was started since
+            self._known = newest, set(self.roots)
+            self._find()
+        ended = self.reap()
+        for one in self.seen.values():
+            if one.living:
+                one.cpu = procfs.cpu_time(one.pid) or one.cpu
+        self._tell()
+        return ended
+
+    def pause(self, cost: float) -> float:
+        """Seconds until the next look, after one that took ``cost`` seconds of CPU time."""
+        most = _MOST_PAUSE if self.stall is None else min(_MOST_PAUSE, self.stall / 8)
+        return max(min(cost / _COST, most), min(_LEAST, most))
+
+    def _find(self) -> None:
         family = procfs.descendants([*self.roots, *(pid for pid, one in self.seen.items() if one.living)])
         for pid, parent in family.items():
             known = self.seen.get(pid)
             birth = procfs.start_time(pid)
             if birth and (known is None or known.birth != birth):
                 self._meet(pid, birth, parent)
-        ended = self.reap()
-        for one in self.seen.values():
-            if one.living:
-                one.cpu = procfs.cpu_time(one.pid) or one.cpu
-        self._tell()
-        cost = time.thread_time() - begun
-        most = _MOST_PAUSE if self.stall is None else min(_MOST_PAUSE, self.stall / 8)
-        self.pause = max(min(cost / _COST, most), min(_LEAST, most))
-        return ended
 
     def adopt(self, pid: int, command: list[str], environment: dict[str, str]) -> None:
         """Begin with a process that was just started: it may end before the first look."""
@@ -172,6 +182,7 @@ class Watch:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
         except OSError:
+            self._known = None, set()
             return
         old = self.seen.get(pid)
         if old is not None and old.pidfd >= 0:
