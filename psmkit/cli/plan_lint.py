@@ -13,6 +13,8 @@ from psmkit.model.errors import PsmkitError
 __all__ = ["command"]
 
 _LEAST_FIFO, _MOST_FIFO = 1 << 10, 1 << 30
+#: Numbers of p2p channels, and of those of a peer, that jobs have: an answer has to be the same with each if nobody gave them.
+_CHANNELS = ((2, 2), (8, 1), (16, 4), (32, 4), (32, 32), (64, 16))
 _OPTIONS = {
     "release": "--nccl",
     "ranks": "--ranks",
@@ -144,7 +146,8 @@ def command(
         mix_epochs=mix_epochs,
         ll_threshold=16 << 10,
     )
-    done = lint(config, found.steps, search=not no_search, notes=found.notes)
+    others = _CHANNELS if {"p2p_channels", "p2p_channels_per_peer"} & set(assumed) else ()
+    done = lint(config, found.steps, search=not no_search, notes=found.notes, channels=others)
     if form == "json":
         show(lint_page.render(done, assumed=assumed), output)
     else:

@@ -25,8 +25,8 @@ __all__ = ["P2P_BYTES", "Answer", "Change", "Largest", "Lint", "Need", "lint"]
 #: Bytes of the work FIFO that one send, one recv, or one of each in the same round need.
 P2P_BYTES = 48
 _MOST_FIFO = 1 << 30
-_TRIALS = 6_000_000  # operations that the search for a smaller group may cut
-_LEAST_TRIALS, _MOST_TRIALS = 3, 24
+_TRIALS = 4_500_000  # operations that the search for a smaller group may cut
+_LEAST_TRIALS, _FEW_TRIALS, _MOST_TRIALS = 4, 8, 24
 
 
 class Answer(enum.Enum):
@@ -123,7 +123,14 @@ class _Judged:
     waits: tuple[Wait, ...] = ()
 
 
-def lint(config: Config, steps: Sequence[Step] | Array, *, search: bool = True, notes: Sequence[str] = ()) -> Lint:
+def lint(
+    config: Config,
+    steps: Sequence[Step] | Array,
+    *,
+    search: bool = True,
+    notes: Sequence[str] = (),
+    channels: Sequence[tuple[int, int]] = (),
+) -> Lint:
     """Say whether these groups end.
 
     Args:
@@ -131,6 +138,7 @@ def lint(config: Config, steps: Sequence[Step] | Array, *, search: bool = True, 
         steps: what the ranks do.
         search: also look for the changes that make the groups safe, if they are not.
         notes: what the input lacks.
+        channels: other numbers of channels and of channels per peer: an answer that they change is no answer.
 
     Raises:
         InvalidError: a bad step or value.
@@ -143,14 +151,14 @@ def lint(config: Config, steps: Sequence[Step] | Array, *, search: bool = True, 
     assert row is not None
     found = packed.messages(array, config.ranks)
     unmatched = _unmatched(found)
-    judged = _judge(config, row, array, found)
+    judged = _with_other_channels(config, row, array, found, channels)
     notes = [*notes, *([] if unmatched is None else [unmatched]), *_uncovered(config, row, array)]
     if judged.proof == "run" and notes:
         judged = replace(
             judged,
             answer=Answer.UNDECIDED,
             proof="none",
-            why=f"the model {_OUTCOME[judged.answer]}, but it does not cover all of this job",
+            why=f"the group {_OUTCOME[judged.answer]} of the model, which does not cover all of this job",
         )
     largest = Largest(config.work_fifo_bytes, config.work_fifo_bytes - _kept(config, row))
     changes: list[Change] = []
@@ -175,12 +183,7 @@ def lint(config: Config, steps: Sequence[Step] | Array, *, search: bool = True, 
     )
 
 
-_OUTCOME = {
-    Answer.SAFE: "ends in a run",
-    Answer.HANGS: "stands still in a run",
-    Answer.OVERWRITES: "overwrites work",
-    Answer.UNDECIDED: "ends in some runs and stands still in others",
-}
+_OUTCOME = {Answer.SAFE: "ends in a run", Answer.HANGS: "stands still in a run"}
 
 
 def _kept(config: Config, row: Release) -> int:
@@ -189,6 +192,25 @@ def _kept(config: Config, row: Release) -> int:
 
 
 # ---- the answer ----
+
+
+def _with_other_channels(
+    config: Config, row: Release, array: Array, found: Messages, channels: Sequence[tuple[int, int]]
+) -> _Judged:
+    judged = _judge(config, row, array, found)
+    if judged.answer is Answer.UNDECIDED:
+        return judged
+    for p2p, per_peer in channels:
+        other = replace(config, p2p_channels=p2p, p2p_channels_per_peer=per_peer)
+        answer = _judge(other, row, array, found).answer
+        if answer is not judged.answer:
+            mine = f"{judged.answer.value} with {config.p2p_channels} and {config.p2p_channels_per_peer}"
+            why = (
+                f"it depends on the p2p channels and those of each peer: {mine}, {answer.value} with {p2p} and {per_peer}; "
+                "give --p2p-channels and --p2p-channels-per-peer, or a log"
+            )
+            return replace(judged, answer=Answer.UNDECIDED, proof="both", why=why)
+    return judged
 
 
 def _judge(config: Config, row: Release, array: Array, found: Messages) -> _Judged:
@@ -288,13 +310,13 @@ def _unmatched(found: Messages) -> str | None:
     """The first pair of ranks whose sends and recvs do not fit together."""
     key = found.pair << 32 | found.whole
     sends, recvs = key[found.send], key[~found.send]
-    alone = np.setxor1d(sends, recvs)
-    if len(alone):
+    a, b = np.argsort(sends, kind="stable"), np.argsort(recvs, kind="stable")
+    if not np.array_equal(sends[a], recvs[b]):
+        alone = np.setxor1d(sends, recvs)
         source, target = int(alone[0]) >> 52, int(alone[0]) >> 32 & (1 << 20) - 1
         pair = found.pair == int(alone[0]) >> 32
         n, m = int(np.count_nonzero(pair & found.send)), int(np.count_nonzero(pair & ~found.send))
         return f"Rank {source} sends {counted(n, 'message')} to rank {target}, which receives {m} of them."
-    a, b = np.argsort(sends, kind="stable"), np.argsort(recvs, kind="stable")
     bytes_sent, bytes_received = found.nbytes[found.send][a], found.nbytes[~found.send][b]
     odd = np.flatnonzero(bytes_sent != bytes_received)
     if len(odd) == 0:
@@ -346,11 +368,11 @@ class _Trial:
         return smaller is not None and self.safe(self.config, smaller)
 
     def largest(self, largest: Largest) -> Largest:
-        """Searches for the largest number of messages of a pair that is safe: halves until it is, then between."""
+        """Searches for the largest number of messages of a pair that is safe: goes down until it is, then between."""
         if not self.row.event_room and self.most <= 1:
             return largest
         bad, good = self.most + 1, 0
-        size = self.most
+        size, step = self.most, 2 if self.left > _FEW_TRIALS else 4
         while size >= 1 and self.left > 0:
             if size < self.most or self.most == 1:
                 if self._split(size):
@@ -359,7 +381,7 @@ class _Trial:
                 bad = size
             else:
                 bad = size
-            size //= 2
+            size //= step
         while good and bad - good > 1 and self.left > 0:
             middle = (good + bad) // 2
             if self._split(middle):
@@ -396,6 +418,10 @@ class _Trial:
             needs = max((need.fifo_bytes for need in _needs(cut, self.config.ranks, self.found)), default=0)
             if not self.row.event_room:
                 needs = _total(cut, self.config.ranks)
+            largest = int(cut.plans["workBytes"].max(initial=0)) + P2P_BYTES
+        kept = _kept(self.config, self.row)
+        if needs + kept <= self.config.work_fifo_bytes and largest <= self.config.work_fifo_bytes // 2:
+            return None  # neither the room nor a cut depends on it
         while size < _MOST_FIFO and size - (size // 8 if self.row.event_room else 0) < needs:
             size *= 2
         for _ in range(2):

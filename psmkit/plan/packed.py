@@ -149,7 +149,7 @@ def split(steps: Array, found: Messages, most: int) -> Array | None:
     """
     own = (steps["rank"] >= 0) & (steps["kind"] != int(StepKind.TASK))
     plain = (steps["kind"] == int(StepKind.TASK)) | (steps["kind"] == int(StepKind.GROUP_END))
-    if own.any() or not plain.all() or len(np.unique(found.step)) != len(found.step):
+    if own.any() or not plain.all() or (steps["rank"][found.step] < 0).any():
         return None
     part = np.zeros(len(steps), dtype=np.int64)
     part[found.step] = found.index // most

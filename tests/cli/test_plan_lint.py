@@ -162,6 +162,20 @@ def test_what_the_model_does_not_cover_is_not_decided(
     assert lint(psmkit_cli, large, "--ranks", 4, *release, *more)["answer"] == "hangs"  # the FIFO decides alone
 
 
+def test_an_answer_that_depends_on_channels_that_nobody_gave_is_none(psmkit_cli: Cli) -> None:
+    path = Path(__file__).parents[2] / "examples" / "plans" / "cut-in-two-places.tasks"
+    common = (path, "--ranks", 8, "--nccl", "2.27.5")
+    found = lint(psmkit_cli, *common)
+    assert found["answer"] == "not decided"
+    assert found["why"].startswith(
+        "it depends on the p2p channels and those of each peer: hangs with 32 and 2, safe with 2 and 2;"
+    )
+    hung = lint(psmkit_cli, *common, "--p2p-channels", 32, "--p2p-channels-per-peer", 2)
+    assert hung["answer"] == "hangs" and len(hung["cycle"]) == 2
+    assert lint(psmkit_cli, *common, "--p2p-channels", 2, "--p2p-channels-per-peer", 2)["answer"] == "safe"
+    assert lint(psmkit_cli, path, "--ranks", 8, "--nccl", "2.29.7")["answer"] == "safe"  # by no channels
+
+
 def test_standard_input_is_a_task_file(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
