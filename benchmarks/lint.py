@@ -115,7 +115,7 @@ def main() -> int:
         f"`python benchmarks/lint.py`, the least of {options.repeat} turns, on {os.cpu_count()} processors, {processor()}; load of the machine {load()}.",
         "",
         f"One group of {options.ranks} ranks, {options.operations:,} operations a rank, {lines:,} lines in the task file; with the search "
-        f"for what makes it safe. Wanted: at most {WANTED:.0f} seconds.",
+        f"for what makes it safe. Wanted: at most {WANTED:.0f} seconds; where the machine is busy, of the processor.",
         "",
         "| NCCL | work FIFO | answer | seconds | of the processor |",
         "|---|---|---|---:|---:|",
