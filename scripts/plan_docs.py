@@ -3,7 +3,7 @@
 Usage: python scripts/plan_docs.py [--check]
 
 A block that begins with ``$ psmkit plan`` holds the output of that command. A comment ``picture: ARGUMENTS`` precedes an image that
-``psmkit plan simulate ARGUMENTS`` draws. Generated tables lie between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
+``psmkit plan simulate ARGUMENTS`` draws, or ``psmkit plan ARGUMENTS`` if they begin with ``lint``. Generated tables lie between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
 ``--check`` changes nothing and fails when something is stale.
 """
 
@@ -112,7 +112,9 @@ def current() -> dict[Path, str]:
 def _page(page: Path) -> dict[Path, str]:
     text = page.read_text("utf-8")
     pictures = {
-        page.parent / name: run(f"psmkit plan simulate {arguments} --format svg")
+        page.parent / name: run(
+            f"psmkit plan {arguments if arguments.startswith('lint ') else f'simulate {arguments}'} --format svg"
+        )
         for arguments, name in _PICTURE.findall(text)
     }
     text = _SESSION.sub(lambda m: f"```\n$ {m[1]}\n{run(m[1])}```", text)

@@ -30,6 +30,10 @@ class _MissingError(PsmkitError):
     pass
 
 
+class _NothingError(PsmkitError):
+    pass
+
+
 @click.command(
     "lint",
     cls=Command,
@@ -60,7 +64,13 @@ class _MissingError(PsmkitError):
 @click.option("--mix-epochs", is_flag=True, help="As with NCCL_P2P_EPOCH_ENABLE=0.")
 @click.option("--group", metavar="NAME", help="Of dumps: the process group.  [the only one]")
 @click.option("--no-search", is_flag=True, help="Do not look for the largest safe group and for changes.")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json", "svg")),
+    default="text",
+    help="Output format; svg is a picture of the ranks that wait.  [text]",
+)
 @click.option("--output", metavar="FILE", help="Write the result to FILE.  [standard output]")
 @click.option("-v", "--verbose", is_flag=True, help="Show all that waits.")
 def command(
@@ -95,7 +105,7 @@ def command(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
     from psmkit.cli.plan_lint_inputs import read
-    from psmkit.plan import Config, Scheduler, lint_page
+    from psmkit.plan import Config, Scheduler, lint_page, lint_picture
     from psmkit.plan.lint import Answer, lint
     from psmkit.plan.releases import release_of, version
 
@@ -150,6 +160,11 @@ def command(
     done = lint(config, found.steps, search=not no_search, notes=found.notes, channels=others)
     if form == "json":
         show(lint_page.render(done, assumed=assumed), output)
+    elif form == "svg":
+        picture = lint_picture.draw(done)
+        if picture is None:
+            raise _NothingError(f"{done.answer.value}: no rank waits, so there is no picture: {done.why}")
+        show(picture, output)
     else:
         page = lint_page.layout(done, width(sys.stdout), assumed=assumed, verbose=verbose)
         if output is None:

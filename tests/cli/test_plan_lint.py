@@ -176,6 +176,18 @@ def test_an_answer_that_depends_on_channels_that_nobody_gave_is_none(psmkit_cli:
     assert lint(psmkit_cli, path, "--ranks", 8, "--nccl", "2.29.7")["answer"] == "safe"  # by no channels
 
 
+def test_a_picture_shows_who_waits_for_whom(psmkit_cli: Cli, tasks: Callable[..., Path]) -> None:
+    path = Path(__file__).parents[2] / "examples" / "plans" / "cut-in-two-places.tasks"
+    common = ("--ranks", 8, "--p2p-channels", 32, "--p2p-channels-per-peer", 2, "--no-search", "--format", "svg")
+    done = psmkit_cli("plan", "lint", path, "--nccl", "2.27.5", *common)
+    assert done.status == 1 and done.out.startswith("<svg")
+    assert all(f">{text}<" in done.out for text in ("rank 1", "rank 6", "plans 1-3", "plan 5"))
+    fifo = psmkit_cli("plan", "lint", tasks(RING.format(n=28_000)), "--nccl", "2.30.7", *common)
+    assert fifo.status == 1 and "no room in the work FIFO" in fifo.out
+    safe = psmkit_cli("plan", "lint", path, "--nccl", "2.30.7", *common)
+    assert (safe.status, safe.out) == (2, "") and "no rank waits, so there is no picture" in safe.err
+
+
 def test_standard_input_is_a_task_file(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
