@@ -1,9 +1,9 @@
-"""Run the commands shown in docs/plan.md, and update their output, the tables and the pictures.
+"""Run the commands shown in docs/plan.md and docs/plan_lint.md, and update their output, the tables and the pictures.
 
 Usage: python scripts/plan_docs.py [--check]
 
 A block that begins with ``$ psmkit plan`` holds the output of that command. A comment ``picture: ARGUMENTS`` precedes an image that
-``psmkit plan simulate ARGUMENTS`` draws. Generated tables lie between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
+``psmkit plan simulate ARGUMENTS`` draws, or ``psmkit plan ARGUMENTS`` if they begin with ``lint``. Generated tables lie between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
 ``--check`` changes nothing and fails when something is stale.
 """
 
@@ -20,9 +20,10 @@ from pathlib import Path
 
 from psmkit import plan
 from psmkit.cli.app import main as psmkit
+from psmkit.plan import releases as plan_releases
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGES = tuple(ROOT / "docs" / name for name in ("plan.md", "plan_lint.md"))
 EXAMPLES = "examples/plans"
 
 _SESSION = re.compile(r"```\n\$ (psmkit plan [^\n]*)\n.*?```", re.DOTALL)
@@ -45,7 +46,7 @@ def run(command: str) -> str:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = before
-    if status not in (0, 1):
+    if status not in (0, 1, 3):
         raise SystemExit(f"{command}: exit status {status}")
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
@@ -73,19 +74,52 @@ def variants() -> str:
     return "\n".join(["| variant | breaks | what it does | example |", "|---|---|---|---|", *rows])
 
 
-PARTS: dict[str, Callable[[], str]] = {"rules": rules, "variants": variants}
+def releases() -> str:
+    """The table of releases: what each does with sends and recvs."""
+    names: dict[str, Callable[[plan_releases.Release], str]] = {
+        "next plan begins": lambda r: "at the round of the cut" if r.carries else "at round 0",
+        "a batch mixes": lambda r: (
+            "all rounds" if not r.round_groups else "8 rounds, no passes" if r.epochs else "8 rounds, passes"
+        ),
+        "room in the FIFO comes": lambda r: (
+            f"behind the group{', or by an abort' if r.abortable else ''}" if r.event_room else "from kernels"
+        ),
+        "rounds": lambda r: "by groups of ranks" if r.grouped_rounds else "by nodes",
+        "first channel of a round": lambda r: "its number, bits reversed" if r.reversed_rounds else "its number",
+        "parts of a message": lambda r: "by Simple" if r.simple_parts else "by its protocol",
+    }
+    rows = []
+    for row in plan_releases.releases():
+        first, last = plan_releases.version(row.since), plan_releases.version(row.until)
+        cells = [
+            f"`{row.name}`",
+            first if first == last else f"{first} to {last}",
+            *(tell(row) for tell in names.values()),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    head = ["scheduler", "NCCL", *names]
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
+
+
+PARTS: dict[str, Callable[[], str]] = {"rules": rules, "variants": variants, "releases": releases}
 
 
 def current() -> dict[Path, str]:
-    """The page and its pictures, regenerated."""
-    text = PAGE.read_text("utf-8")
+    """The pages and their pictures, regenerated."""
+    return {path: text for page in PAGES for path, text in _page(page).items()}
+
+
+def _page(page: Path) -> dict[Path, str]:
+    text = page.read_text("utf-8")
     pictures = {
-        PAGE.parent / name: run(f"psmkit plan simulate {arguments} --format svg")
+        page.parent / name: run(
+            f"psmkit plan {arguments if arguments.startswith('lint ') else f'simulate {arguments}'} --format svg"
+        )
         for arguments, name in _PICTURE.findall(text)
     }
     text = _SESSION.sub(lambda m: f"```\n$ {m[1]}\n{run(m[1])}```", text)
     text = _PART.sub(lambda m: f"{m[1]}\n{PARTS[m[2]]()}\n\n{m[3]}", text)
-    return {PAGE: text, **pictures}
+    return {page: text, **pictures}
 
 
 def main(args: list[str]) -> int:

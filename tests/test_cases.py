@@ -9,6 +9,7 @@ import pytest
 
 import psmkit
 from examples.cases.story import tell
+from psmkit.cli.app import main
 from psmkit.report import render
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "examples" / "cases").glob("*/case.toml"))
@@ -26,6 +27,21 @@ def test_case_gets_its_verdict_culprit_and_code(folder: Path, tmp_path: Path) ->
     assert blamed or not expected["culprits"], shown
     assert [suspect.rank for suspect in report.suspects] == expected.get("suspects", []), shown
     assert report.findings[report.causes[0].finding].code in expected["codes"], shown
+
+
+LINTED = [
+    (folder, arguments, answer)
+    for folder in CASES
+    for arguments, answer in tomllib.loads((folder / "case.toml").read_text()).get("lint", {}).items()
+]
+
+
+@pytest.mark.parametrize(("folder", "arguments", "answer"), LINTED, ids=lambda v: v.name if isinstance(v, Path) else v)
+def test_a_group_of_a_case_gets_the_answer_of_the_lint(
+    folder: Path, arguments: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan", "lint", str(folder / "batch.tasks"), *arguments.split(), "--no-search"])
+    assert capsys.readouterr().out.startswith(f"{answer}: ")
 
 
 def test_each_case_has_its_page_and_its_row() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.cli import plan_model
+from psmkit.cli import plan_lint, plan_model
 from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
@@ -21,7 +21,7 @@ from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.model import Finding
-    from psmkit.plan import Config, Simulation, Step
+    from psmkit.plan import Config, Scheduler, Simulation, Step
 
 __all__ = ["command"]
 
@@ -46,6 +46,7 @@ def command() -> None:
 
 
 command.add_command(plan_model.command)
+command.add_command(plan_lint.command)
 
 
 @command.command(
@@ -70,7 +71,10 @@ command.add_command(plan_model.command)
     help="Variant of the scheduler, see `psmkit plan variants`.  [coll-first]",
 )
 @click.option(
-    "--scheduler", type=click.Choice(_SCHEDULERS), default="legacy", help="Generation of the scheduler.  [legacy]"
+    "--scheduler",
+    default="legacy",
+    metavar="NAME",
+    help="Scheduler: legacy, planner, or planner-VERSION for what changed with a release, such as planner-2.29.7.  [legacy]",
 )
 @click.option(
     "--order-seed", type=click.IntRange(0), default=0, help="Seed for the order in which threads and streams run.  [0]"
@@ -141,15 +145,17 @@ def simulate_(
     """
     check_output(output, "simulation")
     _libpsm()
-    from psmkit.plan import Config, Scheduler, simulate
+    from psmkit.plan import Config, simulate
 
     _check_tasks(tasks, seed, groups, group_tasks)
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"rank {rank}, but the simulation has ranks 0 to {ranks - 1}", param_hint="--rank")
+    kind, release = _scheduler(scheduler)
     config = Config(
         ranks=ranks,
         nodes=nodes,
-        scheduler=Scheduler[scheduler.upper()],
+        scheduler=kind,
+        release=release,
         variant=variant,
         channels=channels,
         p2p_channels=p2p_channels,
@@ -344,6 +350,15 @@ def _steps(
         return plan.graph(steps, graph)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--graph") from None
+
+
+def _scheduler(name: str) -> tuple[Scheduler, int]:
+    from psmkit.plan.releases import named
+
+    try:
+        return named(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--scheduler") from None
 
 
 def _known(config: Config) -> None:

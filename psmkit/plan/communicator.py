@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from psmkit._native.psm import ffi, lib
 from psmkit.model.wording import counted, plural
-from psmkit.plan.simulation import _breach, _configure
+from psmkit.plan.simulation import _breach, configure
 from psmkit.plan.types import Breach, Config, DataType, Event, Func, RedOp, What
 from psmkit.proxy.errors import AbortedError, InvalidError, PsmError, UnsupportedError, WaitTimeoutError, check
 from psmkit.proxy.service import Proxy
@@ -291,7 +291,7 @@ class Communicator:
         connectors.find, connectors.context = ffi.addressof(lib, "psmPlanFindConnector"), self._table
         name = ffi.new("char[]", self.config.variant.encode())
         record = ffi.new("struct psmPlanConfig *")
-        _configure(record[0], self.config, name)
+        configure(record[0], self.config, name)
         record.rank = self.rank
         engine, comm = ffi.new("const struct psmPlanEngine **"), ffi.new("psmPlanComm **")
         with self.proxy.use(waits=True) as state:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from psmkit.plan import view
+from psmkit.plan.releases import scheduler_name
 from psmkit.plan.types import Breach, Event, Op, Plan, Simulation, Work
 
 __all__ = ["SCHEMA", "breach_dict", "render", "simulation_dict"]
@@ -17,7 +18,7 @@ SCHEMA = "psmkit.plan/1"
 def simulation_dict(simulation: Simulation) -> dict[str, Any]:
     """The whole simulation; absent values are None."""
     config = simulation.config
-    values = {f.name: getattr(config, f.name) for f in fields(config)} | {"scheduler": config.scheduler.label}
+    values = {f.name: getattr(config, f.name) for f in fields(config)} | {"scheduler": scheduler_name(config)}
     differing = view.divergence(simulation)
     return {
         "schema": SCHEMA,

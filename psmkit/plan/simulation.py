@@ -24,7 +24,7 @@ from psmkit.plan.types import (
 )
 from psmkit.proxy.errors import check, text_of
 
-__all__ = ["check_trace", "rules", "simulate", "variants"]
+__all__ = ["check_trace", "configure", "rules", "simulate", "variants"]
 
 _EVENT = struct.Struct("=QQqqqii")
 _MOST_BREACHES = 1000
@@ -69,7 +69,7 @@ def simulate(config: Config, steps: Sequence[Step], seed: int = 0) -> Simulation
         _fill(row, step)
     wanted = ffi.new("struct psmPlanSimulation *")
     wanted.size = ffi.sizeof("struct psmPlanSimulation")
-    _configure(wanted.config, config, name)
+    configure(wanted.config, config, name)
     wanted.seed, wanted.steps, wanted.nsteps = seed % (1 << 64), rows, len(steps)
     out = ffi.new("psmPlanResult **")
     check(lib.psmPlanSimulate(wanted, out))
@@ -116,7 +116,8 @@ def _fill(row: Any, step: Step) -> None:
     row.task.datatype, row.task.redop = int(task.datatype), int(task.redop)
 
 
-def _configure(record: Any, config: Config, name: Any) -> None:
+def configure(record: Any, config: Config, name: Any) -> None:
+    """Fill in a ``psmPlanConfig``; ``name`` is the variant as C's text, which has to live as long as the record."""
     record.size = ffi.sizeof("struct psmPlanConfig")
     record.nRanks, record.nNodes, record.scheduler = config.ranks, config.nodes, int(config.scheduler)
     record.nChannels = config.channels
@@ -125,6 +126,11 @@ def _configure(record: Any, config: Config, name: Any) -> None:
     record.workFifoDepth, record.workFifoBytes = config.work_fifo_depth, config.work_fifo_bytes
     record.workArgsBytes, record.p2pChunkSize = config.work_args_bytes, config.p2p_chunk_bytes
     record.compCap, record.cgaClusterSize = config.comp_cap, config.cluster
+    record.release, record.mixEpochs, record.p2pLLThreshold = (
+        config.release,
+        int(config.mix_epochs),
+        config.ll_threshold,
+    )
     record.variant = name
 
 

@@ -6,12 +6,24 @@ import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
 
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import plural
 from psmkit.plan.types import DataType, Func, RedOp, Step, StepKind, Task
 
-__all__ = ["MAX_BYTES", "MAX_RANKS", "MAX_STEPS", "TaskFileError", "dump", "generate", "graph", "parse", "read"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_RANKS",
+    "MAX_STEPS",
+    "WORDS",
+    "TaskFileError",
+    "dump",
+    "generate",
+    "graph",
+    "parse",
+    "read",
+]
 
 #: The maximum size of a task file in bytes.
 MAX_BYTES = 4 << 20
@@ -21,10 +33,12 @@ MAX_STEPS = 200_000
 MAX_RANKS = 1024
 _MOST_REPLAYS = 10_000
 _MOST_ELEMENTS = 1 << 44
+_MOST_KNOWN = 100_000
 
 _LINE = re.compile(r"(?:(?P<ranks>[\d, -]+):)?\s*(?P<word>[A-Za-z_]+)(?P<rest>(?:\s.*)?)", re.DOTALL)
 _COUNT = re.compile(r"(\d{1,16})([KMG]i?)?")
 _PEER = re.compile(r"([+-]?)(\d{1,9})")
+_TIMES = re.compile(r"[1-9][0-9]{0,6}")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FUNCS = {func.label: func for func in Func}
 _TYPES = {kind.label: kind for kind in DataType}
@@ -33,7 +47,8 @@ _PLAIN = {
     kind.label: kind
     for kind in (StepKind.GROUP_END, StepKind.CAPTURE, StepKind.CAPTURED, StepKind.DROP_GRAPH, StepKind.ABORT)
 }
-_WORDS = (*_FUNCS, "alltoall", *_PLAIN, StepKind.REPLAY.label, StepKind.POLL.label)
+#: The words that lines begin with.
+WORDS = (*_FUNCS, "alltoall", *_PLAIN, StepKind.REPLAY.label, StepKind.POLL.label)
 
 
 class TaskFileError(PsmkitError):
@@ -50,33 +65,35 @@ class TaskFileError(PsmkitError):
         self.line = line
 
 
-def read(path: str | os.PathLike[str], ranks: int) -> tuple[Step, ...]:
+def read(path: str | os.PathLike[str], ranks: int, most: int = MAX_STEPS) -> tuple[Step, ...]:
     """Read the steps of a task file.
 
     Args:
         path: path of the file.
         ranks: number of ranks.
+        most: number of steps that it may have; the file may be larger with it.
 
     Raises:
         TaskFileError: the file cannot be read, is too large, or a line is invalid.
     """
     name = os.fspath(path)
+    largest = MAX_BYTES * (most // MAX_STEPS)
     try:
         with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(largest + 1)
     except OSError as error:
         raise TaskFileError(name, 0, (error.strerror or str(error)).lower()) from None
-    if len(raw) > MAX_BYTES:
-        raise TaskFileError(name, 0, f"the file is too large, expected at most {MAX_BYTES >> 20} MiB")
+    if len(raw) > largest:
+        raise TaskFileError(name, 0, f"the file is too large, expected at most {largest >> 20} MiB")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskFileError(name, raw.count(b"\n", 0, error.start) + 1, "not UTF-8") from None
-    return parse(text, ranks, name)
+    return parse(text, ranks, name, most)
 
 
-def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
-    """Parse the text of a task file. A group that is open at its end is ended there.
+def parse(text: str, ranks: int, name: str = "tasks", most: int = MAX_STEPS) -> tuple[Step, ...]:
+    """Parse the text of a task file of at most ``most`` steps. A group that is open at its end is ended there.
 
     Raises:
         TaskFileError: a line is invalid.
@@ -86,18 +103,25 @@ def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
     steps: list[Step] = []
     graph = ""  # state of the graph of all ranks: "capture" during the capture, "captured" once it exists
     number = 0
+    known: dict[str, tuple[Step, ...]] = {}  # of lines of tasks, which often come again
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
         if not words:
             continue
-        try:
-            one = _Line(words, ranks)
-            steps.extend(one.steps())
-            graph = one.graph(graph)
-        except ValueError as error:
-            raise TaskFileError(name, number, str(error)) from None
-        if len(steps) > MAX_STEPS:
-            raise TaskFileError(name, number, f"more than {MAX_STEPS:,} steps")
+        if words in known:
+            steps.extend(known[words])
+        else:
+            try:
+                one = _Line(words, ranks)
+                found = tuple(islice(one.steps(), most + 1))
+                graph = one.graph(graph)
+            except ValueError as error:
+                raise TaskFileError(name, number, str(error)) from None
+            steps.extend(found)
+            if one.word in _FUNCS and len(found) <= ranks and len(known) < _MOST_KNOWN:
+                known[words] = found
+        if len(steps) > most:
+            raise TaskFileError(name, number, f"more than {most:,} steps")
     if not any(step.kind is StepKind.TASK for step in steps):
         raise TaskFileError(name, 0, "no tasks in the file")
     if graph == "capture":
@@ -150,7 +174,7 @@ class _Line:
                 raise ValueError(f"bad poll {_short(self.rest[0])}, expected nothing or 'wait'")
             yield from self._each(StepKind.POLL, int(bool(self.rest)))
         else:
-            raise ValueError(f"{_short(self.word)}: no such step, expected one of {', '.join(_WORDS)}")
+            raise ValueError(f"{_short(self.word)}: no such step, expected one of {', '.join(WORDS)}")
 
     def graph(self, before: str) -> str:
         """Update the state of the graph of all ranks."""
@@ -174,21 +198,23 @@ class _Line:
         if func.p2p and wanted not in values:
             raise ValueError(f"{func.label} needs {wanted}=RANK, or {wanted}=+1 for the next rank")
         kind, op = _TYPES[values.get("type", "float32")], _REDOPS[values.get("op", "sum")]
-        peer = values.get(wanted, "0")
+        peer, times = values.get(wanted, "0"), int(values.get("times", "1"))
         if peer[0] in "+-" and not func.p2p:
             raise ValueError(f"bad root={peer}, expected the same root on all ranks")
         relative = peer[0] in "+-"
         if self.ranks is None and not relative:
-            yield Step(StepKind.TASK, Task(func, count, kind, op, self._rank(peer)))
+            yield from repeat(Step(StepKind.TASK, Task(func, count, kind, op, self._rank(peer))), times)
             return
         for rank in range(self.count) if self.ranks is None else self.ranks:
             other = (rank + int(peer)) % self.count if relative else self._rank(peer)
-            yield Step(StepKind.TASK, Task(func, count, kind, op, other), rank)
+            yield from repeat(Step(StepKind.TASK, Task(func, count, kind, op, other), rank), times)
 
     def _alltoall(self) -> Iterator[Step]:
         count, values = self._arguments("")
         if "op" in values:
             raise ValueError("alltoall takes no operator")
+        if "times" in values:
+            raise ValueError("alltoall takes no times=N: repeat the line")
         kind = _TYPES[values.get("type", "float32")]
         ranks = range(self.count) if self.ranks is None else self.ranks
         if 2 * len(ranks) ** 2 > MAX_STEPS:
@@ -207,6 +233,9 @@ class _Line:
             if equals and key == wanted:
                 if not _PEER.fullmatch(value):
                     raise ValueError(f"bad {_short(word)}, expected a rank")
+            elif equals and key == "times":
+                if not _TIMES.fullmatch(value):
+                    raise ValueError(f"bad {_short(word)}, expected a number up to 9999999")
             elif word in _TYPES:
                 key, value = "type", word
             elif word in _REDOPS:
@@ -214,7 +243,8 @@ class _Line:
             else:
                 raise ValueError(
                     f"bad argument {_short(word)}, expected a type ({', '.join(_TYPES)}), an operator ({', '.join(_REDOPS)})"
-                    + (f" or {wanted}=RANK" if wanted else "")
+                    + (f", {wanted}=RANK" if wanted else "")
+                    + " or times=N"
                 )
             if key in found:
                 raise ValueError(f"{_short(word)}: {key} is given twice")

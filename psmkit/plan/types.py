@@ -209,6 +209,9 @@ class Config:
         p2p_chunk_bytes: bytes of a chunk; 0: 131072.
         comp_cap: compute capability of the GPUs, 90 for 9.0; 0: unknown.
         cluster: blocks of a cluster of a kernel, on 9.0 and later; 0: no clusters.
+        release: NCCL's version code (planner): 22907 for 2.29.7; 0: 2.26.6.
+        mix_epochs: as NCCL_P2P_EPOCH_ENABLE=0 (planner), for releases that have it.
+        ll_threshold: NCCL_P2P_LL_THRESHOLD (planner); 0: sends and recvs have protocol Simple.
     """
 
     ranks: int
@@ -226,6 +229,9 @@ class Config:
     p2p_chunk_bytes: int = 0
     comp_cap: int = 90
     cluster: int = 4
+    release: int = 0
+    mix_epochs: bool = False
+    ll_threshold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

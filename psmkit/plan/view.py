@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.model.wording import counted, plural
+from psmkit.plan.releases import scheduler_name
 from psmkit.plan.types import Breach, Event, Op, Plan, Simulation, What, Work
 from psmkit.report.layout import ranges
 
@@ -70,7 +71,7 @@ class Life:
 def title(simulation: Simulation) -> str:
     """``p2p-first, legacy, 4 ranks``."""
     config = simulation.config
-    return f"{config.variant}, {config.scheduler.label}, {counted(config.ranks, 'rank')}"
+    return f"{config.variant}, {scheduler_name(config)}, {counted(config.ranks, 'rank')}"
 
 
 def configuration(simulation: Simulation) -> str:

@@ -425,6 +425,16 @@ def test_the_known_leak_is_named_for_the_releases_that_have_it(tmp_path: Path) -
         assert (finding.known_issue, report.verdict) == (issue, Verdict.HUNG)
 
 
+def test_a_group_that_waits_for_itself_is_sent_to_the_lint(tmp_path: Path) -> None:
+    """In builds of 2.27 and later the wait has no frame of its own."""
+    inlined = (FIFO[0], *FIFO[3:])
+    for version, frames, linted in (("2.30.7", inlined, True), ("2.26.6", FIFO, False)):
+        log = f"node-a:4000:4000 [0] NCCL INFO NCCL version {version}+cuda13.0\n" + log_of(2)
+        report = analyzed(tmp_path, job__log=log, s__txt=job([frames] * 2))
+        assert (report.verdict, report.findings[0].code) == (Verdict.HUNG, "PSM314")
+        assert ("`psmkit plan lint` says how large a group may be" in report.findings[0].next_step) is linted
+
+
 def test_who_is_not_at_the_line_of_its_peers_is_the_suspect(tmp_path: Path) -> None:
     """py-spy without --native shows no CUDA call: the ranks that wait for their GPUs stand at one line of the program."""
     line = ("training_step (train.py:88)", "<module> (train.py:12)")

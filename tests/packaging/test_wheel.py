@@ -148,6 +148,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan simulate": ("--seed 1 --ranks 2", CLEAN),
     "plan rules": ("", CLEAN),
     "plan variants": ("", CLEAN),
+    "plan lint": ("{log}", MISSING),  # it has no groups
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
     "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),

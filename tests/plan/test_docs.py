@@ -10,12 +10,14 @@ import pytest
 
 from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.plan import variants
-from psmkit.plan.tasks import _WORDS
+from psmkit.plan.tasks import WORDS
 from tests import scripts
 from tests.cli.conftest import Result, psmkit_cli  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples" / "plans").glob("*.tasks"))
+EVERY = sorted((ROOT / "examples" / "plans").glob("*.tasks"))
+LINTED = [path for path in EVERY if path.read_text("utf-8").splitlines()[1].startswith("# psmkit plan lint ")]
+EXAMPLES = [path for path in EVERY if path not in LINTED]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def test_the_page_shows_what_the_commands_print(generator: ModuleType) -> None:
 
 def test_the_page_names_every_step_of_a_task_file_and_every_rule_with_its_code() -> None:
     page = (ROOT / "docs" / "plan.md").read_text("utf-8")
-    for word in _WORDS:
+    for word in WORDS:
         assert f"`{word}" in page, word
     for rule, code in CODES_OF_RULES.items():
         assert re.search(rf"^\|.*`{re.escape(rule)}`.*\| \[{code}\]", page, re.MULTILINE), rule
@@ -61,3 +63,19 @@ def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out.startswith("1 (")
+
+
+@pytest.mark.parametrize("path", LINTED, ids=lambda p: p.stem)
+def test_a_linted_example_hangs(path: Path, psmkit_cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    monkeypatch.chdir(ROOT)
+    command = path.read_text("utf-8").splitlines()[1].removeprefix("# psmkit ").split()
+    done: Result = psmkit_cli(*command)
+    assert done.status == 1 and done.out.startswith("hangs: ")
+    assert "What makes it safe, each shown by a run" in done.out
+    newest = ["2.30.7" if word.startswith("2.") else word for word in command]
+    larger = psmkit_cli(*newest, "--fifo-bytes", 8 << 20)
+    assert larger.status == 0 and larger.out.startswith("safe: ")
+
+
+def test_there_is_an_example_of_each_bug() -> None:
+    assert {path.stem for path in LINTED} == {"ring-28000", "cut-in-two-places"}

@@ -533,6 +533,7 @@ static psm_status finish(psmPlanComm *comm, psm_status status)
         next = plan->next;
         psm_plan_cancel(plan);
     }
+    psm_plan_fifo_group(comm);
     leave_scope(comm);
     psm_status left = comm->acquired ? leave_streams(comm) : PSM_OK;
     drop_group(comm);

@@ -127,6 +127,7 @@ struct psmPlan {
      * run the plan. */
     uint64_t fifoMask;
     uint32_t acks[MAXCHANNELS];
+    _Atomic uint64_t room; /* planner-2.27.3 and later: what an event behind it gives back, and whether it has run */
     /* any thread */
     _Atomic int64_t open; /* kernels launched and not ended, ops posted and not ended, running host functions */
     _Atomic uint32_t kernelRuns, launches;
@@ -206,6 +207,8 @@ extern const struct plan_scheduler psm_plan_legacy, psm_plan_planner;
 struct plan_fifo {
     uint32_t depth, sent, acked; /* acked: the minimum over all channels, at the last look */
     uint32_t channelSent[MAXCHANNELS];
+    uint32_t recorded;                  /* planner-2.27.3 and later: up to here an event gives room back */
+    _Atomic uint32_t given;             /* those events have given it back up to here */
     _Atomic uint32_t done[MAXCHANNELS]; /* written by kernels */
 };
 
@@ -214,6 +217,7 @@ struct psmPlanComm {
     struct psmPlanConfig config;
     struct psmPlanEngine engine;
     const struct plan_scheduler *scheduler;
+    const struct psmPlanRelease *release; /* planner; legacy: NULL */
     const struct plan_variant *variant;
     struct plan_stack permanent, scoped;
     struct plan_pool plans, ops, tasks, copies, holds;
@@ -226,6 +230,9 @@ struct psmPlanComm {
     int32_t *sendOrder, *recvOrder; /* p2p schedule: round -> rank; -1: nobody */
     int32_t nrounds;
     uint64_t ntasksColl, ntasksP2p, collBytes, taskNumber;
+    int32_t p2pRound;   /* planner: of the group: where the next plan goes on */
+    uint32_t p2pEpoch;  /* planner: of the group: passes over the rounds so far */
+    int32_t groupRanks; /* planner: ranks of a group of the p2p schedule */
     struct plan_streams streams;
     uint64_t graph; /* that the group is captured into */
     /* plans of the group */
@@ -280,6 +287,8 @@ void psm_plan_plans_drop(
 void psm_plan_give_back(psmPlanComm *comm, psmPlan *plan);
 /* A kernel has run the plan: its space in the FIFO is free. Any thread; once. */
 void psm_plan_fifo_done(psmPlan *plan);
+/* The plans of a group are launched: where a release has such an event, it is recorded behind the last one. */
+void psm_plan_fifo_group(psmPlanComm *comm);
 
 /* task.c */
 psm_status psm_plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);

@@ -1,6 +1,7 @@
 /* The scheduler of NCCL from 2.22: collectives sorted by size and laid one after the other over the channels, works of
- * bytes in batches, send and recv of a round in one work, budgets in bytes. Constants are those of 2.26; collectives
- * are rings with protocol Simple, p2p has protocol Simple. */
+ * bytes in batches, send and recv of a round in one work, budgets in bytes. Constants are those of 2.26, and of 2.30 as
+ * far as p2p goes; releases.c has what differs between them. Collectives are rings with protocol Simple, p2p has
+ * protocol Simple. */
 #include "plan/schedule.h"
 
 enum {
@@ -11,8 +12,9 @@ enum {
     WORKS_OF_BATCH = 1024, /* bytes */
     OFFSETS_OF_BATCH = 64, /* works of a batch are bits of a word, relative to the first */
     LEAST_TRAFFIC = 16 << 10,
-    GRAIN = 16, /* bytes of a cell are a multiple of this */
-    PART = 4096 /* bytes of a part of a p2p are a multiple of this */
+    GRAIN = 16,        /* bytes of a cell are a multiple of this */
+    PART = 4096,       /* bytes of a part of a p2p are a multiple of this */
+    LL_STEP = 64 << 10 /* bytes of a step of protocol LL */
 };
 
 static uint32_t round_up_to_power(uint32_t n)
@@ -27,10 +29,45 @@ static int32_t rounds(const psmPlanComm *comm)
     return comm->config.nRanks;
 }
 
+static uint32_t divisor(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* Distances 0, 1, 3, 6, 10, ... modulo the next power of two, which reach each once; those out of range are skipped.
- * Node by node, and rank by rank on each. */
+ * Groups of ranks so, and in a group distances 0, 1, 2, ... All ranks of a single node are a group; of more, 8 ranks,
+ * or as many as divide a node. */
+static void order_by_groups(psmPlanComm *comm)
+{
+    uint32_t nodes = (uint32_t)comm->config.nNodes, locals = (uint32_t)comm->config.nRanks / nodes;
+    uint32_t size = nodes > 1 ? P2P_OF_BATCH : locals;
+    if (locals % size != 0 || locals < size) size = divisor(size, locals);
+    uint32_t groups = (uint32_t)comm->config.nRanks / size, far_groups = round_up_to_power(groups), round = 0;
+    uint32_t group = (uint32_t)comm->config.rank / size, member = (uint32_t)comm->config.rank % size;
+    comm->groupRanks = (int32_t)size;
+    for (uint32_t i = 0, far = 0; i < far_groups; i++, far = (far + i) & (far_groups - 1)) {
+        if (far >= groups) continue;
+        uint32_t to = (group + far) % groups, from = (group + groups - far) % groups;
+        for (uint32_t near = 0; near < size; near++) {
+            comm->sendOrder[round] = (int32_t)(to * size + (member + near) % size);
+            comm->recvOrder[round++] = (int32_t)(from * size + (member + size - near) % size);
+        }
+    }
+}
+
+/* Node by node, and rank by rank on each. */
 static void order(psmPlanComm *comm)
 {
+    if (comm->release->groupedRounds) {
+        order_by_groups(comm);
+        return;
+    }
+    comm->groupRanks = comm->config.nRanks / comm->config.nNodes;
     uint32_t nodes = (uint32_t)comm->config.nNodes, locals = (uint32_t)comm->config.nRanks / nodes;
     uint32_t node = (uint32_t)comm->config.rank / locals, local = (uint32_t)comm->config.rank % locals;
     uint32_t far_nodes = round_up_to_power(nodes), far_locals = round_up_to_power(locals), round = 0;
@@ -154,7 +191,11 @@ static int batch(psmPlanComm *comm, psmPlan *plan, int c, const struct plan_task
     if (round >= 0 && !begins) {
         /* Works of one round use the same connections. */
         begins = channel->nelem == P2P_OF_BATCH;
-        for (uint32_t i = 0; i < channel->nelem; i++) begins |= channel->ids[0][i] == round;
+        if (comm->release->epochs && !comm->config.mixEpochs) begins |= channel->epoch != comm->p2pEpoch;
+        for (uint32_t i = 0; i < channel->nelem; i++) {
+            begins |= channel->ids[0][i] == round;
+            if (comm->release->roundGroups) begins |= channel->ids[0][i] / P2P_OF_BATCH != round / P2P_OF_BATCH;
+        }
     }
     uint32_t from = offset - channel->base;
     bool extends = !begins && (from > (OFFSETS_OF_BATCH - 1) * size || from % size != 0);
@@ -168,7 +209,10 @@ static int batch(psmPlanComm *comm, psmPlan *plan, int c, const struct plan_task
         channel->nwork += round >= 0;
     }
     channel->bytes += size;
-    if (round >= 0) channel->ids[0][channel->nelem++] = round;
+    if (round >= 0) {
+        channel->ids[0][channel->nelem++] = round;
+        channel->epoch = comm->p2pEpoch;
+    }
     return begins ? 1 : extends ? 2 : 0;
 }
 
@@ -278,10 +322,16 @@ static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *le
 
 static int base_channel(const psmPlanComm *comm, int round)
 {
-    int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes;
-    if (nodes == 1) return round & 0xff;
-    int base = round / locals * (int)psm_plan_div_up((uint64_t)locals, P2P_OF_BATCH) + round % locals / P2P_OF_BATCH;
-    return base & 0xff;
+    int group = comm->groupRanks, base = round;
+    if (comm->config.nNodes > 1)
+        base = round / group * (int)psm_plan_div_up((uint64_t)group, P2P_OF_BATCH) + round % group / P2P_OF_BATCH;
+    return comm->release->reversedRounds ? psm_plan_mirror(comm, base) : base & 0xff;
+}
+
+static int channel_of(const psmPlanComm *comm, int round, int part)
+{
+    int from_base = comm->release->reversedRounds ? part : psm_plan_mirror(comm, part);
+    return (base_channel(comm, round) + from_base) & (comm->config.p2pnChannels - 1);
 }
 
 static int parts_of(const psmPlanComm *comm, const struct plan_task *task, int min, int max)
@@ -289,6 +339,8 @@ static int parts_of(const psmPlanComm *comm, const struct plan_task *task, int m
     if (!task) return 0;
     if (task->nbytes == 0) return 1;
     uint64_t step = comm->config.p2pChunkSize, bytes = task->nbytes;
+    bool ll = bytes <= (uint64_t)max * comm->config.p2pLLThreshold && task->task.peer != comm->config.rank;
+    if (ll && !comm->release->simpleParts) step = LL_STEP;
     uint64_t least = comm->config.nNodes > 1 ? step / 2 : step / 8, most = comm->config.nNodes > 1 ? step : step * 32;
     int parts = (int)psm_plan_min((uint64_t)min, psm_plan_div_up(bytes, least));
     uint64_t part = psm_plan_max(least, psm_plan_div_up(bytes, (uint64_t)parts));
@@ -308,7 +360,7 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
     uint32_t offset = (uint32_t)plan->workBytes;
     plan->workBytes += P2P_BYTES;
     for (int part = 0; part < parts[0] || part < parts[1]; part++) {
-        int c = (base_channel(comm, round) + psm_plan_mirror(comm, part)) & (comm->config.p2pnChannels - 1);
+        int c = channel_of(comm, round, part);
         int first = batch(comm, plan, c, NULL, offset, round);
         for (int d = 0; d < 2; d++) {
             if (part >= parts[d]) continue;
@@ -336,8 +388,10 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
     int nranks = comm->config.nRanks, rank = comm->config.rank;
     int max = comm->config.p2pnChannelsPerPeer, min = max;
     while (min * nranks > comm->config.p2pnChannels && min > 1) min /= 2;
-    while (comm->ntasksP2p != 0) {
-        for (int round = 0; round < nranks; round++) {
+    if (!comm->release->carries) comm->p2pRound = 0;
+    for (; comm->ntasksP2p != 0; comm->p2pRound = 0, comm->p2pEpoch++) {
+        for (; comm->p2pRound < nranks; comm->p2pRound++) {
+            int round = comm->p2pRound;
             struct plan_task_queue *sends = &comm->peers[comm->sendOrder[round]].send;
             struct plan_task_queue *recvs = &comm->peers[comm->recvOrder[round]].recv;
             const struct plan_task *send = sends->head, *recv = recvs->head;

@@ -23,6 +23,8 @@ static psm_status check(struct psmPlanConfig *c)
          c->nNodes);
     WANT(c->scheduler == PSM_PLAN_LEGACY || c->scheduler == PSM_PLAN_PLANNER,
          "psmPlanCommCreate: scheduler %d; expected 0 (legacy) or 1 (planner)", c->scheduler);
+    WANT(c->scheduler == PSM_PLAN_LEGACY || psm_plan_release(c->release),
+         "psmPlanCommCreate: release %d; expected NCCL's version code, 22203 (2.22.3) or later", c->release);
     WANT(c->nChannels >= 1 && c->nChannels <= MAXCHANNELS, "psmPlanCommCreate: %d channels; expected 1 to %d",
          c->nChannels, MAXCHANNELS);
     WANT(c->p2pnChannels >= 1 && c->p2pnChannels <= MAXCHANNELS && power_of_two((uint64_t)c->p2pnChannels),
@@ -56,6 +58,7 @@ psm_status psm_plan_scheduler_open(psmPlanComm *comm)
     PSM_TRY(check(&comm->config));
     bool legacy = comm->config.scheduler == PSM_PLAN_LEGACY;
     comm->scheduler = legacy ? &psm_plan_legacy : &psm_plan_planner;
+    comm->release = legacy ? NULL : psm_plan_release(comm->config.release);
     comm->fifo.depth = legacy ? comm->config.workFifoDepth : comm->config.workFifoBytes;
     struct {
         struct plan_pool *pool;
@@ -483,6 +486,8 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
     struct wip *wip = psm_plan_stack_alloc(&comm->scoped, sizeof *wip);
     if (!wip) return no_memory(comm, "the channels");
     comm->scheduling = wip;
+    comm->p2pRound = 0;
+    comm->p2pEpoch = 0;
     enum plan_order order = comm->variant ? comm->variant->order : PLAN_COLL_FIRST;
     PSM_TRY(comm->scheduler->prepare(comm));
     bool keep = order == PLAN_P2P_PRESCHEDULED && comm->config.passSm && comm->ntasksP2p;

@@ -28,6 +28,7 @@ struct wip_channel {
     uint32_t npeers[2];           /* legacy: p2p, by direction */
     int32_t ids[2][P2P_OF_BATCH]; /* legacy: their peers; planner: [0]: rounds of the p2p schedule */
     uint32_t bytes, base;         /* planner */
+    uint32_t epoch;               /* planner: of its last work of p2p */
 };
 struct wip { /* comm->scheduling */
     uint64_t nworks, nops;
@@ -64,6 +65,9 @@ uint32_t psm_plan_kind(const struct psmPlanTask *task);
 void psm_plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
 /* The number with its bits reversed within those of p2p channels: spreads adjacent numbers. */
 int psm_plan_mirror(const psmPlanComm *comm, int number);
+
+/* releases.c: the row of a version code, 0 for the first; NULL: older than the planner. */
+const struct psmPlanRelease *psm_plan_release(int32_t version);
 
 /* fifo.c: waits until the FIFO may be filled up to `until`, and acquires it. ABORTED. */
 psm_status psm_plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);

@@ -41,6 +41,8 @@ _WORDS = {
 _BARRIERS = frozenset({"bootstrap", "host"})
 #: Seconds after which a call of the proxy is overdue.
 _LONG = 30
+#: The first release that gives room back behind the last plan of a group.
+_BY_EVENTS = (2, 27)
 #: The last release that counts the work of graphs into the FIFO.
 _LEAKS = (2, 21)
 _OUTSIDE = {
@@ -324,7 +326,7 @@ def _fifo(
         severity=Severity.INFO if moves or explained else Severity.ERROR if proven else Severity.WARNING,
         confidence=0.85 if still else 0.65,
         explanation=f"The launch of a kernel waits in waitWorkFifoAvailable until the GPU has consumed earlier work. {said}",
-        next_step=_fifo_step(proven, still),
+        next_step=_fifo_step(proven, still, shown_release(job, run)),
         ranks=[s.rank for s in full if s.rank is not None][:64],
         procs=[s.proc for s in full if s.proc is not None],
         stage="work FIFO",
@@ -333,7 +335,10 @@ def _fifo(
     return replace(finding, evidence=_evidence(job, full[:4]))
 
 
-def _fifo_step(proven: bool, still: bool) -> str:
+def _fifo_step(proven: bool, still: bool, release: tuple[int, int] | None) -> str:
+    if release is not None and release >= _BY_EVENTS:
+        text = "From NCCL 2.27.3 on, one group of sends and recvs that needs more than the FIFO waits for itself: `psmkit plan lint` says how large a group may be. Split it, or set a larger NCCL_WORK_FIFO_BYTES. If groups are small, find what the GPU waits for."
+        return text if proven and still else f"{_SECOND} {text}"
     text = "Find what the GPU waits for: a kernel whose peers did not launch, or work that NCCL never frees (CUDA graphs before NCCL 2.22). A larger NCCL_WORK_FIFO_BYTES (NCCL_WORK_FIFO_DEPTH before 2.22) only delays it."
     return text if proven and still else f"{_SECOND} {text}"
 

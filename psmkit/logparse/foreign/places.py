@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -54,6 +54,7 @@ class Place:
 class _Entry:
     pattern: re.Pattern[str]
     file: re.Pattern[str] | None
+    inner: re.Pattern[str] | None
     over: bool
     outside: bool
     role: str
@@ -69,6 +70,7 @@ class _Entry:
 class _Knowledge:
     roles: tuple[_Entry, ...]
     waits: tuple[_Entry, ...]
+    inlined: tuple[_Entry, ...]  # waits without a frame of their own: one that calls them, and what they call
     plain: re.Pattern[str]
 
 
@@ -76,6 +78,7 @@ def _entry(data: Mapping[str, Any]) -> _Entry:
     return _Entry(
         re.compile(data["pattern"]),
         re.compile(data["file"]) if "file" in data else None,
+        re.compile(data["inner"]) if "inner" in data else None,
         data.get("over", False),
         data.get("outside", False),
         data.get("name", ""),
@@ -89,7 +92,12 @@ def _entry(data: Mapping[str, Any]) -> _Entry:
 def _knowledge() -> _Knowledge:
     data = tomllib.loads(files("psmkit.logparse.foreign").joinpath("places.toml").read_text())
     waits = tuple(map(_entry, data["wait"]))
-    return _Knowledge(tuple(map(_entry, data["role"])), waits, re.compile(data["plain"]))
+    return _Knowledge(
+        tuple(map(_entry, data["role"])),
+        tuple(entry for entry in waits if entry.inner is None),
+        tuple(entry for entry in waits if entry.inner is not None),
+        re.compile(data["plain"]),
+    )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -164,11 +172,25 @@ def role_of(thread: StackThread) -> str | None:
     return entry.role if entry is not None else thread.role if thread.role not in _NO_ROLE else None
 
 
+def _inlined(frames: Sequence[Frame]) -> tuple[_Entry, Frame] | None:
+    """A wait that a compiler has put into the function that calls it."""
+    for at, frame in enumerate(frames):
+        for entry in _knowledge().inlined:
+            if entry.inner is None or not entry.matches(short_name(frame.function), _file(frame)):
+                continue
+            if any(entry.inner.search(short_name(inside.function)) for inside in frames[:at]):
+                return entry, frame
+    return None
+
+
 @lru_cache(maxsize=_THREADS)
 def place_of(thread: StackThread) -> Place:
     """The place of a thread, by its innermost meaningful frame; without frames by what an inspection says of it."""
     role = role_of(thread) or ("main thread" if thread.name in _MAIN else "thread")
     found = [(entry, frame) for frame in thread.frames if (entry := _wait_at(frame.function, _file(frame)))]
+    inlined = _inlined(thread.frames)
+    if inlined is not None:
+        found.insert(0, inlined)
     if found:
         entry, frame = next((one for one in found if one[0].over), found[0])
         # a wait for the GPU within the end of a communicator is no wait of the program

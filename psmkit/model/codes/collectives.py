@@ -119,8 +119,8 @@ TABLE = (
         title="work FIFO of NCCL is full",
         effect=Effect.HANGS,
         precedence=75,
-        meaning="The launch of a kernel waits in waitWorkFifoAvailable: the GPU has not consumed the work of earlier launches. It is an error if all ranks stand there, or if a second look shows that the wait lasts.",
-        next_step="Find what the GPU waits for, and whether NCCL counts work that never frees its room (CUDA graphs before NCCL 2.22). A larger NCCL_WORK_FIFO_BYTES (NCCL_WORK_FIFO_DEPTH before 2.22) only delays it.",
+        meaning="The launch of a kernel waits in waitWorkFifoAvailable: the GPU has not consumed the work of earlier launches, or (NCCL 2.27.3 and later) one group needs more than the whole FIFO. It is an error if all ranks stand there, or if a second look shows that the wait lasts.",
+        next_step="Find what the GPU waits for, and whether NCCL counts work that never frees its room (CUDA graphs before NCCL 2.22). A larger NCCL_WORK_FIFO_BYTES (NCCL_WORK_FIFO_DEPTH before 2.22) only delays that. Of a large group of sends and recvs `psmkit plan lint` says how much it needs.",
     ),
     Code(
         code="PSM315",

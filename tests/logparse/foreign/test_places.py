@@ -33,7 +33,8 @@ def test_a_sample_shows_its_role(entry: dict[str, Any], sample: str) -> None:
 
 @pytest.mark.parametrize(("entry", "sample"), samples("wait"), ids=lambda v: v if isinstance(v, str) else "")
 def test_a_sample_shows_its_place(entry: dict[str, Any], sample: str) -> None:
-    place = place_of(thread("poll @ libc.so.6", sample, "main"))
+    inner = [entry["inner_sample"]] if "inner" in entry else []
+    place = place_of(thread("poll @ libc.so.6", *inner, sample, "main"))
     assert (place.kind, place.what, place.verb) == (entry["kind"], entry["what"], entry.get("verb", "waits for"))
 
 
@@ -76,6 +77,13 @@ def test_a_full_work_fifo_decides_wherever_its_frame_is() -> None:
     )
     assert place.kind == "fifo"
     assert place_of(thread("cudaEventSynchronize", "uploadWork", "ncclGroupEnd")).kind == "device"
+
+
+def test_a_wait_for_room_that_a_compiler_put_into_its_caller_is_seen_by_what_it_calls() -> None:
+    inside = ("ncclLaunchKernelBefore_NoUncapturedCuda @ enqueue.cc:1646", "doLaunches @ group.cc:285", "ncclGroupEnd")
+    assert place_of(thread("__sched_yield", *inside)).kind == "fifo"
+    assert place_of(thread("memcpy", *inside)).kind == "launch"
+    assert place_of(thread("__sched_yield", *inside[1:])).kind == "launch"
 
 
 @pytest.mark.parametrize(

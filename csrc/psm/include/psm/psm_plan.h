@@ -42,14 +42,39 @@ struct psmPlanConfig {
     int32_t nChannels;                         /* of collectives, 1..PSM_PLAN_MAXCHANNELS */
     int32_t p2pnChannels, p2pnChannelsPerPeer; /* powers of two */
     int32_t passSm;                            /* p2p runs without a kernel: copies, driven by the proxy */
-    int32_t launchBlocking; /* as with CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream */
-    uint32_t workFifoDepth; /* legacy: slots, a power of two; 0: 65536 */
-    uint32_t workFifoBytes; /* planner: a power of two; 0: 1 MiB */
-    uint32_t workArgsBytes; /* planner: of kernel arguments; 0: 4096 */
-    uint32_t p2pChunkSize;  /* bytes; 0: 131072 */
-    const char *variant;    /* NULL: coll-first */
-    int32_t compCap;        /* compute capability of the GPU, 90 for 9.0: attributes of launches; 0: unknown */
-    int32_t cgaClusterSize; /* blocks of a cluster on 9.0 and later, 0: no clusters; NCCL's default is 4 */
+    int32_t launchBlocking;  /* as with CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream */
+    uint32_t workFifoDepth;  /* legacy: slots, a power of two; 0: 65536 */
+    uint32_t workFifoBytes;  /* planner: a power of two; 0: 1 MiB */
+    uint32_t workArgsBytes;  /* planner: of kernel arguments; 0: 4096 */
+    uint32_t p2pChunkSize;   /* bytes; 0: 131072 */
+    const char *variant;     /* NULL: coll-first */
+    int32_t compCap;         /* compute capability of the GPU, 90 for 9.0: attributes of launches; 0: unknown */
+    int32_t cgaClusterSize;  /* blocks of a cluster on 9.0 and later, 0: no clusters; NCCL's default is 4 */
+    int32_t release;         /* planner: NCCL's version code, 22907 for 2.29.7: see psmPlanReleases; 0: 2.26.6 */
+    int32_t mixEpochs;       /* planner: NCCL_P2P_EPOCH_ENABLE=0, for releases that have it */
+    uint32_t p2pLLThreshold; /* planner: NCCL_P2P_LL_THRESHOLD, bytes of a channel; 0: protocol Simple alone */
+};
+
+/* What the planner does in a range of NCCL's releases: facts about send and recv, one row for each change. */
+struct psmPlanRelease {
+    const char *name;     /* of the scheduler: planner-2.29.7 */
+    const char *last;     /* the last release that was checked: 2.30.7 */
+    int32_t since, until; /* version codes of the first and of the last */
+    /* Rounds: each pairs a rank that is sent to with one that is received from. 0: node by node, on each rank by rank,
+     * distances 0, 1, 3, 6, ...; 1: groups of ranks so, in a group (one node: all ranks) distances 0, 1, 2, ... */
+    int32_t groupedRounds;
+    /* 0: a round begins at the channel of its number, parts at its number plus their own with its bits reversed; 1: a
+     * round at its number with its bits reversed, parts on adjacent channels. */
+    int32_t reversedRounds;
+    int32_t roundGroups; /* 1: the rounds of a batch are of one group of 8 */
+    int32_t epochs;      /* 1: a batch is of one pass over the rounds, unless mixEpochs is set */
+    int32_t carries;     /* where the plan after a cut goes on: 0: at round 0; 1: at the round of the cut */
+    int32_t simpleParts; /* channels of a p2p: 0: by the chunk of its protocol, Simple or LL; 1: by that of Simple */
+    /* Who gives room in the work FIFO back. 0: the kernels, by a counter for each channel; NCCL keeps no record of
+     * what a channel was sent, and takes one that has reported nothing for one without work. 1: an event behind the
+     * last plan of a group, if the work since the last such event exceeds an eighth of the FIFO. */
+    int32_t eventRoom;
+    int32_t abortable; /* 1: the wait for room ends by an abort */
 };
 
 typedef struct psmPlanComm psmPlanComm;
@@ -261,6 +286,52 @@ PSM_API size_t psmPlanResultEvents(const psmPlanResult *result, int rank, const 
 PSM_API size_t psmPlanResultOrder(const psmPlanResult *result, const int32_t **ranks);
 PSM_API size_t psmPlanResultBreaches(const psmPlanResult *result, const struct psmPlanBreach **breaches);
 PSM_API int psmPlanResultStuck(const psmPlanResult *result); /* 1: it hung */
+
+/* ---- releases ---- */
+
+PSM_API size_t psmPlanReleases(const struct psmPlanRelease **releases); /* oldest first */
+
+/* ---- lint: do the groups of these ranks end? ----
+ *
+ * Cuts all groups as the ranks do, and runs the plans of all ranks: kernels in the order of the stream, batches of a
+ * channel one after the other, works of a batch at the same time. No step takes another one's chance away, so one run
+ * decides for all orders. p2p is run by kernels; graphs and their launches once for each line. */
+
+struct psmPlanLintRun { /* what is assumed */
+    uint32_t size;
+    uint32_t steps;      /* that a connection buffers; 0: a send ends only if its recv has begun */
+    uint32_t unrecorded; /* bytes of earlier groups in the work FIFO that no event gives back yet */
+};
+struct psmPlanLintPlan {
+    int32_t rank, group; /* group: of the rank, from 0 */
+    uint64_t id;
+    int32_t storage; /* enum psm_plan_storage */
+    int32_t ncolls, np2ps;
+    uint32_t nbatches;
+    uint64_t workBytes;
+    uint64_t firstTask, lastTask; /* of its p2p, in the order of the plan; UINT64_MAX: none */
+};
+struct psmPlanLintWait { /* of a rank, in a run that stands still */
+    int32_t rank;
+    int32_t kind;        /* enum psm_plan_wait: FIFO, PEER, CHANNEL */
+    uint64_t plan;       /* id */
+    int32_t group;       /* of the rank */
+    int32_t channel;     /* -1: FIFO */
+    int32_t func, peer;  /* PEER: what waits, and for whom; CHANNEL: func */
+    uint64_t task;       /* in the rank's order of tasks */
+    uint64_t matePlan;   /* PEER: id of the peer's plan with the other end; 0: it has no such task */
+    uint64_t mateTask;   /* PEER: the peer's task; UINT64_MAX: none */
+    uint64_t needs, has; /* FIFO: bytes of work, and of room */
+};
+typedef struct psmPlanLint psmPlanLint;
+/* Any thread. INVALID, NO_MEMORY. Of the simulation size, config, steps and nsteps are used. */
+PSM_API psm_status psmPlanLintOpen(const struct psmPlanSimulation *simulation, psmPlanLint **lint);
+PSM_API void psmPlanLintFree(psmPlanLint *lint);                                                /* accepts NULL */
+PSM_API size_t psmPlanLintPlans(const psmPlanLint *lint, const struct psmPlanLintPlan **plans); /* rank by rank */
+/* waits: NULL, or receives what the ranks wait for, at most one for each rank and channel, rank by rank; valid until
+ * the next run. ended: 1: all plans have ended. NO_MEMORY. */
+PSM_API psm_status psmPlanLintRunOnce(psmPlanLint *lint, const struct psmPlanLintRun *run, int *ended,
+                                      const struct psmPlanLintWait **waits, size_t *nwaits);
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,7 @@ from tests.csrc.base import compiled
 from tests.csrc.psm import ground
 
 HERE = Path(__file__).parent
-PARTS = ("memory", "task", "schedule", "legacy", "planner", "fifo", "info")
+PARTS = ("memory", "task", "schedule", "legacy", "planner", "releases", "fifo", "info")
 BROADCAST, REDUCE, ALLGATHER, REDUCESCATTER, ALLREDUCE, SEND, RECV = 0, 1, 2, 3, 4, 6, 7
 INT8, INT32, FLOAT16, FLOAT32, FLOAT64 = 0, 2, 6, 7, 8
 LEGACY, PLANNER = 0, 1
