@@ -101,6 +101,4 @@ def _elsewhere(job: Job, one: Absent) -> list[str]:
 def _meaning(one: Absent) -> str:
     if one.kind == SIGNAL:
         return "The peer's stream writes the counter behind the data of a put."
-    return (
-        "The peer's stream writes this flag by a copy of 4 bytes, before its copies (ready) and after them (complete)."
-    )
+    return "The peer's stream writes this flag before its copies (ready) and after them (complete)."
