@@ -39,12 +39,13 @@ static const char *const types[] = {"int8",    "uint8",   "int32",    "uint32", 
                                     "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2", NULL};
 static const char *const ops[] = {"sum", "prod", "max", "min", "avg", NULL};
 static const char *const memories[] = {"cuda", "nccl", NULL};
+static const char *const policies[] = {"default", "efficiency", "zero", NULL};
 
 static bool set(void *which, const char *key, const char *value)
 {
     struct nccl_case *c = which;
     unsigned n;
-    int common = lab_task_set(&c->task, key, value, PATTERN_REDUCE);
+    int common = lab_task_set(&c->task, key, value, PATTERN_SCATTER);
     if (common != 0) return common > 0;
 #define IS(name) (strcmp(key, name) == 0)
     if (IS("type")) return lab_choice(value, types, &c->type);
@@ -55,6 +56,9 @@ static bool set(void *which, const char *key, const char *value)
     if (IS("registered")) return lab_flag(value, &c->task.registered);
     if (IS("blocking")) return lab_flag(value, &c->blocking);
     if (IS("keep")) return lab_flag(value, &c->keep);
+    if (IS("windows")) return lab_flag(value, &c->windows);
+    if (IS("cta_policy")) return lab_choice(value, policies, &n) && (c->policy = (enum nccl_policy)n, true);
+    if (IS("graph")) return lab_number(value, 0, 1000000, &c->graph);
 #undef IS
     return false;
 }
@@ -74,6 +78,14 @@ int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size)
     if (task->size % each || task->shorter % each) {
         snprintf(text, size, "case %.60s: size %llu less %llu is no multiple of the %zu bytes of a %s", task->name,
                  (unsigned long long)task->size, (unsigned long long)task->shorter, each, types[c->type]);
+        return -1;
+    }
+    if (c->graph && (task->pattern == PATTERN_RANDOM || task->stream == STREAM_LEGACY)) {
+        snprintf(text, size, "case %.60s: a graph has one size of each message, and no legacy stream", task->name);
+        return -1;
+    }
+    if (task->pattern == PATTERN_PUT_SIGNAL && !c->windows) {
+        snprintf(text, size, "case %.60s: put-signal needs windows=1", task->name);
         return -1;
     }
     return 1;

@@ -1,8 +1,9 @@
 /* The rank program of `psmkit lab nccl`: one process of a job, which drives the NCCL library that it is given. It is
- * compiled without NCCL's headers: what is declared here is NCCL's public API, which has not changed since 2.14. */
+ * compiled without NCCL's headers: what is declared here is NCCL's public API, which only grows. */
 #ifndef PSM_LAB_NCCL_RANK_H
 #define PSM_LAB_NCCL_RANK_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include "outcome.h"
 #include "task.h"
 #include "types.h"
+#include "types_graph.h"
 #include "types_memory.h"
 #include "types_stream.h"
 
@@ -22,13 +24,24 @@ typedef struct {
     char internal[128];
 } ncclUniqueId;
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
-/* Of 2.14; later releases read as much of it as `size` and `version` tell. */
+/* Of 2.27, the first with a policy. Later releases read as much of it as `size` and `version` tell, and earlier ones as
+ * much as they know. */
 struct nccl_config {
     size_t size;
     unsigned magic, version;
-    int blocking;
+    int blocking, cluster, fewest, most;
+    const char *net;
+    int split_share, traffic_class;
+    const char *name;
+    int collnet, policy, shrink_share, nvls;
 };
-enum { NCCL_CONFIG_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
+enum { NCCL_UNDEFINED = INT_MIN };
+#define NCCL_CONFIG_MAGIC 0xcafebeefu
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+enum { NCCL_WINDOW_SYMMETRIC = 1 };
+typedef struct {
+    int count, peer, index, context;
+} ncclWaitSignalDesc_t;
 
 /* X(name, result, must be there, parameters...) */
 #define NCCL_FUNCTIONS(X)                                                                                              \
@@ -57,7 +70,16 @@ enum { NCCL_CONFIG_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
     X(ncclMemAlloc, ncclResult_t, false, void **, size_t)                                                              \
     X(ncclMemFree, ncclResult_t, false, void *)                                                                        \
     X(ncclCommRegister, ncclResult_t, false, ncclComm_t, void *, size_t, void **)                                      \
-    X(ncclCommDeregister, ncclResult_t, false, ncclComm_t, void *)
+    X(ncclCommDeregister, ncclResult_t, false, ncclComm_t, void *)                                                     \
+    X(ncclCommWindowRegister, ncclResult_t, false, ncclComm_t, void *, size_t, ncclWindow_t *, int)                    \
+    X(ncclCommWindowDeregister, ncclResult_t, false, ncclComm_t, ncclWindow_t)                                         \
+    X(ncclAlltoAll, ncclResult_t, false, const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t)       \
+    X(ncclGather, ncclResult_t, false, const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)    \
+    X(ncclScatter, ncclResult_t, false, const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)   \
+    X(ncclPutSignal, ncclResult_t, false, const void *, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,   \
+      unsigned, ncclComm_t, cudaStream_t)                                                                              \
+    X(ncclSignal, ncclResult_t, false, int, int, int, unsigned, ncclComm_t, cudaStream_t)                              \
+    X(ncclWaitSignal, ncclResult_t, false, int, ncclWaitSignalDesc_t *, ncclComm_t, cudaStream_t)
 
 #define CUDA_FUNCTIONS(X)                                                                                              \
     X(cudaGetDeviceCount, cudaError_t, true, int *)                                                                    \
@@ -70,6 +92,12 @@ enum { NCCL_CONFIG_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
     X(cudaStreamDestroy, cudaError_t, true, cudaStream_t)                                                              \
     X(cudaStreamQuery, cudaError_t, true, cudaStream_t)                                                                \
     X(cudaStreamSynchronize, cudaError_t, true, cudaStream_t)                                                          \
+    X(cudaStreamBeginCapture, cudaError_t, false, cudaStream_t, enum cudaStreamCaptureMode)                            \
+    X(cudaStreamEndCapture, cudaError_t, false, cudaStream_t, cudaGraph_t *)                                           \
+    X(cudaGraphInstantiateWithFlags, cudaError_t, false, cudaGraphExec_t *, cudaGraph_t, unsigned long long)           \
+    X(cudaGraphLaunch, cudaError_t, false, cudaGraphExec_t, cudaStream_t)                                              \
+    X(cudaGraphExecDestroy, cudaError_t, false, cudaGraphExec_t)                                                       \
+    X(cudaGraphDestroy, cudaError_t, false, cudaGraph_t)                                                               \
     X(cudaGetErrorName, const char *, true, cudaError_t)
 
 struct nccl_api {
@@ -87,6 +115,7 @@ bool nccl_load(struct nccl_api *api, const char *library, char *text, size_t siz
 
 enum nccl_op { OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_AVG };
 enum nccl_memory { MEMORY_CUDA, MEMORY_NCCL };
+enum nccl_policy { POLICY_DEFAULT, POLICY_EFFICIENCY, POLICY_ZERO }; /* the library's numbers */
 
 struct nccl_case {
     struct lab_task task;
@@ -96,7 +125,10 @@ struct nccl_case {
     uint64_t root;
     int ranks;     /* of the job */
     bool blocking; /* communicator */
-    bool keep;     /* the communicator stays for the next case, which has to be of the same device */
+    bool keep;     /* the communicator stays for the next case, which has to be of the same device and policy */
+    bool windows;  /* both buffers are symmetric windows */
+    enum nccl_policy policy;
+    uint64_t graph; /* each iteration is captured, and launched so many times; 0: it is not captured */
 };
 /* 1: a case; 0: the list has ended; -1: text says what is wrong. */
 int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);

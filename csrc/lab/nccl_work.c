@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "fault.h"
-#include "nccl_rank.h"
+#include "nccl_run.h"
 #include "psm_abi_versions.h"
 
 PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, buffers, setup, move, end",
@@ -21,23 +21,7 @@ PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it 
 
 enum { ALIGN = 512, NOT_READY = 600 };
 
-struct run {
-    const struct nccl_api *api;
-    const struct nccl_case *c;
-    struct nccl_outcome *result;
-    int rank, ranks;
-    bool failed;
-    ncclComm_t comm;
-    cudaStream_t stream;
-    uint8_t *out, *in;            /* device memory */
-    uint64_t out_bytes, in_bytes; /* without the guard behind them */
-    uint64_t stride;              /* of a peer's messages in both */
-    void *out_handle, *in_handle; /* of registration */
-    uint8_t *piece, *meant;       /* host memory, PIECE bytes each */
-};
-
-static bool __attribute__((format(printf, 4, 5))) fail(struct run *run, const char *by, const char *status,
-                                                       const char *format, ...)
+bool nccl_fail(struct nccl_work *run, const char *by, const char *status, const char *format, ...)
 {
     if (run->failed) return false; /* the first thing counts */
     run->failed = true;
@@ -60,15 +44,15 @@ static const char *result_name(ncclResult_t code)
     return other;
 }
 
-static bool nccl_failed(struct run *run, ncclResult_t code, const char *what)
+static bool nccl_failed(struct nccl_work *run, ncclResult_t code, const char *what)
 {
     const char *last = run->api->ncclGetLastError ? run->api->ncclGetLastError(run->comm) : NULL;
-    return fail(run, "nccl", result_name(code), "%s: %s (%s)%s%.300s", what, result_name(code),
-                run->api->ncclGetErrorString(code), last && *last ? "; last error: " : "", last ? last : "");
+    return nccl_fail(run, "nccl", result_name(code), "%s: %s (%s)%s%.300s", what, result_name(code),
+                     run->api->ncclGetErrorString(code), last && *last ? "; last error: " : "", last ? last : "");
 }
 
 /* Waits while a communicator that does not block says so. */
-static bool settle(struct run *run, ncclResult_t code, const char *what)
+bool nccl_settle(struct nccl_work *run, ncclResult_t code, const char *what)
 {
     while (code == NCCL_IN_PROGRESS) {
         struct timespec moment = {0, 200000};
@@ -78,29 +62,27 @@ static bool settle(struct run *run, ncclResult_t code, const char *what)
     }
     return code == NCCL_SUCCESS || nccl_failed(run, code, what);
 }
-#define NCCL(function, ...) settle(run, run->api->function(__VA_ARGS__), #function)
 
-static bool cuda_ok(struct run *run, cudaError_t code, const char *call)
+bool nccl_cuda_ok(struct nccl_work *run, cudaError_t code, const char *call)
 {
-    return code == 0 || fail(run, "cuda", run->api->cudaGetErrorName(code), "the rank's own %s returned %s", call,
-                             run->api->cudaGetErrorName(code));
+    return code == 0 || nccl_fail(run, "cuda", run->api->cudaGetErrorName(code), "the rank's own %s returned %s", call,
+                                  run->api->cudaGetErrorName(code));
 }
-#define CUDA(function, ...) cuda_ok(run, run->api->function(__VA_ARGS__), #function)
 
-static void strike(struct run *run, struct psm_site *site, const char *op)
+static void strike(struct nccl_work *run, struct psm_site *site, const char *op)
 {
     struct psm_fault fault;
     if (!psm_fault_hit(site, &(struct psm_fault_args){.rank = run->rank, .peer = -1, .op = op}, &fault)) return;
     psm_fault_act_before(&fault);
     if (fault.action == PSM_FAULT_ERROR) {
-        fail(run, "lab", "exit", "a fault asked for the end of this process, status %d", (int)fault.value);
+        nccl_fail(run, "lab", "exit", "a fault asked for the end of this process, status %d", (int)fault.value);
         nccl_report(run->result);
         _Exit((int)fault.value); /* without a word to NCCL */
     }
     psm_fault_act_after(&fault);
 }
 
-static void enter(struct run *run, const char *stage)
+static void enter(struct nccl_work *run, const char *stage)
 {
     if (!run->failed) snprintf(run->result->o.stage, sizeof run->result->o.stage, "%s", stage);
     lab_stage(stage);
@@ -109,10 +91,35 @@ static void enter(struct run *run, const char *stage)
 
 /* ---- stages ---- */
 
+static bool make_communicator(struct nccl_work *run, ncclUniqueId id)
+{
+    enum { OLDEST = 21400, POLICIES = 22700 }; /* with a config, with a policy in it */
+    const struct nccl_case *c = run->c;
+    bool policy = c->policy != POLICY_DEFAULT;
+    if (c->blocking && !policy) return NCCL(ncclCommInitRank, &run->comm, run->ranks, id, run->rank);
+    if (!run->api->ncclCommInitRankConfig || (policy && run->api->version < POLICIES))
+        return nccl_fail(run, "lab", "too old", "this release has no %s",
+                         policy ? "CTA policy" : "ncclCommInitRankConfig");
+    struct nccl_config config = {.size = policy ? sizeof config : offsetof(struct nccl_config, fewest),
+                                 .magic = NCCL_CONFIG_MAGIC,
+                                 .version = policy ? POLICIES : OLDEST,
+                                 .blocking = c->blocking,
+                                 .cluster = NCCL_UNDEFINED,
+                                 .fewest = NCCL_UNDEFINED,
+                                 .most = NCCL_UNDEFINED,
+                                 .split_share = NCCL_UNDEFINED,
+                                 .traffic_class = NCCL_UNDEFINED,
+                                 .collnet = NCCL_UNDEFINED,
+                                 .policy = (int)c->policy,
+                                 .shrink_share = NCCL_UNDEFINED,
+                                 .nvls = NCCL_UNDEFINED};
+    return NCCL(ncclCommInitRankConfig, &run->comm, run->ranks, id, run->rank, &config);
+}
+
 /* A communicator that the case before left for this one. */
 static ncclComm_t kept;
 
-static bool begin(struct run *run)
+static bool begin(struct nccl_work *run)
 {
     const struct nccl_api *api = run->api;
     if (kept) {
@@ -128,28 +135,35 @@ static bool begin(struct run *run)
     if (present[0])
         id = ids[0];
     else
-        fail(run, "lab", "no unique id", "rank 0 sent no ncclUniqueId");
+        nccl_fail(run, "lab", "no unique id", "rank 0 sent no ncclUniqueId");
     free(ids);
     free(present);
     if (run->failed || !CUDA(cudaGetDeviceCount, &devices)) return false;
     if (run->c->task.device >= (uint64_t)devices)
-        return fail(run, "lab", "no device", "the case needs device %llu, and there are %d",
-                    (unsigned long long)run->c->task.device, devices);
+        return nccl_fail(run, "lab", "no device", "the case needs device %llu, and there are %d",
+                         (unsigned long long)run->c->task.device, devices);
     if (!CUDA(cudaSetDevice, (int)run->c->task.device)) return false;
-    if (run->c->blocking) return NCCL(ncclCommInitRank, &run->comm, run->ranks, id, run->rank);
-    if (!api->ncclCommInitRankConfig) return fail(run, "lab", "too old", "there is no ncclCommInitRankConfig");
-    struct nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
-    return NCCL(ncclCommInitRankConfig, &run->comm, run->ranks, id, run->rank, &config);
+    return make_communicator(run, id);
 }
 
-static bool allocate(struct run *run, uint8_t **memory, uint64_t bytes)
+static bool allocate(struct nccl_work *run, uint8_t **memory, uint64_t bytes)
 {
     if (run->c->memory == MEMORY_CUDA) return CUDA(cudaMalloc, (void **)memory, bytes + GUARD);
-    if (!run->api->ncclMemAlloc) return fail(run, "lab", "too old", "there is no ncclMemAlloc");
+    if (!run->api->ncclMemAlloc) return nccl_fail(run, "lab", "too old", "there is no ncclMemAlloc");
     return NCCL(ncclMemAlloc, (void **)memory, bytes + GUARD);
 }
 
-static bool get_buffers(struct run *run)
+static bool get_windows(struct nccl_work *run)
+{
+    if (!run->api->ncclCommWindowRegister || !run->api->ncclCommWindowDeregister)
+        return nccl_fail(run, "lab", "too old", "there is no ncclCommWindowRegister");
+    return NCCL(ncclCommWindowRegister, run->comm, run->out, run->out_bytes + GUARD, &run->out_window,
+                NCCL_WINDOW_SYMMETRIC) &&
+           NCCL(ncclCommWindowRegister, run->comm, run->in, run->in_bytes + GUARD, &run->in_window,
+                NCCL_WINDOW_SYMMETRIC);
+}
+
+static bool get_buffers(struct nccl_work *run)
 {
     const struct nccl_case *c = run->c;
     uint64_t n = (uint64_t)run->ranks;
@@ -161,12 +175,17 @@ static bool get_buffers(struct run *run)
         run->out_bytes = run->in_bytes = c->task.size;
         break;
     case PATTERN_ALLGATHER:
+    case PATTERN_GATHER: /* windows have one size on all ranks, so that others than the root have it, too */
         run->out_bytes = c->task.size;
         run->in_bytes = c->task.size * n;
         break;
     case PATTERN_REDUCESCATTER:
+    case PATTERN_SCATTER:
         run->out_bytes = c->task.size * n;
         run->in_bytes = c->task.size;
+        break;
+    case PATTERN_ALLTOALL_COLL:
+        run->out_bytes = run->in_bytes = c->task.size * n;
         break;
     default:
         run->out_bytes = run->in_bytes = run->stride * n;
@@ -177,15 +196,16 @@ static bool get_buffers(struct run *run)
     run->stream = stream;
     run->piece = malloc(PIECE + 8);
     run->meant = malloc(PIECE + 8);
-    if (!run->piece || !run->meant) return fail(run, "lab", "no memory", "no memory for data");
+    if (!run->piece || !run->meant) return nccl_fail(run, "lab", "no memory", "no memory for data");
     if (!allocate(run, &run->out, run->out_bytes) || !allocate(run, &run->in, run->in_bytes)) return false;
+    if (c->windows && !get_windows(run)) return false;
     if (!c->task.registered) return true;
-    if (!run->api->ncclCommRegister) return fail(run, "lab", "too old", "there is no ncclCommRegister");
+    if (!run->api->ncclCommRegister) return nccl_fail(run, "lab", "too old", "there is no ncclCommRegister");
     return NCCL(ncclCommRegister, run->comm, run->out, run->out_bytes + GUARD, &run->out_handle) &&
            NCCL(ncclCommRegister, run->comm, run->in, run->in_bytes + GUARD, &run->in_handle);
 }
 
-static void fill(struct run *run, uint8_t *out, uint64_t n, uint64_t at, int from, int to, uint64_t iter)
+static void fill(struct nccl_work *run, uint8_t *out, uint64_t n, uint64_t at, int from, int to, uint64_t iter)
 {
     switch (run->c->task.pattern) {
     case PATTERN_ALLREDUCE:
@@ -202,7 +222,7 @@ static void fill(struct run *run, uint8_t *out, uint64_t n, uint64_t at, int fro
     }
 }
 
-static bool write_out(struct run *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t iter)
+static bool write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t iter)
 {
     for (uint64_t at = 0; at < bytes; at += PIECE) {
         uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
@@ -215,12 +235,26 @@ static bool write_out(struct run *run, uint8_t *to_memory, uint64_t bytes, int t
     return true;
 }
 
-static bool prepare(struct run *run, uint64_t iter)
+static bool prepare(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    if (c->task.pattern >= PATTERN_ALLREDUCE) {
+    switch (c->task.pattern) {
+    case PATTERN_ALLREDUCE:
+    case PATTERN_ALLGATHER:
+    case PATTERN_REDUCESCATTER:
+    case PATTERN_BROADCAST:
+    case PATTERN_REDUCE:
         if (!write_out(run, run->out, run->out_bytes, -1, iter)) return false;
-    } else {
+        break;
+    case PATTERN_GATHER:
+        if (!write_out(run, run->out, run->out_bytes, (int)c->root, iter)) return false;
+        break;
+    case PATTERN_ALLTOALL_COLL:
+    case PATTERN_SCATTER:
+        for (int r = 0; r < run->ranks && (c->task.pattern != PATTERN_SCATTER || run->rank == (int)c->root); r++)
+            if (!write_out(run, run->out + (uint64_t)r * c->task.size, c->task.size, r, iter)) return false;
+        break;
+    default:
         for (int r = 0; r < run->ranks; r++)
             if (lab_sends(&c->task, run->rank, r, run->ranks) &&
                 !write_out(run, run->out + (uint64_t)r * run->stride, nccl_message(c, run->rank, r, iter), r, iter))
@@ -231,63 +265,12 @@ static bool prepare(struct run *run, uint64_t iter)
     return CUDA(cudaStreamSynchronize, NULL);
 }
 
-static bool send_and_recv(struct run *run, uint64_t iter)
-{
-    const struct nccl_case *c = run->c;
-    enum lab_skip skip = iter + 1 == c->task.iters ? c->task.skip : SKIP_NONE;
-    size_t each = nccl_type_size(c->type);
-    if (!NCCL(ncclGroupStart)) return false;
-    for (int r = 0; r < run->ranks; r++) {
-        uint64_t at = (uint64_t)r * run->stride, bytes = nccl_message(c, run->rank, r, iter);
-        if (lab_sends(&c->task, run->rank, r, run->ranks) && !(skip == SKIP_SEND && r != run->rank)) {
-            if (r != run->rank) bytes -= c->task.shorter < bytes ? c->task.shorter : bytes;
-            if (!NCCL(ncclSend, run->out + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
-                return false;
-        }
-        bytes = nccl_message(c, r, run->rank, iter);
-        if (lab_sends(&c->task, r, run->rank, run->ranks) && !(skip == SKIP_RECV && r != run->rank))
-            if (!NCCL(ncclRecv, run->in + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
-                return false;
-    }
-    return NCCL(ncclGroupEnd);
-}
-
-static bool launch(struct run *run, uint64_t iter)
-{
-    const struct nccl_case *c = run->c;
-    const struct nccl_api *api = run->api;
-    if (c->task.pattern < PATTERN_ALLREDUCE) return send_and_recv(run, iter);
-    if (c->task.skip != SKIP_NONE && iter + 1 == c->task.iters) return true;
-    size_t count =
-        (c->task.size - (c->task.shorter < c->task.size ? c->task.shorter : c->task.size)) / nccl_type_size(c->type);
-    /* The library's numbers: sum 0, prod 1, max 2, min 3, avg 4. */
-    int type = (int)c->type, op = (int)c->op, root = (int)c->root;
-    ncclResult_t code = NCCL_SUCCESS;
-    switch (c->task.pattern) {
-    case PATTERN_ALLREDUCE:
-        code = api->ncclAllReduce(run->out, run->in, count, type, op, run->comm, run->stream);
-        break;
-    case PATTERN_ALLGATHER:
-        code = api->ncclAllGather(run->out, run->in, count, type, run->comm, run->stream);
-        break;
-    case PATTERN_REDUCESCATTER:
-        code = api->ncclReduceScatter(run->out, run->in, count, type, op, run->comm, run->stream);
-        break;
-    case PATTERN_BROADCAST:
-        code = api->ncclBroadcast(run->out, run->in, count, type, root, run->comm, run->stream);
-        break;
-    default:
-        code = api->ncclReduce(run->out, run->in, count, type, op, root, run->comm, run->stream);
-    }
-    return settle(run, code, "the collective");
-}
-
 /* As applications wait: until the stream is done, or the communicator says that it will not be. */
-static bool wait_for_it(struct run *run)
+static bool wait_for_it(struct nccl_work *run)
 {
     for (unsigned round = 0;; round++) {
         cudaError_t code = run->api->cudaStreamQuery(run->stream);
-        if (code != NOT_READY) return cuda_ok(run, code, "cudaStreamQuery");
+        if (code != NOT_READY) return nccl_cuda_ok(run, code, "cudaStreamQuery");
         ncclResult_t state = NCCL_SUCCESS, rc = run->api->ncclCommGetAsyncError(run->comm, &state);
         if (rc != NCCL_SUCCESS) return nccl_failed(run, rc, "ncclCommGetAsyncError");
         if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS)
@@ -299,7 +282,7 @@ static bool wait_for_it(struct run *run)
 
 /* ---- a look at every byte ---- */
 
-static void meant(struct run *run, uint64_t n, uint64_t at, int from, uint64_t iter)
+static void meant(struct nccl_work *run, uint64_t n, uint64_t at, int from, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
     if (c->task.pattern == PATTERN_REDUCESCATTER)
@@ -311,7 +294,7 @@ static void meant(struct run *run, uint64_t n, uint64_t at, int from, uint64_t i
 }
 
 /* [memory, memory + bytes) is what came from `from`, what follows up to `all` is untouched. */
-static bool compare(struct run *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
+static bool compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
 {
     for (uint64_t at = 0; at < all; at += PIECE) {
         uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
@@ -323,7 +306,7 @@ static bool compare(struct run *run, const uint8_t *memory, uint64_t bytes, uint
     return true;
 }
 
-static bool compare_all(struct run *run, uint64_t iter)
+static bool compare_all(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
     uint64_t end = run->in_bytes + GUARD;
@@ -334,8 +317,13 @@ static bool compare_all(struct run *run, uint64_t iter)
     case PATTERN_REDUCE:
         return compare(run, run->in, run->rank == (int)c->root ? c->task.size : 0, end, -1, iter);
     case PATTERN_BROADCAST:
+    case PATTERN_SCATTER:
         return compare(run, run->in, c->task.size, end, (int)c->root, iter);
+    case PATTERN_GATHER:
+        if (run->rank != (int)c->root) return compare(run, run->in, 0, end, -1, iter);
+        __attribute__((fallthrough));
     case PATTERN_ALLGATHER:
+    case PATTERN_ALLTOALL_COLL:
         for (int r = 0; r < run->ranks; r++) {
             uint64_t all = c->task.size + (r + 1 == run->ranks ? GUARD : 0);
             if (!compare(run, run->in + (uint64_t)r * c->task.size, c->task.size, all, r, iter)) return false;
@@ -351,19 +339,37 @@ static bool compare_all(struct run *run, uint64_t iter)
     }
 }
 
-static bool once(struct run *run, uint64_t iter)
+static bool leaves_out(const struct nccl_work *run, uint64_t iter)
 {
-    strike(run, &site_iteration, run->result->o.stage);
-    if (!prepare(run, iter)) return false;
-    double begun = lab_now();
-    if (!launch(run, iter) || !wait_for_it(run)) return false;
-    *(iter == 0 ? &run->result->o.setup_seconds : &run->result->o.move_seconds) += lab_now() - begun;
-    run->result->o.groups++;
-    /* Who has left something out has nothing to compare. */
-    return (run->c->task.skip != SKIP_NONE && iter + 1 == run->c->task.iters) || compare_all(run, iter);
+    return run->c->task.skip != SKIP_NONE && iter + 1 == run->c->task.iters;
 }
 
-static bool move_all(struct run *run)
+/* One launch of the call, or of its graph; `data` is the number of the data. */
+static bool move_data(struct nccl_work *run, uint64_t iter, cudaGraphExec_t graph, uint64_t data)
+{
+    if (!prepare(run, data)) return false;
+    double begun = lab_now();
+    bool launched = graph ? CUDA(cudaGraphLaunch, graph, run->stream) : nccl_launch(run, iter);
+    if (!launched || !wait_for_it(run)) return false;
+    *(data == 0 ? &run->result->o.setup_seconds : &run->result->o.move_seconds) += lab_now() - begun;
+    run->result->o.groups++;
+    /* Who has left something out has nothing to compare. */
+    return leaves_out(run, iter) || compare_all(run, data);
+}
+
+static bool once(struct nccl_work *run, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    cudaGraphExec_t graph;
+    strike(run, &site_iteration, run->result->o.stage);
+    if (!c->graph || leaves_out(run, iter)) return move_data(run, iter, NULL, iter);
+    if (!nccl_capture(run, iter, &graph)) return false;
+    for (uint64_t i = 0; i < c->graph; i++)
+        if (!move_data(run, iter, graph, iter * c->graph + i)) return false; /* it may still run */
+    return CUDA(cudaGraphExecDestroy, graph);
+}
+
+static bool move_all(struct nccl_work *run)
 {
     for (uint64_t iter = 0; iter < run->c->task.iters; iter++) {
         if (iter == 1) enter(run, "move");
@@ -372,14 +378,16 @@ static bool move_all(struct run *run)
     char text[200];
     if (run->result->o.check.wrong == 0) return true;
     lab_wrong(&run->result->o.check, text, sizeof text);
-    return fail(run, "data", "wrong data", "%s", text);
+    return nccl_fail(run, "data", "wrong data", "%s", text);
 }
 
-static void give_back(struct run *run)
+static void give_back(struct nccl_work *run)
 {
     const struct nccl_api *api = run->api;
     if (run->out_handle) NCCL(ncclCommDeregister, run->comm, run->out_handle);
     if (run->in_handle) NCCL(ncclCommDeregister, run->comm, run->in_handle);
+    if (run->out_window) NCCL(ncclCommWindowDeregister, run->comm, run->out_window);
+    if (run->in_window) NCCL(ncclCommWindowDeregister, run->comm, run->in_window);
     if (run->c->keep && !run->failed) {
         kept = run->comm;
     } else {
@@ -388,7 +396,7 @@ static void give_back(struct run *run)
     }
 }
 
-static void free_memory(struct run *run)
+static void free_memory(struct nccl_work *run)
 {
     uint8_t *const memory[] = {run->out, run->in};
     for (int i = 0; i < 2; i++)
@@ -401,7 +409,7 @@ static void free_memory(struct run *run)
 
 void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome)
 {
-    struct run all = {.api = api, .c = c, .result = outcome, .rank = rank, .ranks = ranks}, *run = &all;
+    struct nccl_work all = {.api = api, .c = c, .result = outcome, .rank = rank, .ranks = ranks}, *run = &all;
     double begun = lab_now();
     *outcome = (struct nccl_outcome){.o = {.task = &c->task, .rank = rank, .check.from = -1}, .status = "PSM_OK"};
     enter(run, "init");
@@ -416,8 +424,8 @@ void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, i
     if (!run->failed) {
         int others = lab_meet("moved", false);
         if (others > 0)
-            fail(run, "lab", "others failed", "%d other rank%s failed or died before the end", others,
-                 others == 1 ? "" : "s");
+            nccl_fail(run, "lab", "others failed", "%d other rank%s failed or died before the end", others,
+                      others == 1 ? "" : "s");
     }
     if (!run->failed) {
         enter(run, "end");

@@ -7,8 +7,9 @@
 
 #include "task.h"
 
-static const char *const patterns[] = {"pair",      "ring",          "alltoall",  "random", "allreduce",
-                                       "allgather", "reducescatter", "broadcast", "reduce", NULL};
+static const char *const patterns[] = {"pair",          "ring",      "alltoall",      "random",    "put-signal",
+                                       "allreduce",     "allgather", "reducescatter", "broadcast", "reduce",
+                                       "alltoall-coll", "gather",    "scatter",       NULL};
 static const char *const streams[] = {"legacy", "blocking", "nonblocking", NULL};
 static const char *const skips[] = {"none", "send", "recv", NULL};
 
@@ -134,6 +135,8 @@ bool lab_sends(const struct lab_task *task, int from, int to, int ranks)
         return true;
     case PATTERN_RANDOM:
         return lab_key(task->seed, from, to, UINT64_MAX) & 1;
+    case PATTERN_PUT_SIGNAL:
+        return from != to;
     default:
         return false;
     }

@@ -256,12 +256,14 @@ void ls_seq_call(struct ls_scan *scan, const struct ls_record *rec, const struct
     i->ops++;
     i->last_op = rec->ref;
     bool send = is(name, n, "Send"), recv = is(name, n, "Recv");
-    if (send || recv) {
-        if (send)
+    /* One-sided calls differ from rank to rank, and a wait does not print its peers: they are counted, not matched. */
+    bool put = is(name, n, "PutSignal") || is(name, n, "Signal"), wait = is(name, n, "WaitSignal");
+    if (send || recv || put || wait) {
+        if (send || put)
             i->sends++;
         else
             i->recvs++;
-        on_pair(scan, rec, instance, recv, &sig);
+        if (send || recv) on_pair(scan, rec, instance, recv, &sig);
         return;
     }
     i->last_coll_ref = rec->ref;

@@ -28,7 +28,7 @@ LISTS: shared.Lists = {
     "pattern": (
         "alltoall",
         "PATTERNS",
-        "pair, ring, alltoall, random (sends and recvs); allreduce, allgather, reducescatter, broadcast, reduce.",
+        "pair, ring, alltoall, random (sends and recvs); allreduce, allgather, reducescatter, broadcast, reduce, alltoall-coll, gather, scatter; put-signal.",
     ),
     "type": ("uint8", "TYPES", "Type of the elements: int8, uint8, ... float16, bfloat16, float32, float64."),
     "op": ("sum", "OPS", "Operation of a reduction: sum, prod, max, min, avg."),
@@ -44,6 +44,7 @@ LISTS: shared.Lists = {
         "psmkit lab nccl --lib ~/nccl/build --ranks 4 --pattern alltoall --out run1",
         "psmkit lab nccl --lib build/lib/libnccl.so.2 --env NCCL_P2P_USE_CUDA_MEMCPY=1 --out run2",
         "psmkit lab nccl --lib ~/nccl/build --differ rank=1,skip=recv --deadline 10 --out run3   # a hang",
+        "psmkit lab nccl --lib ~/nccl/build --pattern allgather,put-signal --windows --cta-policy zero --out run4   # copy engines",
     ),
 )
 @click.option(
@@ -67,8 +68,22 @@ LISTS: shared.Lists = {
     default=2,
     help="Groups or collectives of a case; 0: only create and destroy the communicator.  [2]",
 )
-@click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast and reduce.  [0]")
+@click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast, reduce, gather and scatter.  [0]")
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
+@click.option("--windows", is_flag=True, help="Make the buffers symmetric windows; they are from ncclMemAlloc.")
+@click.option(
+    "--cta-policy",
+    type=click.Choice(("default", "efficiency", "zero")),
+    default="default",
+    help="CTA policy of the communicators; zero asks for copy engines.  [default]",
+)
+@click.option(
+    "--graph",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Capture each iteration in a CUDA graph, and launch it N times.  [0: do not capture]",
+)
 @click.option("--nonblocking-comm", is_flag=True, help="Create communicators that do not block.")
 @shared.seed_option
 @settings_option("Set an environment variable of the ranks.")
@@ -92,7 +107,8 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     The ranks inherit the NCCL_* variables of this shell.
 
     Exit status: 0 all data is correct, nothing is left behind, and the analysis says healthy; 1 a rank failed or hung; 2 the run could not
-    start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, or a fault never fired.
+    start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, a fault never fired, or calls that asked
+    for copy engines (--windows --cta-policy zero) went another way.
     """
     from psmkit.lab import nccl as lab
     from psmkit.lab import nccl_library
@@ -134,6 +150,7 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
     from psmkit.lab import nccl as lab
     from psmkit.lab import transfer
 
+    _check(given)
     cases: list[NcclCase] = []
     for number, each, words in shared.combinations(LISTS, given, size, lab, transfer):
         pattern, kind, op, stream, memory = words
@@ -150,9 +167,32 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
             registered=int(given["register"]),
             blocking=int(not given["nonblocking_comm"]),
             seed=given["seed"] % (1 << 64),
+            windows=int(given["windows"]),
+            cta_policy=given["cta_policy"],
+            graph=given["graph"],
         )
         cases.append(case)
     return cases
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Whether the options fit together; buffers that are windows come from NCCL unless the command line says otherwise."""
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    patterns, streams = given["pattern"].split(","), given["app_stream"].split(",")
+    if given["windows"] and context.get_parameter_source("memory") is ParameterSource.DEFAULT:
+        given["memory"] = "nccl"
+    if given["windows"] and "cuda" in given["memory"].split(","):
+        raise click.UsageError(
+            "--windows needs --memory nccl: NCCL makes symmetric windows of ncclMemAlloc buffers only"
+        )
+    if "put-signal" in patterns and not given["windows"]:
+        raise click.UsageError("--pattern put-signal needs --windows: a put writes into a window of its peer")
+    if given["graph"] and "random" in patterns:
+        raise click.UsageError("--graph: the pattern random has other sizes in each iteration, and a graph has one")
+    if given["graph"] and "legacy" in streams:
+        raise click.UsageError("--graph: CUDA does not capture the legacy stream")
 
 
 def _show(done: LabRun, library: Library, form: str) -> int:

@@ -35,6 +35,8 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
         return 1, f"the analysis says {found.verdict.value}"
     if done.idle:
         return DOUBT, f"{counted(len(done.idle), 'fault')} that you asked for never fired"
+    if done.fell_back:
+        return DOUBT, "no line shows that all calls went by copy engines, as you asked"
     if found.verdict is Verdict.INCONCLUSIVE:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
@@ -71,7 +73,7 @@ def begin(done: LabRun, status: int, doubt: str) -> Page:
 
 
 def show_ranks(page: Page, done: LabRun, *, stage_of_failure: bool) -> None:
-    """The table of ranks, the first reasons, and the faults that never fired.
+    """The table of ranks, the first reasons, the faults that never fired, and the calls that copy engines did.
 
     Args:
         stage_of_failure: a rank that failed and hangs since is shown where it failed, and not where it hangs.
@@ -99,6 +101,17 @@ def show_ranks(page: Page, done: LabRun, *, stage_of_failure: bool) -> None:
     page.blank()
     for text in done.idle:
         page.wrap(f"never fired: {text}", hang="    ")
+    if engine := done.settings.get("engine"):
+        page.wrap(_by_engine(engine), hang="    ")
+        for text in done.fell_back:
+            page.wrap(f"not by copy engine: {text}", hang="    ")
+
+
+def _by_engine(engine: dict[str, Any]) -> str:
+    """How many calls went by copy engines, and what shows that."""
+    asked, kernels = counted(engine["asked"], "call"), counted(engine["kernels"], "kernel launch", "kernel launches")
+    how = "a line [Copy Engine] of NCCL for each" if engine["lines"] else "NCCL's lines about their set-up"
+    return f"copy engine: {engine['shown']} of {asked}, by {how}; {kernels}"
 
 
 def _row(rank: RankOutcome, cases: int, bad: dict[str, Any] | None, where: str) -> list[str]:

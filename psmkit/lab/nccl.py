@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import faults, programs, runner, transfer
+from psmkit.lab import copy_engine, faults, programs, runner, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -26,6 +26,7 @@ __all__ = [
     "MEMORIES",
     "OPS",
     "PATTERNS",
+    "POLICIES",
     "TYPES",
     "NcclCase",
     "differ",
@@ -33,13 +34,14 @@ __all__ = [
     "start",
 ]
 
-COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
-PATTERNS = ("pair", "ring", "alltoall", "random", *COLLECTIVES)
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall-coll", "gather", "scatter")
+PATTERNS = ("pair", "ring", "alltoall", "random", "put-signal", *COLLECTIVES)
 TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2",
 )  # fmt: skip
 OPS = ("sum", "prod", "max", "min", "avg")
 MEMORIES = ("cuda", "nccl")
+POLICIES = ("default", "efficiency", "zero")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _RAS_FILE = "ras.txt"
 _NAMES = 4  # functions of a crash in one line
@@ -56,7 +58,7 @@ class NcclCase(transfer.Keys):
         iters: groups or collectives, in sequence. The first one sets up the connections; 0: the communicator is only created and destroyed.
         type: of the elements.
         op: of a reduction.
-        root: of a broadcast or reduce.
+        root: of a broadcast, reduce, gather or scatter.
         app_stream: the stream of the calls: ``legacy``, ``blocking``, ``nonblocking``.
         memory: where buffers are from: ``cuda`` (cudaMalloc), ``nccl`` (ncclMemAlloc).
         registered: 1: buffers are registered with the communicator.
@@ -65,7 +67,10 @@ class NcclCase(transfer.Keys):
         shorter: number of bytes by which sends, or the part of a collective, are shorter.
         skip: ``send`` or ``recv``: these, or the collective, are left out in the last iteration.
         device: of the rank; None: its number on its node.
-        keep: 1: the communicator stays for the next case, which says the same of device and blocking.
+        keep: 1: the communicator stays for the next case, which says the same of device, blocking and cta_policy.
+        windows: 1: both buffers are symmetric windows, which needs the memory ``nccl``.
+        cta_policy: of the communicator: ``zero`` asks for copy engines.
+        graph: each iteration is captured, and launched this many times with other data; 0: it is not captured.
     """
 
     name: str = "0"
@@ -84,6 +89,9 @@ class NcclCase(transfer.Keys):
     skip: str = "none"
     device: int | None = None
     keep: int = 0
+    windows: int = 0
+    cta_policy: str = "default"
+    graph: int = 0
 
 
 KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
@@ -102,6 +110,9 @@ KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
     "skip": ("none", "send", "recv"),
     "device": None,
     "keep": ("0", "1"),
+    "windows": ("0", "1"),
+    "cta_policy": POLICIES,
+    "graph": None,
 }
 
 
@@ -241,6 +252,7 @@ class _Run:
         _crashes(folder, outcome, self.library)
         settings = self._settings(deadline) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
         settings["unknown"] = unknown if self.debug == "WARN" else []  # from INFO on logs name all that is the run's
+        settings |= copy_engine.seen(self.cases, self.ranks, folder)
         return transfer.finish(transfer.LabRun(folder, [case.line() for case in self.cases], outcome, settings))
 
     @property

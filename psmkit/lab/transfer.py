@@ -268,6 +268,11 @@ class LabRun:
         """The faults that never fired, and why; empty for runs of psmkit 0.1, which did not look."""
         return list(self.settings.get("idle", []))
 
+    @property
+    def fell_back(self) -> list[str]:
+        """The calls that asked for copy engines, and of which no line shows that they went by them."""
+        return list(self.settings.get("engine", {}).get("missing", []))
+
     def write(self) -> None:
         """Write result.json."""
         data = {

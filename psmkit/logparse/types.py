@@ -225,7 +225,7 @@ class CommInstance:
     """One rank's membership of a communicator: a comm pointer of a process, from its creation to its end.
 
     ``group`` is an index into :attr:`ScanResult.groups`. ``commid`` is None in old releases; the group then rests on
-    (nranks, order of creation) and ``guessed`` is True.
+    (nranks, order of creation) and ``guessed`` is True. ``ops`` counts all calls, ``sends`` also puts and signals, ``recvs`` also waits for signals.
     """
 
     index: int

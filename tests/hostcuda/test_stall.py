@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from psmkit import logparse
+from psmkit.logparse.records import open_record
 from tests.hostcuda.conftest import Child, emulated
 
 pytestmark = emulated
@@ -107,3 +109,89 @@ ok.cudaStreamSynchronize(s)
 """
     stalled = run(child, tmp_path, code)[0]
     assert "waits in cudaStreamSynchronize for running work of the non-blocking stream 0x" in stalled
+
+
+VALUES = """
+drv = Face('cuda')
+flags = new('void **')
+ok.cudaMalloc(flags, 64)
+ok.cudaMemset(flags[0], 0, 64)
+s, other = stream(), stream()
+base = int(ffi.cast('uintptr_t', flags[0]))
+print(hex(base))
+ops = drv.ffi.new('CUstreamBatchMemOpParams[3]')
+def wait(op, at, bits, value, flags):
+    op.waitValue.operation = 1 if bits == 32 else 4
+    op.waitValue.address, op.waitValue.flags = base + at, flags
+    if bits == 32:
+        op.waitValue.value = value
+    else:
+        op.waitValue.value64 = value
+def put(at, value):
+    ok.cudaMemsetAsync(ffi.cast('void *', base + at), value, 1, other)
+def submit(n):
+    drv.ok.cuStreamBatchMemOp_v2(drv.ffi.cast('CUstream', int(ffi.cast('uintptr_t', s))), n, ops, 0)
+"""
+
+
+def values(child: Child, tmp_path: Path, code: str) -> list[str]:
+    """The lines about values that streams wait for."""
+    log = tmp_path / "log"
+    env = {"PSM_STALL_REPORT": "0.2", "PSM_LOG_FILE": str(log)}
+    child(PROLOGUE + VALUES + code, str(log), env=env)
+    return [line.partition("hostcuda: ")[2] for line in log.read_text().splitlines() if "-bit value at 0x" in line]
+
+
+def test_each_value_that_a_batch_lacks_is_told_and_each_that_comes(child: Child, tmp_path: Path) -> None:
+    code = """
+wait(ops[0], 4, 32, 3, 1)
+wait(ops[1], 8, 64, 2, 0)
+wait(ops[2], 16, 32, 0, 1)  # is there
+submit(3)
+told('byte 8 of its allocation, reaches 2; it is 0')
+put(8, 2)
+told(f'the 64-bit value at {hex(base + 8)} has come')
+put(4, 3)
+ok.cudaStreamSynchronize(s)
+"""
+    lines = values(child, tmp_path, code)
+    assert len(lines) == 4, lines
+    assert "byte 4 of its allocation, equals 3; it is 0" in lines[0] and "the 32-bit value" in lines[0]
+    assert "byte 8 of its allocation, reaches 2; it is 0" in lines[1]
+    assert lines[2].startswith("the 64-bit value at ") and lines[3].startswith("the 32-bit value at ")
+
+
+def test_a_killed_process_leaves_its_waits_in_its_record(child: Child, tmp_path: Path) -> None:
+    log, records = tmp_path / "log", tmp_path / "records"
+    code = """
+import signal
+wait(ops[0], 0, 32, 3, 1)
+wait(ops[1], 8, 32, 1, 1)
+submit(2)
+told('byte 8 of its allocation')
+put(8, 1)
+told('has come')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = {"PSM_STALL_REPORT": "0.2", "PSM_LOG_FILE": str(log), "PSM_RECORD_DIR": str(records)}
+    assert child(PROLOGUE + VALUES + code, str(log), env=env, check=False).returncode == -9
+    (file,) = records.glob("*.rec")
+    rows = [r for r in open_record(str(file)).records() if r.section == "hostcuda.values"]
+    assert [(r.message, r.fields["offset"], r.fields["wanted"], r.fields["seen"]) for r in rows] == [
+        ("hostcuda.value_wait", 0, 3, 0)
+    ]
+    events = [event for batch in logparse.events([str(file)], names={"hostcuda.value_wait"}) for event in batch]
+    assert [event.fields["condition"] for event in events] == ["equals"]
+
+
+def test_a_value_that_is_too_large_is_told_with_what_is_there(child: Child, tmp_path: Path) -> None:
+    code = """
+put(0, 5)
+ok.cudaStreamSynchronize(other)
+wait(ops[0], 0, 32, 3, 1)
+submit(1)
+told('equals 3; it is 5')
+put(0, 3)
+ok.cudaStreamSynchronize(s)
+"""
+    assert ["equals 3; it is 5" in line for line in values(child, tmp_path, code)] == [True, False]

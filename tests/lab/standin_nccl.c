@@ -20,6 +20,10 @@ extern int cudaGetDevice(int *), cudaStreamSynchronize(void *);
 
 #ifndef STANDIN_VERSION
 #define STANDIN_VERSION "2.26.6"
+#define STANDIN_CODE    22606
+#endif
+#ifndef STANDIN_CODE
+#define STANDIN_CODE 22606
 #endif
 const char standin_version[] = "NCCL version " STANDIN_VERSION "+cuda" STANDIN_CUDA;
 
@@ -28,7 +32,8 @@ typedef struct {
 } unique_id;
 struct box {
     _Atomic int full;
-    uint64_t n;
+    int window; /* of a put: where it goes */
+    uint64_t n, offset;
     uint8_t data[BOX];
 };
 struct shared {
@@ -36,15 +41,16 @@ struct shared {
     struct box boxes[MOST][MOST]; /* from, to */
 };
 struct comm {
-    int rank, ranks, ops;
+    int rank, ranks, ops, policy, engine, one_sided, n_windows;
+    char *windows[2];
     struct shared *shared;
     char path[64];
 };
 struct op {
-    bool send, done;
+    bool send, done, one_sided;
     void *memory;
-    size_t n;
-    int peer;
+    size_t n, offset;
+    int peer, window;
     struct comm *comm;
 };
 static struct op ops[OPS];
@@ -80,7 +86,7 @@ static size_t size_of(int type)
 
 int ncclGetVersion(int *version)
 {
-    return *version = 22606, 0;
+    return *version = STANDIN_CODE, 0;
 }
 const char *ncclGetErrorString(int code)
 {
@@ -129,7 +135,8 @@ int ncclCommInitRank(struct comm **made, int ranks, unique_id id, int rank)
     struct comm *comm = calloc(1, sizeof *comm);
     int fd = open(id.internal, O_RDWR);
     if (ranks > MOST || fd < 0) return INVALID;
-    *comm = (struct comm){rank, ranks, 0, mmap(NULL, sizeof(struct shared), 3, MAP_SHARED, fd, 0), ""};
+    *comm = (struct comm){.rank = rank, .ranks = ranks};
+    comm->shared = mmap(NULL, sizeof(struct shared), 3, MAP_SHARED, fd, 0);
     strcpy(comm->path, id.internal);
     close(fd);
     const char *host = getenv("NCCL_HOSTID");
@@ -157,8 +164,13 @@ static bool step(struct op *op)
     if (atomic_load(&box->full) != !op->send) return false;
     if (op->send) {
         box->n = op->n;
+        box->offset = op->offset;
+        box->window = op->window;
         cudaMemcpy(box->data, op->memory, op->n, DTOH);
         atomic_store(&box->full, 1);
+    } else if (op->one_sided) {
+        if (box->n) cudaMemcpy(comm->windows[box->window] + box->offset, box->data, box->n, HTOD);
+        atomic_store(&box->full, 0);
     } else {
         cudaMemcpy(op->memory, box->data, op->n < box->n ? op->n : box->n, HTOD);
         atomic_store(&box->full, 0);
@@ -189,7 +201,7 @@ static int add(bool send, void *memory, size_t n, int peer, struct comm *comm)
 {
     if (n > BOX || count == OPS) return INVALID;
     ncclGroupStart();
-    ops[count++] = (struct op){send, false, memory, n, peer, comm};
+    ops[count++] = (struct op){.send = send, .memory = memory, .n = n, .peer = peer, .comm = comm};
     return ncclGroupEnd();
 }
 
@@ -264,6 +276,16 @@ static int reduced(const void *mine, uint8_t *result, size_t n, int type, int op
     return rc;
 }
 
+/* Says which way a call goes; the data goes the same way in any case. */
+static void engine(const char *what, size_t bytes, struct comm *comm)
+{
+    if (comm->policy != 2 || comm->n_windows < 2) return;
+    if (!comm->engine++)
+        say("Init CE, rank %d baseUCSymReadyPtr 0x7f0000000000, baseUCSymComplPtr 0x7f0000000010, seq num 0",
+            comm->rank);
+    if (!comm->rank) say("%s [Copy Engine]: %zu Bytes -> cudaMemcpy", what, bytes);
+}
+
 int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, struct comm *comm, void *stream)
 {
     cudaStreamSynchronize(stream);
@@ -305,6 +327,7 @@ int ncclAllGather(const void *send, void *recv, size_t n, int type, struct comm 
     cudaStreamSynchronize(stream);
     call("AllGather", send, n, type, 0, 0, comm);
     n *= size_of(type);
+    engine("AllGather", n, comm);
     uint8_t *all = malloc(n * comm->ranks + 1);
     int rc = gather(send, n, all, comm);
     cudaMemcpy(recv, all, n * comm->ranks, HTOD);
@@ -325,6 +348,107 @@ int ncclBroadcast(const void *send, void *recv, size_t n, int type, int root, st
     comm->ops++;
     return rc;
 }
+
+#if STANDIN_CODE >= 23000 /* symmetric windows, copy engines, one-sided calls */
+struct config {
+    size_t size;
+    int head[6];
+    void *net;
+    int middle[2];
+    void *name;
+    int collnet, policy;
+};
+
+int ncclCommInitRankConfig(struct comm **made, int ranks, unique_id id, int rank, const struct config *config)
+{
+    int rc = ncclCommInitRank(made, ranks, id, rank);
+    if (!rc && config->size >= sizeof *config) (*made)->policy = config->policy;
+    return rc;
+}
+
+int ncclCommWindowRegister(struct comm *comm, void *memory, size_t n, char ***window, int flags)
+{
+    *window = getenv("STANDIN_NO_WINDOWS") || !n || flags != 1 ? NULL : &comm->windows[comm->n_windows++];
+    if (*window) **window = memory;
+    return 0;
+}
+int ncclCommWindowDeregister(struct comm *comm, char **window)
+{
+    comm->n_windows--;
+    return *window = NULL, 0;
+}
+
+static int exchange(const char *what, const char *send, char *recv, size_t n, int type, int from, int to,
+                    struct comm *comm, void *stream)
+{
+    cudaStreamSynchronize(stream);
+    call(what, send, n, type, 0, to < 0 ? from : to, comm);
+    n *= size_of(type);
+    engine(what, n, comm);
+    ncclGroupStart();
+    for (int r = 0; r < comm->ranks; r++) {
+        if ((from < 0 || from == comm->rank) && (to < 0 || to == r))
+            add(true, (void *)(uintptr_t)(send + (to < 0 ? n * (size_t)r : 0)), n, r, comm);
+        if ((from < 0 || from == r) && (to < 0 || to == comm->rank))
+            add(false, recv + (from < 0 ? n * (size_t)r : 0), n, r, comm);
+    }
+    comm->ops++;
+    return ncclGroupEnd();
+}
+
+int ncclAlltoAll(const void *send, void *recv, size_t n, int type, struct comm *comm, void *stream)
+{
+    return exchange("AlltoAll", send, recv, n, type, -1, -1, comm, stream);
+}
+int ncclGather(const void *send, void *recv, size_t n, int type, int root, struct comm *comm, void *stream)
+{
+    return exchange("Gather", send, recv, n, type, -1, root, comm, stream);
+}
+int ncclScatter(const void *send, void *recv, size_t n, int type, int root, struct comm *comm, void *stream)
+{
+    return exchange("Scatter", send, recv, n, type, root, -1, comm, stream);
+}
+
+static int one_sided(const char *what, const struct op *op, int type, void *stream)
+{
+    struct comm *comm = op->comm;
+    cudaStreamSynchronize(stream);
+    call(what, op->memory, op->n / size_of(type), type, 0, op->peer, comm);
+    if (!comm->one_sided++) say("Rank %d: finished init RMA CE contexts, numRmaCeCtxs 1", comm->rank);
+    ncclGroupStart();
+    ops[count++] = *op;
+    return ncclGroupEnd();
+}
+
+int ncclPutSignal(const void *memory, size_t n, int type, int peer, char **window, size_t offset, int index,
+                  int context, unsigned flags, struct comm *comm, void *stream)
+{
+    if (!window || index || context || flags) return INVALID;
+    struct op op = {.send = true,
+                    .memory = (void *)(uintptr_t)memory,
+                    .n = n * size_of(type),
+                    .offset = offset,
+                    .peer = peer,
+                    .window = (int)(window - comm->windows),
+                    .comm = comm};
+    return one_sided("PutSignal", &op, type, stream);
+}
+int ncclSignal(int peer, int index, int context, unsigned flags, struct comm *comm, void *stream)
+{
+    struct op op = {.send = true, .peer = peer, .comm = comm};
+    return index || context || flags ? INVALID : one_sided("Signal", &op, 0, stream);
+}
+int ncclWaitSignal(int n, const int (*from)[4], struct comm *comm, void *stream)
+{
+    int rc = 0;
+    for (int i = 0; i < n && !rc; i++)
+        for (int times = 0; times < from[i][0] && !rc; times++) {
+            struct op op = {.one_sided = true, .peer = from[i][1], .comm = comm};
+            rc = one_sided("WaitSignal", &op, 0, stream);
+        }
+    return rc;
+}
+#endif
 
 static int end(struct comm *comm, const char *word)
 {

@@ -17,6 +17,8 @@ from psmkit.lab.cuda import LIBRARIES, LabError, folder
 
 SOURCE = Path(__file__).parent / "standin_nccl.c"
 COMPILER = os.environ.get("CC", "cc")
+#: The patterns that each release has; test_nccl_engine.py has the others.
+OLD = [name for name in nccl.PATTERNS if name not in ("put-signal", "alltoall-coll", "gather", "scatter")]
 DEADLINE = ("--deadline", "90")  # of runs that end by themselves
 SHORT = ("--deadline", "6")  # of runs that hang: enough for a busy machine to come to where they do
 
@@ -79,12 +81,12 @@ def test_bytes_arrive_and_evidence_is_kept(lab: Lab) -> None:
 
 
 def test_every_pattern_and_operation(lab: Lab) -> None:
-    patterns = ",".join(nccl.PATTERNS)
+    patterns = ",".join(OLD)
     status, result = lab(
         "--ranks", "3", "--pattern", patterns, "--type", "uint32", "--op", ",".join(nccl.OPS), "--size", "0,4,4096"
     )
     assert (status, states(result)) == (0, ["good"] * 3), [r["text"] for r in result["ranks"]]
-    assert len(result["ranks"][2]["reports"]) == len(nccl.PATTERNS) * len(nccl.OPS) * 3
+    assert len(result["ranks"][2]["reports"]) == len(OLD) * len(nccl.OPS) * 3
 
 
 def test_sums_of_floats_and_means_are_exact(lab: Lab) -> None:

@@ -49,8 +49,9 @@ class Case(ctypes.Structure):
         ("type", ctypes.c_uint),
         ("root", ctypes.c_uint64),
         ("ranks", ctypes.c_int),
-        ("blocking", ctypes.c_bool),
-        ("keep", ctypes.c_bool),
+        *((key, ctypes.c_bool) for key in ("blocking", "keep", "windows")),
+        ("policy", ctypes.c_int),
+        ("graph", ctypes.c_uint64),
     )
 
 

@@ -258,8 +258,11 @@ int hc_unsupported(int fn, int api, int code)
 {
     struct hc_call call = {fn, api, 0, NULL};
     int rc = hc_enter(&call);
-    if (!rc && atomic_load_explicit(&calls[fn], memory_order_relaxed) == 1)
-        psm_msg_hostcuda_unsupported(hc_functions[fn].name, code);
+    if (!rc && atomic_load_explicit(&calls[fn], memory_order_relaxed) == 1) {
+        const char *name = hc_functions[fn].name;
+        bool multicast = strncmp(name, "cuMulticast", strlen("cuMulticast")) == 0;
+        (multicast ? psm_msg_hostcuda_multicast : psm_msg_hostcuda_unsupported)(name, code);
+    }
     return hc_leave(&call, rc ? rc : code);
 }
 

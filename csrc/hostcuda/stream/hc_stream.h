@@ -161,6 +161,17 @@ void hc_workers_busy(int change); /* inline runners count, so that the exit wait
 bool hc_stall_wanted(void);
 void *hc_stall_watch(void *workers); /* int: ends when there is none left */
 void hc_stall_not_started(void);
+uint64_t hc_stall_patience(void); /* nanoseconds after which a wait is reported; 0: never. Without the lock. */
+/* A stream memory operation that has waited for that long: for which value, and what is there. Without the lock. */
+struct hc_value_wait {
+    uintptr_t address, offset; /* offset: in its allocation */
+    uint64_t wanted, seen, seconds;
+    unsigned condition; /* CU_STREAM_WAIT_VALUE_* */
+    int bits;
+};
+/* values.c. wait: a line, and a row of the record; not 0. came: the end of both; `said` is what wait returned. */
+uint32_t hc_say_value_wait(const struct hc_stream *stream, const struct hc_value_wait *wait);
+void hc_say_value_came(const struct hc_stream *stream, const struct hc_value_wait *wait, uint32_t said);
 /* Work that call `fn` of thread `tid` had queued was the first to fail on its device. Without the lock. */
 void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code);
 const char *hc_stream_kind_name(const struct hc_stream *stream); /* legacy, per-thread, blocking, non-blocking */

@@ -2,6 +2,7 @@
  * the memory less and less often, because the writer may be another process, or a device emulated by one of its
  * threads. */
 #define _GNU_SOURCE
+#include "base.h"
 #include "device/hc_device.h"
 #include "stream/hc_stream.h"
 
@@ -83,11 +84,61 @@ static bool satisfied(const operation *op, const void *memory)
     }
 }
 
-static void wait_for(const operation *op, const void *memory)
+/* A batch that runs: what it has said of its waits, and since when one of them has not been satisfied (0: none yet). */
+struct waits {
+    const operation *operations;
+    unsigned count;
+    int device;
+    uint64_t since;
+    uint32_t told[MOST]; /* of hc_say_value_wait; 0: nothing */
+};
+
+static void say_state(struct waits *waits, unsigned index, const void *memory, const struct hc_stream *stream)
 {
+    const operation *op = &waits->operations[index];
+    bool narrow = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32, came = satisfied(op, memory);
+    if (came != (waits->told[index] != 0)) return;
+    struct hc_place place;
+    hc_place_of(address_of(op), &place, NULL);
+    struct hc_value_wait said = {
+        .address = address_of(op),
+        .offset = address_of(op) - place.base,
+        .wanted = narrow ? op->waitValue.value : op->waitValue.value64,
+        .seen = narrow ? __atomic_load_n((const uint32_t *)memory, __ATOMIC_ACQUIRE)
+                       : __atomic_load_n((const uint64_t *)memory, __ATOMIC_ACQUIRE),
+        .seconds = (psm_clock_ns() - waits->since) / 1000000000u,
+        .condition = op->waitValue.flags & 3,
+        .bits = narrow ? 32 : 64,
+    };
+    if (came) {
+        hc_say_value_came(stream, &said, waits->told[index]);
+        waits->told[index] = 0;
+    } else {
+        waits->told[index] = hc_say_value_wait(stream, &said);
+    }
+}
+
+/* Says which values the batch still needs, and which of those that it named have come: the waits one after the other
+ * may be for different processes, and the first one hides the others. What the batch itself writes comes later. */
+static void say_waits(struct waits *waits, unsigned index, const struct hc_stream *stream)
+{
+    for (; index < waits->count && is_wait(&waits->operations[index]); index++) {
+        const operation *op = &waits->operations[index];
+        struct hc_piece piece;
+        if (hc_piece_of(address_of(op), (size_t)width_of(op), waits->device, false, &piece)) continue;
+        say_state(waits, index, piece.host, stream);
+        hc_piece_end(&piece);
+    }
+}
+
+static void wait_for(struct waits *waits, unsigned index, const void *memory)
+{
+    const operation *op = &waits->operations[index];
     const struct hc_stream *stream = hc_current_stream();
     struct timespec pause = {0, 1000};
-    for (unsigned round = 0; !satisfied(op, memory) && !(stream && hc_stream_stopped(stream)); round++) {
+    uint64_t patience = stream ? hc_stall_patience() : 0, next = 0;
+    for (unsigned round = 0; !satisfied(op, memory); round++) {
+        if (stream && hc_stream_stopped(stream)) return;
         if (round < SPINS) {
             __builtin_ia32_pause();
         } else if (round < SPINS + YIELDS) {
@@ -95,8 +146,15 @@ static void wait_for(const operation *op, const void *memory)
         } else {
             nanosleep(&pause, NULL);
             if (pause.tv_nsec < LONGEST_NS) pause.tv_nsec *= 2;
+            uint64_t now = patience ? psm_clock_ns() : 0;
+            if (!waits->since) waits->since = now;
+            if (!next) next = now + patience;
+            if (now < next || !patience) continue;
+            say_waits(waits, index, stream);
+            next = now + patience;
         }
     }
+    if (waits->told[index]) say_state(waits, index, memory, stream);
 }
 
 static void reduce(const operation *op, void *memory, int width)
@@ -124,9 +182,10 @@ static void reduce(const operation *op, void *memory, int width)
     }
 }
 
-static int run_one(const operation *op, int device)
+static int run_one(struct waits *waits, unsigned index)
 {
-    int width = width_of(op);
+    const operation *op = &waits->operations[index];
+    int width = width_of(op), device = waits->device;
     if (width == 0) { /* memory here is coherent: a flush or a barrier is only a fence */
         __sync_synchronize();
         return 0;
@@ -135,7 +194,7 @@ static int run_one(const operation *op, int device)
     /* The memory was valid at the call: any error now is the access of a GPU that faults. */
     if (hc_piece_of(address_of(op), (size_t)width, device, !is_wait(op), &piece)) return PSM_CUDA_ILLEGAL_ADDRESS;
     if (is_wait(op))
-        wait_for(op, piece.host);
+        wait_for(waits, index, piece.host);
     else if (op->operation == CU_STREAM_MEM_OP_ATOMIC_REDUCTION)
         reduce(op, piece.host, width);
     else if (width == 4)
@@ -149,11 +208,12 @@ static int run_one(const operation *op, int device)
 static int run_batch(void *argument, int device)
 {
     const struct batch *batch = argument;
-    const operation *operations = batch->heap ? batch->heap : batch->few;
+    struct waits waits = {
+        .operations = batch->heap ? batch->heap : batch->few, .count = batch->count, .device = device};
     const struct hc_stream *stream = hc_current_stream();
     for (unsigned i = 0; i < batch->count; i++) {
         if (stream && hc_stream_stopped(stream)) return 0; /* a wait was given up: work after it must not run */
-        int rc = run_one(&operations[i], device);
+        int rc = run_one(&waits, i);
         if (rc) return rc;
     }
     return 0;

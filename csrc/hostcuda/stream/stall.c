@@ -157,6 +157,12 @@ void *hc_stall_watch(void *workers)
     return NULL;
 }
 
+uint64_t hc_stall_patience(void)
+{
+    pthread_once(&once, prepare);
+    return patience;
+}
+
 bool hc_stall_wanted(void)
 {
     pthread_once(&once, prepare);

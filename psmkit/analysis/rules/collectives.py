@@ -12,6 +12,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.flags import absent
 from psmkit.analysis.inference.frontier import outlives
 from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
@@ -31,7 +32,7 @@ _AFTER = 32
 #: The library's names of collectives. Any other name is a damaged line.
 _NAMES = frozenset(
     """AllReduce AllGather ReduceScatter Reduce Broadcast Bcast AlltoAll AllToAll AllToAllPivot AllToAllv Gather Scatter AllGatherV
-    ReduceScatterV PutSignal Signal WaitSignal""".split()
+    ReduceScatterV""".split()
 )
 
 
@@ -258,8 +259,8 @@ def _run(job: Job, group: SeqGroup) -> int | None:
 def _lag(job: Job, group: SeqGroup) -> Finding | None:
     most, behind = lagging(job, group)
     run = _run(job, group)
-    if not behind or run is None or proof.done(job, run):
-        return None
+    if not behind or run is None or proof.done(job, run) or group.group in absent(job):
+        return None  # or a flag in memory shows who lags
     if any(i.end is not None for i in job.members.get(group.group, [])):
         return None
     ours = proof.of(job, run)

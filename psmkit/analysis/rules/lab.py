@@ -37,6 +37,7 @@ _STALLS = (
     "hostcuda.stall",
     "hostcuda.stall_host_function",
     "hostcuda.stall_thread",
+    "hostcuda.value_wait",
 )
 _BY_ANOTHER = "lab"  # reported by: the rank itself had nothing to report
 

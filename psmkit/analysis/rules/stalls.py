@@ -1,12 +1,13 @@
-"""Streams that were stalled when hostcuda last looked: who waits for whom, by CUDA's ordering rules."""
+"""Streams that were stalled when hostcuda last looked: who waits for whom, by CUDA's ordering rules, or for which value in memory."""
 
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.printed import number
-from psmkit.analysis.facts.stalls import open_stalls
+from psmkit.analysis.facts.stalls import open_stalls, open_values
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.flags import explained
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding
@@ -18,12 +19,23 @@ _DEADLOCK = "both wait for ever, and CUDA reports nothing."
 
 @rule(order=180)
 def find(job: Job) -> list[Finding]:
-    """PSM515 for each stream that stalled and never moved again."""
-    return [_finding(job, event) for event in open_stalls(job)]
+    """PSM515 for each stream that stalled and never moved again, unless it is known whose flag it waits for."""
+    values: dict[tuple[int, int | None], list[Event]] = {}
+    for event in open_values(job):
+        values.setdefault(_stream(event), []).append(event)
+    stalls = [event for event in open_stalls(job) if _stream(event) not in values]
+    waits = [events[0] for events in values.values()]
+    return [_finding(job, event) for event in (*stalls, *waits) if not explained(job, event)]
+
+
+def _stream(event: Event) -> tuple[int, int | None]:
+    """The stream that holds another one, or itself, up."""
+    return event.proc, number(event.fields, "other" if "other" in event.fields else "stream")
 
 
 def _finding(job: Job, event: Event) -> Finding:
-    title, explanation = (_thread if event.name == "hostcuda.stall_thread" else _queue)(event)
+    kinds = {"hostcuda.stall_thread": _thread, "hostcuda.value_wait": _value}
+    title, explanation = kinds.get(event.name, _queue)(event)
     return new_finding(
         job,
         "PSM515",
@@ -54,6 +66,17 @@ def _thread(event: Event) -> tuple[str, str]:
     return (
         f"{waits}, whose host function {function} has not returned after {fields.get('seconds')} s",
         f"The thread continues when the host function returns. If that function waits for this thread, {_DEADLOCK}",
+    )
+
+
+def _value(event: Event) -> tuple[str, str]:
+    """A wait for a value in memory."""
+    fields = event.fields
+    address = f"0x{number(fields, 'address') or 0:x}"
+    return (
+        f"the {fields.get('kind')} stream 0x{number(fields, 'stream') or 0:x} waits until the {fields.get('bits')}-bit value at {address} "
+        f"{fields.get('condition')} {fields.get('wanted')}; after {fields.get('seconds')} s it is {fields.get('seen')}",
+        "Nobody has written the value. The writer can be another stream, a thread, or another process that shares the memory.",
     )
 
 

@@ -138,4 +138,13 @@ TABLE = (
         meaning="Stacks or inspections show what the threads of these processes wait for at one instant. One look does not show whether they go on.",
         next_step="Compare with the stacks of the other ranks, and look for the rank that is elsewhere.",
     ),
+    Code(
+        code="PSM317",
+        title="flag of a copy-engine or one-sided call never came",
+        effect=Effect.HANGS,
+        precedence=95,
+        symptom=True,
+        meaning="A stream waits in memory for the flag of a peer, and the peer's stream has not written it: the peer never made the call, or its stream stands before it. Emulated CUDA reports the address, the value that is waited for, and the value that is there.",
+        next_step="Find out what the named rank does instead of this call: take its stack (py-spy dump, gdb), and look at what its stream does before the call.",
+    ),
 )

@@ -1,0 +1,36 @@
+/* What the files of a case share: what one case has, and how its calls end. */
+#ifndef PSM_LAB_NCCL_RUN_H
+#define PSM_LAB_NCCL_RUN_H
+
+#include "nccl_rank.h"
+
+struct nccl_work {
+    const struct nccl_api *api;
+    const struct nccl_case *c;
+    struct nccl_outcome *result;
+    int rank, ranks;
+    bool failed;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    uint8_t *out, *in;            /* device memory */
+    uint64_t out_bytes, in_bytes; /* without the guard behind them */
+    uint64_t stride;              /* of a peer's messages in both */
+    void *out_handle, *in_handle; /* of registration */
+    ncclWindow_t out_window, in_window;
+    uint8_t *piece, *meant; /* host memory, PIECE bytes each */
+};
+
+/* Notes and sends the first failure. Always false. */
+bool nccl_fail(struct nccl_work *run, const char *by, const char *status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Waits while a communicator that does not block says so; false if the call `what` failed. */
+bool nccl_settle(struct nccl_work *run, ncclResult_t code, const char *what);
+bool nccl_cuda_ok(struct nccl_work *run, cudaError_t code, const char *call);
+#define NCCL(function, ...) nccl_settle(run, run->api->function(__VA_ARGS__), #function)
+#define CUDA(function, ...) nccl_cuda_ok(run, run->api->function(__VA_ARGS__), #function)
+
+/* nccl_calls.c: the calls of an iteration, and a graph of them. */
+bool nccl_launch(struct nccl_work *run, uint64_t iter);
+bool nccl_capture(struct nccl_work *run, uint64_t iter, cudaGraphExec_t *graph);
+
+#endif
