@@ -26,6 +26,11 @@ from pathlib import Path
 from types import FrameType
 
 import psmkit
+from psmkit.audit.declared import marked, places
+from psmkit.audit.knowledge import MARK
+from psmkit.audit.sections import Sections
+from psmkit.audit.symbols import audit_symbols
+from psmkit.audit.types import types_of
 from psmkit.lab.cuda import environment
 from psmkit.logparse import discover, events, foreign
 from psmkit.logparse.foreign.jsondocs import documents
@@ -61,11 +66,16 @@ _TOKENS = [
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: ``read`` may raise nothing but :class:`PsmkitError`."""
+    """A reader: ``read`` may raise nothing but :class:`PsmkitError`. ``make`` makes the sample that stands as empty bytes."""
 
     name: str
     read: Callable[[bytes], object]
     samples: tuple[bytes, ...]
+    make: Callable[[], bytes] | None = None
+
+    def sample(self, data: bytes) -> bytes:
+        """A sample, made if it has to be."""
+        return data or (self.make or record)()
 
 
 # ---- the readers ----
@@ -155,6 +165,38 @@ def _rendered(data: bytes) -> object:
         assert render(report, form, Options())
     assert "\n" not in visible(text) + markdown_text(text)
     return redact(report)
+
+
+def _declared(data: bytes) -> object:
+    """Where types are declared: psmkit's own reader of DWARF. Its process turns each exception into one line."""
+    with _file(data, ".so") as path:
+        try:
+            with Sections(Path(path)) as sections:
+                return marked(sections, MARK), places(sections, ["p2pConnectInfo", "ncclP2pBuff"])
+        except Exception as error:
+            raise PsmkitError(str(error)) from error
+
+
+def _library(data: bytes) -> object:
+    with _file(data, ".so") as path:
+        with suppress(PsmkitError):
+            types_of(Path(path))
+        return audit_symbols([Path(path)])
+
+
+@functools.cache
+def _debuggable() -> bytes:
+    """A library with debug information."""
+    source = (
+        "struct ncclP2pBuff { void *directPtr; unsigned long size; char desc[64]; };\n"
+        "struct p2pConnectInfo { int rank, read; struct ncclP2pBuff p2pBuff; union { long a; struct CUevent_st *event; } u[4]; } one;\n"
+        "typedef struct p2pConnectInfo psm_shareable_p2pConnectInfo;\nint use(psm_shareable_p2pConnectInfo *it) { return it->rank; }\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="psmkit-fuzz-") as folder:
+        made = Path(folder) / "lib.so"
+        command = [os.environ.get("CC", "cc"), "-g", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        subprocess.run(command, input=source, text=True, check=True)
+        return made.read_bytes()
 
 
 def _proxy_op(data: bytes) -> object:
@@ -335,6 +377,8 @@ READERS = (
     Reader("events", _decoded, (_LOG,)),
     Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _EU, _PYSPY, _INSPECTIONS, _LOG + _RAS_TEXT)),
     Reader("record", _record, (b"",)),
+    Reader("declarations", _declared, (b"",), _debuggable),
+    Reader("library", _library, (b"",), _debuggable),
 )  # fmt: skip
 
 
@@ -353,7 +397,7 @@ def record() -> bytes:
 
 def attack(reader: Reader, rng: random.Random) -> bytes:
     """A damaged sample of ``reader``."""
-    data = bytearray(rng.choice(reader.samples) or record())
+    data = bytearray(reader.sample(rng.choice(reader.samples)))
     for _ in range(rng.choice((1, 1, 2, 3, 5, 9))):
         at = rng.randrange(min(len(data), rng.choice((1 << 12, len(data)))) + 1)  # headers matter most
         size = min(rng.choice((1, 1, 2, 4, 8, 30, 200)), len(data) - at)
@@ -377,7 +421,7 @@ def attack(reader: Reader, rng: random.Random) -> bytes:
 
 def long_inputs(reader: Reader) -> Iterator[bytes]:
     """Long inputs that are known to be hard: each token alone, over and over, within a sample."""
-    head = reader.samples[0] or record()
+    head = reader.sample(reader.samples[0])
     for token in _TOKENS:
         yield head[: len(head) // 2] + token * (_LONG // 4 // len(token)) + head[len(head) // 2 :]
 

@@ -153,7 +153,7 @@ def _field(
         else:
             _walk(plain, path, at, line, whole, local, opaque, unknown, depth + 1)
     elif plain.get_size() == 4 and descriptor(name) and plain.kind in (TypeKind.INT, TypeKind.UINT):
-        local.append(Field(path, shown, "a file descriptor, by its name", at, 4, False, line))
+        local.append(Field(path, shown, "a file descriptor", at, 4, False, line))
 
 
 def _element(kind: Any) -> Any:

@@ -189,7 +189,7 @@ class _Walk:
             else:
                 self._compound(whole, path, at, depth)
         elif kind.kind == drgn.TypeKind.INT and _size(kind) == 4 and descriptor(name):
-            self._add(path, shown, "a file descriptor, by its name", at, 4, sure=False)
+            self._add(path, shown, "a file descriptor", at, 4, sure=False)
 
     def _array(self, element: drgn.Type, path: str, name: str, at: int, depth: int, count: int) -> None:
         """One element stands for all."""

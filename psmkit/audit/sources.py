@@ -100,7 +100,7 @@ class _Reader:
         self.functions: dict[str, _Function] = {}
         self.tables: list[tuple[str, set[str]]] = []  # name of an entry, USRs that it refers to
         self.variables: dict[str, set[str]] = {}  # USRs that a global's initializer refers to
-        self.types: dict[str, Struct] = {}
+        self.types: dict[tuple[str, int, str], Struct] = {}  # by name, size, and the source that declares it
         self.flows: dict[tuple[str, str, int, str], _Flow] = {}
         self.resources: dict[Path, dict[str, Any]] = {}  # types that resources were given, by file and name
         self.units: list[Any] = []
@@ -330,7 +330,7 @@ class _Reader:
     def _type(self, kind: Any, way: str, basis: str) -> None:
         one = layout.struct_of(kind, way, basis) if kind is not None else None
         if one is not None and "(unnamed)" not in one.name:
-            self.types.setdefault(one.name, one)
+            self.types.setdefault((one.name, one.size, one.file), one)
 
     def crossing(self) -> None:
         """Types that the buffers of messages are taken for."""
@@ -359,23 +359,29 @@ class _Reader:
 
     def _copy(self, function: _Function, cursor: Any, to: Any, source: Any, size: Any) -> None:
         into, way, _ = self._look(function, to)
-        out, came, held = self._look(function, source)
+        out, came, _ = self._look(function, source)
         if OUT in into and not out & {IN, OUT}:
-            kind = _object(source)
-            if held:
-                kind = self._resources(kind, cursor)
-            fields, part, one = self._fields(kind, source, size)
-            if fields or (held and one is None):
+            fields, part, one, blank = self._copied(cursor, source, size, out)
+            if fields or blank:
                 self._add(cursor, function, "leak", one, way, PEER in into or way == "connect info", fields, part)
-        elif out & {IN} and self._ours(into, to):
-            kind, own = _object(to), self._look(function, to)[2]
-            if own:
-                kind = self._resources(kind, cursor)
-            fields, part, one = self._fields(kind, to, size)
-            if fields or (own and one is None):
+        elif out & {IN} and self._ours(into):
+            fields, part, one, blank = self._copied(cursor, to, size, into)
+            if fields or blank:
                 self._add(cursor, function, "write", one, came, PEER in out, fields, part)
 
-    def _ours(self, labels: set[str], to: Any) -> bool:
+    def _copied(
+        self, cursor: Any, place: Any, size: Any, labels: set[str]
+    ) -> tuple[list[Field], bool, Struct | None, bool]:
+        """What is copied, as `_fields` says, and whether it is of resources whose type no source shows."""
+        kind = _object(place)
+        blank = OWN in labels and (kind is None or kind.get_canonical().kind == TypeKind.VOID)
+        if blank:
+            kind = self._resources(kind, cursor)
+        fields, part, one = self._fields(kind, place, size)
+        return fields, part, one, blank and one is None
+
+    @staticmethod
+    def _ours(labels: set[str]) -> bool:
         """Whether a copy goes over what the process had before."""
         return OWN in labels and FRESH not in labels and OUT not in labels
 

@@ -206,7 +206,6 @@ _PLURAL = {
     "a device address": "device addresses",
     "a pointer to a function": "pointers to functions",
     "a context, graph or module": "contexts, graphs or modules",
-    "a file descriptor, by its name": "file descriptors, by their names",
 }
 
 
@@ -225,6 +224,13 @@ def summary(fields: Sequence[Field]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
+def _kind(field: Field) -> str:
+    """What a field is; with the reason, where the type does not prove it."""
+    if field.sure:
+        return field.kind
+    return f"{field.kind}, by its {'name' if field.kind == 'a file descriptor' else 'type'}"
+
+
 def leak(one: Struct, file: str) -> Finding:
     """A type that crosses with local fields."""
     code = CODES["PSM521"]
@@ -238,7 +244,7 @@ def leak(one: Struct, file: str) -> Finding:
         f"Of its {one.size} bytes:",
     ]
     text = " ".join(part for part in parts if part)
-    text += f" {', '.join(f'{field.path} (byte {field.offset}: {field.kind})' for field in shown)}{more}."
+    text += f" {', '.join(f'{field.path} (byte {field.offset}: {_kind(field)})' for field in shown)}{more}."
     for field in known[:4]:
         text += f" {field.path}: in NCCL's own code {field.why}; a fork may differ."
     if not sure:
@@ -249,7 +255,7 @@ def leak(one: Struct, file: str) -> Finding:
     for field in shown:
         if field.line and field.line not in seen:
             seen.add(field.line)
-            lines.append(Evidence(place, field.line, f"{field.type} {field.path}: {field.kind}"))
+            lines.append(Evidence(place, field.line, f"{field.type} {field.path}: {_kind(field)}"))
     return Finding(
         code.code,
         f"{one.name} leaves the process with {summary(one.local)}",
@@ -272,7 +278,7 @@ def _flow(flow: dict[str, Any]) -> Finding:
     whose = f" of {flow['struct']}" if flow["struct"] else ""
     part = " A part of it is copied, and which one the sources do not show." if flow["part"] and fields else ""
     listed = (
-        f" It holds {', '.join(f'{one.path} ({one.kind})' for one in fields[:_SHOWN] if one.path)}." if whose else ""
+        f" It holds {', '.join(f'{one.path} ({_kind(one)})' for one in fields[:_SHOWN] if one.path)}." if whose else ""
     )
     reached = flow["reached"]
     from_ = f" Reached from {', '.join(reached[:6])}{' and more' if len(reached) > 6 else ''}." if reached else ""
