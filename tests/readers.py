@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -175,6 +176,25 @@ def _declared(data: bytes) -> object:
                 return marked(sections, MARK), places(sections, ["p2pConnectInfo", "ncclP2pBuff"])
         except Exception as error:
             raise PsmkitError(str(error)) from error
+
+
+def _debug(data: bytes) -> object:
+    """Damage within the debug information only: else most damage ends with the header of the file."""
+    whole = bytearray(_debuggable())
+    for name in (b".debug_info", b".debug_abbrev", b".debug_str", b".debug_line"):
+        begin, size = _section(bytes(whole), name)
+        part = data[begin : begin + size].ljust(size, b"\0")
+        whole[begin : begin + size] = part
+    return _library(bytes(whole))
+
+
+def _section(data: bytes, name: bytes) -> tuple[int, int]:
+    """Offset and size of a section of a sound ELF file."""
+    table = int.from_bytes(data[0x28:0x30], "little")
+    size, count, names = (int.from_bytes(data[at : at + 2], "little") for at in (0x3A, 0x3C, 0x3E))
+    rows = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
+    texts = rows[names][4]
+    return next(row[4:6] for row in rows if data[texts + row[0] :].startswith(name + b"\0"))
 
 
 def _library(data: bytes) -> object:
@@ -379,6 +399,7 @@ READERS = (
     Reader("record", _record, (b"",)),
     Reader("declarations", _declared, (b"",), _debuggable),
     Reader("library", _library, (b"",), _debuggable),
+    Reader("debug information", _debug, (b"",), _debuggable),
 )  # fmt: skip
 
 

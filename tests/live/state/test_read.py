@@ -127,3 +127,10 @@ def test_two_samples_become_one_in_which_changes_are_marked() -> None:
     known, new = comm.parts
     assert known.values == (Value("done", 2, True, 1), Value("age_ms", 2))
     assert new.values[-1] == Value("sample", "only in the second", True)
+
+
+def test_a_file_with_offsets_that_no_file_has_is_none_that_can_be_read(tmp_path: Path) -> None:
+    damaged = bytearray(Path(sys.executable).resolve().read_bytes()[:4096])
+    damaged[0x28:0x30] = b"\xff" * 8
+    (tmp_path / "damaged").write_bytes(damaged)
+    assert elf.look(tmp_path / "damaged") is None
