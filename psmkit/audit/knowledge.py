@@ -26,7 +26,7 @@ class Wire:
     file: str = ""
     peer: bool = False
     answers: str = ""
-    basis: str = "the list of known types"
+    basis: str = "its name"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,10 @@ class _Walk:
     def struct(self, kind: drgn.Type) -> Struct:
         plain = _plain(kind)
         self._compound(plain, "", 0, 0)
-        name = plain.type_name() if plain.tag else kind.type_name()
+        name = kind.type_name()
+        if plain.tag:  # C++ leaves the word out
+            word = {drgn.TypeKind.UNION: "union", drgn.TypeKind.CLASS: "class"}.get(plain.kind, "struct")
+            name = f"{word} {plain.type_name().removeprefix(f'{word} ')}"
         members = tuple((member.name or "", member.bit_offset // 8) for member in (plain.members or ())[:64])
         return Struct(
             name,

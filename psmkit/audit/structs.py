@@ -238,13 +238,9 @@ def leak(one: Struct, file: str) -> Finding:
     sure = any(field.sure for field in one.local)
     shown = one.local[:_SHOWN]
     more = f" and {len(one.local) - len(shown)} more" if len(one.local) > len(shown) else ""
-    parts = [
-        f"It crosses as {one.way}." if one.way else "",
-        f"That is known by {one.basis}.",
-        f"Of its {one.size} bytes:",
-    ]
-    text = " ".join(part for part in parts if part)
-    text += f" {', '.join(f'{field.path} (byte {field.offset}: {_kind(field)})' for field in shown)}{more}."
+    way = f"It crosses as {one.way} (known by {one.basis})." if one.way else f"It crosses: known by {one.basis}."
+    listed = ", ".join(f"{field.path} (byte {field.offset}: {_kind(field)})" for field in shown)
+    text = f"{way} Of its {one.size} bytes: {listed}{more}."
     for field in known[:4]:
         text += f" {field.path}: in NCCL's own code {field.why}; a fork may differ."
     if not sure:

@@ -127,8 +127,10 @@ def _page(page: Page, audit: Audit, verbose: bool) -> None:
         page.wrap(finding.explanation, indent="  ")
         for item in finding.evidence if verbose else finding.evidence[:4]:
             page.add("  ", Span(f"{item.file}:{item.line}" if item.line else item.file, "dim"), f"  {item.text}")
-        if finding.severity.value != "info":
-            page.wrap(f"next: {finding.next_step}", indent="  ")
+    steps = {one.code: one.next_step for one in audit.findings if one.severity.weight}
+    for code, step in steps.items():
+        page.blank()
+        page.wrap(f"next for {code}: {step}", hang="  ")
     if verbose:
         _types(page, audit.structs)
         for finding, reason in audit.suppressed:

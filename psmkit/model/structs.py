@@ -43,7 +43,7 @@ class Struct:
         opaque: fields of bytes: what is in them, the type does not show.
         unknown: fields whose type is only declared.
         way: how it crosses: ``Setup answer``, ``connect info``, ...
-        basis: how that is known: ``the list of NCCL's types``, ``PSM_SHAREABLE``, ``--wire``.
+        basis: how that is known: ``its name``, ``PSM_SHAREABLE``, ``--wire``.
         file, line: of its declaration; empty and 0: unknown.
         members: its own members with their offsets, for a reader who knows only the size.
         answers: the message of a proxy that it answers, ``Setup``; empty: none, or not known.
