@@ -12,7 +12,7 @@ from typing import Any
 
 from psmkit.model.errors import PsmkitError
 
-__all__ = ["AuditError", "ask"]
+__all__ = ["AuditError", "ask", "check_needs"]
 
 _SLACK = 2.0  # seconds in which the child may start and write its answer
 _NEEDS = {"types": (("drgn", "drgn"),), "sources": (("clang", "libclang"),)}
@@ -34,9 +34,7 @@ def ask(what: str, request: dict[str, Any], name: str, deadline: float) -> dict[
     Raises:
         AuditError: the child could not read the file, or did not in time.
     """
-    for module, package in _NEEDS[what]:
-        if importlib.util.find_spec(module) is None:
-            raise AuditError(f"this audit needs {package}: pip install 'psmkit[audit]'")
+    check_needs(what)
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("DRGN_", "DEBUGINFOD_"))}
     command = [sys.executable, "-P", "-m", "psmkit.audit", what, str(deadline)]
     try:
@@ -60,6 +58,17 @@ def ask(what: str, request: dict[str, Any], name: str, deadline: float) -> dict[
     if "error" in answer:
         raise AuditError(f"{name}: {answer['error']}")
     return answer
+
+
+def check_needs(what: str) -> None:
+    """Refuse a request whose package is not installed.
+
+    Raises:
+        AuditError: it is not.
+    """
+    for module, package in _NEEDS[what]:
+        if importlib.util.find_spec(module) is None:
+            raise AuditError(f"this audit needs {package}: pip install 'psmkit[audit]'")
 
 
 def _death(status: int, said: str) -> str:

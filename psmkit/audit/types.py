@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from psmkit.audit.child import AuditError, ask
-from psmkit.audit.knowledge import knowledge
+from psmkit.audit.child import AuditError, ask, check_needs
 from psmkit.live.state import elf
 from psmkit.model.errors import InputError
 from psmkit.model.structs import Field, Struct
@@ -36,6 +35,7 @@ def types_of(path: Path, asked: Sequence[str] = (), *, deadline: float = _DEADLI
         InputError: the file cannot be read.
         AuditError: it has no debug information, or damaged one.
     """
+    check_needs("types")
     _check(path)
     answer = ask("types", {"path": os.fspath(path), "asked": list(asked)}, str(path), deadline)
     return [decoded(one) for one in answer["structs"]], [str(name) for name in answer["missing"]]
@@ -72,8 +72,3 @@ def decoded(data: dict[str, Any]) -> Struct:
     local, opaque = (tuple(Field(**one) for one in data[name]) for name in ("local", "opaque"))
     members = tuple((str(name), int(at)) for name, at in data["members"])
     return Struct(**{**data, "local": local, "opaque": opaque, "unknown": tuple(data["unknown"]), "members": members})
-
-
-def known() -> frozenset[str]:
-    """The names that psmkit looks for itself."""
-    return frozenset(one.name for one in knowledge().wires)

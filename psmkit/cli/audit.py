@@ -1,4 +1,4 @@
-"""``psmkit audit``: Find what leaves a process by mistake, and what a library exports and lacks, before it runs."""
+"""``psmkit audit``: Find process-local data in messages, and symbols that collide, before a run."""
 
 from __future__ import annotations
 

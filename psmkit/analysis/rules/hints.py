@@ -117,7 +117,7 @@ def _response_sizes(job: Job) -> list[Finding]:
         sent, received = next(iter(send)), next(iter(recv))
         if sent < 2 * received - 32 or sent < 128 or ("send", sent) in named:
             continue
-        without = "" if job.types is None else " No answer to Setup that the library given has is of this size."
+        without = "" if job.types is None else " The library given has no answer to Setup of this size, or several."
         out.append(
             new_finding(
                 job,
