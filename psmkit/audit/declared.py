@@ -16,6 +16,7 @@ from psmkit.audit.sections import Section, Sections
 __all__ = ["Place", "marked", "places"]
 
 _MOST_UNITS = 200_000
+_MOST_STRINGS = 256 << 20  # bytes of the table of strings
 _MOST_HITS = 4096  # references to one name that are looked at
 _MOST_ENTRIES = 20_000  # in one type
 _MOST_FILES = 20_000
@@ -87,17 +88,7 @@ class _Finder:
 
     def find(self, names: set[str]) -> dict[str, list[Place]]:
         assert self._info and self._strings
-        offsets = self._offsets(names)
-        needles = {at.to_bytes(4, "little"): name for at, name in offsets.items()}
-        hits: list[tuple[int, str]] = []
-        counts = dict.fromkeys(names, 0)
-        for begin, data in self._info.chunks(3):
-            for needle, name in needles.items():
-                at = data.find(needle)
-                while at >= 0 and counts[name] < _MOST_HITS:
-                    hits.append((begin + at, name))
-                    counts[name] += 1
-                    at = data.find(needle, at + 1)
+        hits = self._hits(self._offsets(names))
         found: dict[str, list[Place]] = {}
         units = self._units()
         unit = next(units, None)
@@ -111,6 +102,28 @@ class _Finder:
             if place is not None and all((one.file, one.line) != (place.file, place.line) for one in known):
                 known.append(place)
         return {name: some for name, some in found.items() if some}
+
+    def _hits(self, offsets: dict[int, str]) -> list[tuple[int, str]]:
+        """Where the debug information has one of these offsets into the table of strings, whatever stands there."""
+        import numpy as np  # late: only here
+
+        assert self._info and self._strings
+        if not offsets or self._strings.size > _MOST_STRINGS:
+            return []
+        wanted = np.zeros(self._strings.size, np.bool_)
+        wanted[list(offsets)] = True
+        hits: list[tuple[int, str]] = []
+        counts: dict[str, int] = {}
+        for begin, data in self._info.chunks(3):
+            for shift in range(min(4, len(data) // 4)):
+                words = np.frombuffer(data, "<u4", (len(data) - shift) // 4, shift)
+                near = np.flatnonzero(words < len(wanted))
+                for at in near[wanted[words[near]]].tolist():
+                    name = offsets[int(words[at])]
+                    counts[name] = counts.get(name, 0) + 1
+                    if counts[name] <= _MOST_HITS:
+                        hits.append((begin + shift + 4 * at, name))
+        return hits
 
     def _offsets(self, names: set[str]) -> dict[int, str]:
         """Offsets of the names in the table of strings, also of those that are the end of a longer one: a linker shares them."""

@@ -28,28 +28,36 @@ def read(path: Path, wires: Sequence[Wire], asked: Sequence[str]) -> tuple[list[
         wires: types that are known to cross.
         asked: names that the user gave; a library without them is an error of the user's.
     """
-    program = drgn.Program()
-    program.set_enabled_debug_info_finders([])
     with Sections(path) as sections:
-        _load(program, path, sections)
-        known = {one.name for one in wires}
-        found: list[Struct] = []
-        missing: list[str] = []
-        marks = [Wire(name, "", basis="PSM_SHAREABLE") for name in marked(sections, MARK) if name not in known]
-        user = [Wire(name, "", basis="--wire") for name in asked]
-        for wire in [*user, *wires, *marks]:
-            kind = _type(program, wire)
-            if kind is None:
-                if wire.basis == "--wire":
-                    missing.append(wire.name)
-                continue
-            one = _Walk(program, wire).struct(kind)
-            if not any((one.name, one.size, one.local) == (f.name, f.size, f.local) for f in found):
-                found.append(one)
+        # All of drgn is gone before the places are looked for: so its memory and that of numpy are not held at once.
+        found, missing = _types(path, sections, wires, asked)
         wanted = [one.plain for one in found if one.local or one.unknown or one.basis == "--wire"]
         where = places(sections, wanted)
     files = {(wire.name, wire.file) for wire in wires if wire.file}
     return [_placed(one, where.get(one.plain, []), files) for one in found], missing
+
+
+def _types(
+    path: Path, sections: Sections, wires: Sequence[Wire], asked: Sequence[str]
+) -> tuple[list[Struct], list[str]]:
+    program = drgn.Program()
+    program.set_enabled_debug_info_finders([])
+    _load(program, path, sections)
+    known = {one.name for one in wires}
+    found: list[Struct] = []
+    missing: list[str] = []
+    marks = [Wire(name, "", basis="PSM_SHAREABLE") for name in marked(sections, MARK) if name not in known]
+    user = [Wire(name, "", basis="--wire") for name in asked]
+    for wire in [*user, *wires, *marks]:
+        kind = _type(program, wire)
+        if kind is None:
+            if wire.basis == "--wire":
+                missing.append(wire.name)
+            continue
+        one = _Walk(program, wire).struct(kind)
+        if not any((one.name, one.size, one.local) == (f.name, f.size, f.local) for f in found):
+            found.append(one)
+    return found, missing
 
 
 def _load(program: drgn.Program, path: Path, sections: Sections) -> None:

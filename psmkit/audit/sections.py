@@ -8,8 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 __all__ = ["Section", "Sections"]
 
@@ -22,10 +21,8 @@ _COMPRESSED = 0x800
 _NOBITS = 8
 _RELOCATABLE = 1
 _WORDS = {62: {1: 8, 10: 4, 11: 4}, 183: {257: 8, 258: 4}}  # machine -> type of an absolute relocation -> bytes
-_RELA = np.dtype([("at", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
+_RELA = [("at", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")]
+_SYMBOL = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 
 
 class Section:
@@ -145,12 +142,13 @@ class Sections:
 
     def _relocated(self, data: bytes, rela: _Row) -> bytes:
         """What a linker would write, were the file linked alone: only absolute references matter in debug information."""
+        import numpy as np  # late: it takes memory that a library without relocations does not need
+
         words = _WORDS.get(self.machine, {})
         symbols = self._symbols(rela.link)
         if rela.size > _MOST:
             return data
-        raw = os.pread(self._file, rela.size, rela.offset)
-        table = np.frombuffer(raw[: len(raw) // _RELA.itemsize * _RELA.itemsize], _RELA)
+        table = self._table(rela, np.dtype(_RELA))
         out = np.frombuffer(data, np.uint8).copy()
         for kind, width in words.items():
             some = table[(table["type"] == kind) & (table["at"] + np.uint64(width) <= np.uint64(len(data)))]
@@ -160,10 +158,16 @@ class Sections:
                 out[some["at"] + np.uint64(byte)] = (values >> np.uint64(8 * byte)).astype(np.uint8)
         return out.tobytes()
 
-    def _symbols(self, number: int) -> np.ndarray:
+    def _symbols(self, number: int) -> Any:
+        import numpy as np
+
         row = self._rows[number] if number < len(self._rows) else None
         if row is None or row.size > _MOST:
             return np.zeros(0, np.uint64)
+        return self._table(row, np.dtype(_SYMBOL))["value"].astype(np.uint64)
+
+    def _table(self, row: _Row, kind: Any) -> Any:
+        import numpy as np
+
         raw = os.pread(self._file, row.size, row.offset)
-        table = np.frombuffer(raw[: len(raw) // _SYMBOL.itemsize * _SYMBOL.itemsize], _SYMBOL)
-        return np.asarray(table["value"].astype(np.uint64))
+        return np.frombuffer(raw[: len(raw) // kind.itemsize * kind.itemsize], kind)
