@@ -173,7 +173,7 @@ def _declared(data: bytes) -> object:
     with _file(data, ".so") as path:
         try:
             with Sections(Path(path)) as sections:
-                return marked(sections, MARK), places(sections, ["p2pConnectInfo", "ncclP2pBuff"])
+                return marked(sections, MARK), places(sections, _WANTED)
         except Exception as error:
             raise PsmkitError(str(error)) from error
 
@@ -195,6 +195,12 @@ def _section(data: bytes, name: bytes) -> tuple[int, int]:
     rows = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
     texts = rows[names][4]
     return next(row[4:6] for row in rows if data[texts + row[0] :].startswith(name + b"\0"))
+
+
+_WANTED = (
+    ("p2pConnectInfo", 136, frozenset({"rank", "read", "p2pBuff", "u"})),
+    ("ncclP2pBuff", 80, frozenset({"directPtr", "size", "desc"})),
+)
 
 
 def _library(data: bytes) -> object:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from psmkit.audit.sections import Section, Sections
 
-__all__ = ["Place", "marked", "places"]
+__all__ = ["Place", "Wanted", "marked", "places"]
 
 _MOST_UNITS = 200_000
 _MOST_STRINGS = 256 << 20  # bytes of the table of strings
@@ -21,9 +21,9 @@ _MOST_HITS = 4096  # references to one name that are looked at
 _MOST_ENTRIES = 20_000  # in one type
 _MOST_FILES = 20_000
 _ABBREVIATIONS = 1 << 20  # bytes
-_TYPES = {0x02: "class", 0x13: "struct", 0x17: "union", 0x16: "typedef"}
+_TYPES = frozenset({0x02, 0x13, 0x17})  # class, struct, union
 _MEMBER = 0x0D
-_NAME, _FILE, _LINE, _DECLARATION, _STATEMENTS, _FOLDER, _TYPE = 0x03, 0x3A, 0x3B, 0x3C, 0x10, 0x1B, 0x49
+_NAME, _SIZE, _FILE, _LINE, _DECLARATION, _STATEMENTS, _FOLDER = 0x03, 0x0B, 0x3A, 0x3B, 0x3C, 0x10, 0x1B
 _STRP, _LINE_STRP, _STRING = 0x0E, 0x1F, 0x08
 # Sizes of forms; -1: LEB128, -2: a string, -3: a block by LEB128, -4: an offset (4 or 8), -5: an address.
 _SIZES = {
@@ -69,10 +69,14 @@ def marked(sections: Sections, prefix: str) -> list[str]:
     return sorted(found)
 
 
-def places(sections: Sections, names: Iterable[str]) -> dict[str, list[Place]]:
-    """The declarations of types by name, without ``struct``: several, where several sources have a type of the name."""
+#: A type to look for: its name without ``struct``, its bytes, the names of its members.
+Wanted = tuple[str, int, frozenset[str]]
+
+
+def places(sections: Sections, wanted: Iterable[Wanted]) -> dict[Wanted, Place]:
+    """The declarations of types. Of several types of a name, that one counts which has the size and the members."""
     finder = _Finder(sections)
-    return finder.find(set(names)) if finder.usable else {}
+    return finder.find(set(wanted)) if finder.usable else {}
 
 
 class _Finder:
@@ -86,22 +90,25 @@ class _Finder:
         self._tables: dict[int, dict[int, _Abbreviation]] = {}
         self._files: dict[int, list[str]] = {}
 
-    def find(self, names: set[str]) -> dict[str, list[Place]]:
-        assert self._info and self._strings
-        hits = self._hits(self._offsets(names))
-        found: dict[str, list[Place]] = {}
+    def find(self, wanted: set[Wanted]) -> dict[Wanted, Place]:
+        left: dict[str, set[Wanted]] = {}
+        for one in wanted:
+            left.setdefault(one[0], set()).add(one)
+        found: dict[Wanted, Place] = {}
         units = self._units()
         unit = next(units, None)
-        for at, name in sorted(set(hits)):
+        for at, name in sorted(set(self._hits(self._offsets(set(left))))):
             while unit is not None and unit.end <= at:
                 unit = next(units, None)
-            if unit is None:
+            if unit is None or not any(left.values()):
                 break
-            place = self._at(unit, at) if unit.begin <= at else None
-            known = found.setdefault(name, [])
-            if place is not None and all((one.file, one.line) != (place.file, place.line) for one in known):
-                known.append(place)
-        return {name: some for name, some in found.items() if some}
+            if not left[name] or unit.begin > at or (seen := self._at(unit, at)) is None:
+                continue
+            size, number, line, members = seen
+            for one in [one for one in left[name] if one[1] == size and one[2] <= members.keys()]:
+                left[name].discard(one)
+                found[one] = Place(self._file(unit, self._table(unit.abbreviations), number), line, members)
+        return found
 
     def _hits(self, offsets: dict[int, str]) -> list[tuple[int, str]]:
         """Where the debug information has one of these offsets into the table of strings, whatever stands there."""
@@ -175,9 +182,8 @@ class _Finder:
             self._tables[at] = _abbreviations(self._abbrev.read(at, _ABBREVIATIONS))
         return self._tables[at]
 
-    def _at(self, unit: _Unit, at: int) -> Place | None:
-        """The type whose name is at an offset of the debug information."""
-        assert self._info
+    def _at(self, unit: _Unit, at: int) -> tuple[int, int, int, dict[str, int]] | None:
+        """Of the type whose name is at an offset of the debug information: bytes, number of its file, line, lines of its members."""
         table = self._table(unit.abbreviations)
         for back in range(1, 16):  # the number of the abbreviation, and what may come before the name
             begin = at - back
@@ -189,10 +195,9 @@ class _Finder:
             tag, children, values, end = read
             if tag not in _TYPES or _DECLARATION in values or values.get(_NAME, (0, 0, 0))[2] != at:
                 continue
-            line = values.get(_LINE, (0, 0, 0))[0]
-            number = values.get(_FILE, (0, 0, 0))[0]
             members = dict(self._members(unit, table, end)) if children else {}
-            return Place(self._file(unit, table, number), line, members)
+            size, number, line = (values.get(what, (0, 0, 0))[0] for what in (_SIZE, _FILE, _LINE))
+            return size, number, line, members
         return None
 
     def _members(self, unit: _Unit, table: dict[int, _Abbreviation], at: int) -> Iterator[tuple[str, int]]:

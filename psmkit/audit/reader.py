@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import drgn
 
-from psmkit.audit.declared import Place, marked, places
+from psmkit.audit.declared import Place, Wanted, marked, places
 from psmkit.audit.knowledge import MARK, Wire, descriptor, knowledge, offset
 from psmkit.audit.sections import Sections
 from psmkit.model.structs import Field, Struct
@@ -31,10 +31,13 @@ def read(path: Path, wires: Sequence[Wire], asked: Sequence[str]) -> tuple[list[
     with Sections(path) as sections:
         # All of drgn is gone before the places are looked for: so its memory and that of numpy are not held at once.
         found, missing = _types(path, sections, wires, asked)
-        wanted = [one.plain for one in found if one.local or one.unknown or one.basis == "--wire"]
-        where = places(sections, wanted)
-    files = {(wire.name, wire.file) for wire in wires if wire.file}
-    return [_placed(one, where.get(one.plain, []), files) for one in found], missing
+        keys = [_key(one) for one in found]
+        where = places(sections, [key for key, one in zip(keys, found, strict=True) if one.local or one.unknown])
+    return [_placed(one, where.get(key)) for one, key in zip(found, keys, strict=True)], missing
+
+
+def _key(one: Struct) -> Wanted:
+    return one.plain.rpartition("::")[2], one.size, frozenset(name for name, _ in one.members if name)
 
 
 def _types(
@@ -94,15 +97,10 @@ def _plain(kind: drgn.Type) -> drgn.Type:
     return kind
 
 
-def _placed(one: Struct, some: Sequence[Place], files: Iterable[tuple[str, str]]) -> Struct:
-    """With file and line, where the debug information gives them, and only one type has the name."""
-    from dataclasses import replace
-
-    hint = next((file for name, file in files if name == one.plain), "")
-    fitting = [place for place in some if not hint or place.file.endswith(hint)]
-    if len(fitting) != 1:
+def _placed(one: Struct, place: Place | None) -> Struct:
+    """With file and line, where the debug information gives them."""
+    if place is None:
         return one
-    place = fitting[0]
 
     def lined(entry: Field) -> Field:
         return replace(entry, line=place.members.get(entry.path.partition(".")[0].partition("[")[0], place.line))
@@ -207,8 +205,6 @@ class _Walk:
         before = len(self.local)
         self._type(element, path, name, at, depth + 1)
         if len(self.local) == before + 1 and self.local[-1].path == path:
-            from dataclasses import replace
-
             one = self.local[-1]
             self.local[-1] = replace(one, size=one.size * count)
 

@@ -145,3 +145,14 @@ def test_a_library_for_another_machine_is_read(tmp_path: Path) -> None:
     data[18:20] = (183).to_bytes(2, "little")  # AArch64
     path.write_bytes(data)
     assert [field.path for field in _of(path, "p2pConnectInfo").local] == ["p"]
+
+
+def test_of_two_types_of_one_name_each_has_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "two.c").write_text("struct setupReq { void *p; long more; };\nstruct setupReq two;\n")
+    source = f'#include "{tmp_path}/one.h"\nstruct setupReq one;\n'
+    (tmp_path / "one.h").write_text("\n\nstruct setupReq { void *q; };\n")
+    path = library(tmp_path, source, str(tmp_path / "two.c"))
+    structs, _ = types_of(path, ["setupReq"])
+    (found,) = (one for one in structs if one.plain == "setupReq")
+    places = {8: (str(tmp_path / "one.h"), 3), 24: (str(tmp_path / "two.c"), 1), 16: (str(tmp_path / "two.c"), 1)}
+    assert (found.file, found.line) == places[found.size]
