@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from ctypes import c_uint
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from clang.cindex import (
 )
 
 from psmkit.audit import layout
-from psmkit.audit.knowledge import knowledge
+from psmkit.audit.knowledge import MARK, knowledge
 from psmkit.model.structs import Field, Struct
 
 __all__ = ["read"]
@@ -40,6 +41,7 @@ _CASTS = (
     CursorKind.UNEXPOSED_EXPR,
     CursorKind.PAREN_EXPR,
 )
+_DECLARED = (CursorKind.STRUCT_DECL, CursorKind.UNION_DECL, CursorKind.CLASS_DECL, CursorKind.TYPEDEF_DECL)
 _FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD, CursorKind.FUNCTION_TEMPLATE)
 _ROUNDS = 16  # calls within calls
 _ASSIGN, _ADDRESS = (
@@ -96,11 +98,13 @@ class _Flow:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, asked: Iterable[str] = ()) -> None:
+        self.asked = frozenset(asked)
         self.functions: dict[str, _Function] = {}
         self.tables: list[tuple[str, set[str]]] = []  # name of an entry, USRs that it refers to
         self.variables: dict[str, set[str]] = {}  # USRs that a global's initializer refers to
         self.types: dict[tuple[str, int, str], Struct] = {}  # by name, size, and the source that declares it
+        self.known: dict[tuple[str, int, str], Struct] = {}
         self.flows: dict[tuple[str, str, int, str], _Flow] = {}
         self.resources: dict[Path, dict[str, Any]] = {}  # types that resources were given, by file and name
         self.units: list[Any] = []
@@ -148,6 +152,21 @@ class _Reader:
                 self._seed(self.functions[usr], params)
         elif cursor.kind == CursorKind.VAR_DECL:
             self._variable(cursor)
+        elif cursor.kind in _DECLARED:
+            self._declared(cursor)
+
+    def _declared(self, cursor: Any) -> None:
+        """A type that is known to cross: by the user, by its name, by its mark."""
+        name = cursor.spelling
+        if cursor.kind == CursorKind.TYPEDEF_DECL and name.startswith(MARK):
+            self._type(cursor.underlying_typedef_type, "", "PSM_SHAREABLE")
+        elif name in self.asked:
+            self._type(cursor.type, "", "--wire")
+        elif (wire := knowledge().wire(name)) is not None and cursor.is_definition():
+            # By what the code does with it, if it does something: that comes later, and says more.
+            one = layout.struct_of(cursor.type, wire.way, wire.basis)
+            if one is not None:
+                self.known.setdefault((one.name, one.size, one.file), one)
 
     def _variable(self, cursor: Any) -> None:
         """A global: what its initializer refers to, and the entries of a table of functions."""
@@ -451,9 +470,13 @@ class _Reader:
         usr = function.cursor.get_usr()
         return sorted({name for name, refs in self.tables if usr in self._closure(refs)})
 
+    def handlers(self) -> set[str]:
+        """The functions that have to do with messages, by USR."""
+        return {usr for usr, one in self.functions.items() if any({IN, OUT} & some for some in one.labels.values())}
+
     def entries(self) -> list[str]:
         """The entries of tables that lead to a handler of messages: transports, variants."""
-        handlers = {usr for usr, one in self.functions.items() if any({IN, OUT} & some for some in one.labels.values())}
+        handlers = self.handlers()
         return sorted({name for name, refs in self.tables if handlers & self._closure(refs)})
 
     def _closure(self, refs: set[str]) -> set[str]:
@@ -607,16 +630,16 @@ def _where(cursor: Any) -> str:
 
 def read(request: dict[str, Any]) -> dict[str, Any]:
     """Types that cross and copies that matter in some sources."""
-    reader = _Reader()
+    reader = _Reader(request.get("asked", ()))
     for path, arguments in request["sources"]:
         reader.parse(path, arguments)
     reader.settle()
     reader.crossing()
     reader.judge()
     return {
-        "structs": [asdict(one) for one in reader.types.values()],
+        "structs": [asdict(one) for one in (reader.known | reader.types).values()],
         "flows": [asdict(one) for one in reader.flows.values()],
         "entries": reader.entries(),
-        "functions": len(reader.functions),
+        "handlers": len(reader.handlers()),
         "notes": list(dict.fromkeys(reader.notes)),
     }

@@ -26,6 +26,7 @@ __all__ = ["Audit", "AuditError", "Suppression", "audit_structs", "headline", "l
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu")
 _DEADLINE = 120.0
 _SHOWN = 12
+_NOTHING = "psmkit knows none of its types to cross a process boundary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,9 @@ def audit_structs(
     for path in paths:
         if path in sources:
             continue
-        some, missing = types_of(path, asked, deadline=deadline)
-        if missing and not sources:
-            raise AuditError(f"{path}: it has no type {', '.join(missing)}")
-        if not some:
-            raise AuditError(
-                f"{path}: psmkit knows none of its types to cross a process boundary: name them with --wire"
-            )
+        some, _ = types_of(path, asked, deadline=deadline)
+        if not some and not asked:
+            raise AuditError(f"{path}: {_NOTHING}: name them with --wire")
         structs += some
         findings += [(leak(one, str(path)), one, None) for one in some if one.local]
     if len(sources) < len(paths):
@@ -128,7 +125,7 @@ def audit_structs(
     if sources:
         answer = ask(
             "sources",
-            {"path": str(sources[0]), "sources": _arguments(sources, flags, commands)},
+            {"path": str(sources[0]), "sources": _arguments(sources, flags, commands), "asked": list(asked)},
             str(sources[0]),
             deadline,
         )
@@ -141,7 +138,12 @@ def audit_structs(
         findings += [(leak(one, one.file), one, None) for one in new]
         findings += [(_flow(one), None, one) for one in answer["flows"]]
         entries = [(str(name), []) for name in answer["entries"]]
+        if not some and not answer["handlers"]:
+            raise AuditError(f"{sources[0]}: {_NOTHING}, and no code that handles messages: name types with --wire")
         notes += [str(one) for one in answer["notes"]]
+    names = {name for one in structs for name in (one.name, one.plain)}
+    if missing := [name for name in asked if name not in names]:
+        raise AuditError(f"{paths[0]}: it has no type {', '.join(missing)}")
     notes += [
         f"{one.name}: {', '.join(one.unknown[:4])} {plural(len(one.unknown), 'is', 'are')} of a type that is only declared here"
         for one in structs
@@ -290,8 +292,11 @@ def _flow(flow: dict[str, Any]) -> Finding:
         if flow["peer"] and handles:
             severity = Severity.ERROR
         if flow["kind"] == "write":
+            carries = (
+                " that carries the connect info of the peer" if flow["peer"] and flow["way"] != "connect info" else ""
+            )
             title = f"{name} writes a message over {what}{whose}"
-            text = f"The bytes come from {flow['way']}, and go over resources that this process made for the connection.{listed}{part}{from_}"
+            text = f"The bytes come from {flow['way']}{carries}, and go over resources that this process made for the connection.{listed}{part}{from_}"
         else:
             title = f"{name} uses {what} out of a peer's message: {fields[0].path}"
             text = f"The handle comes from {flow['way']}: it belongs to the process of the peer.{from_}"

@@ -171,9 +171,10 @@ def _dynamic(path: Path) -> tuple[dict[str, list[str]], bool, tuple[list[str], l
     return {name: sorted(set(some), key=_order) for name, some in wanted.items()}, bound, run
 
 
-def _order(version: str) -> tuple[str, tuple[int, ...]]:
+def _order(version: str) -> tuple[bool, str, tuple[int, ...]]:
+    """Versions with a number last: GLIBC_ABI_DT_RELR is none."""
     name, _, number = version.rpartition("_")
-    return name, tuple(int(part) if part.isdigit() else 0 for part in number.split("."))
+    return number[:1].isdigit(), name, tuple(int(part) if part.isdigit() else 0 for part in number.split("."))
 
 
 def _unsought(needed: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> Iterator[Need]:

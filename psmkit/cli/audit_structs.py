@@ -111,14 +111,15 @@ def command(
 
 def _page(page: Page, audit: Audit, verbose: bool) -> None:
     from psmkit.audit.structs import headline
-    from psmkit.model.wording import counted
+    from psmkit.model.wording import counted, plural
     from psmkit.report.layout import Span
 
+    number = len(audit.structs)
     worst = max((one.severity.weight for one in audit.findings), default=0)
     style = ("healthy", "warning", "error")[worst]
     page.add(
         Span(headline(audit.findings), style),
-        Span(f": {counted(len(audit.structs), 'type')} that cross a process boundary", "heading"),
+        Span(f": {counted(number, 'type')} that {plural(number, 'crosses', 'cross')} a process boundary", "heading"),
     )
     for finding in audit.findings:
         page.blank()

@@ -139,7 +139,7 @@ def test_a_missing_header_is_one_line(tmp_path: Path) -> None:
 
 
 def test_code_that_is_not_understood_is_said(tmp_path: Path) -> None:
-    audit = _audit(tmp_path, "int broken(void) { return undeclared; }\n")
+    audit = _audit(tmp_path, "struct p2pConnectInfo { int rank; };\nint broken(void) { return undeclared; }\n")
     assert any("was not looked at" in note and "undeclared" in note for note in audit.notes)
 
 
@@ -196,3 +196,26 @@ def test_a_file_of_suppressions_is_checked(tmp_path: Path, text: str, said: str)
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         suppressions(file)
+
+
+def test_types_that_are_known_are_found_without_code(tmp_path: Path) -> None:
+    text = (
+        "struct p2pConnectInfo { int rank; void *p; };\nstruct mine { cudaStream_t s; };\n"
+        "struct marked { cudaEvent_t e; };\ntypedef struct marked psm_shareable_marked;\n"
+    )
+    source = tmp_path / "mine.c"
+    source.write_text(HEAD + text)
+    audit = audit_structs([source], ["mine"])
+    assert {one.plain: one.basis for one in audit.structs} == {
+        "p2pConnectInfo": "its name",
+        "mine": "--wire",
+        "marked": "PSM_SHAREABLE",
+    }
+    assert len(audit.findings) == 3
+    with pytest.raises(AuditError, match="it has no type other"):
+        audit_structs([source], ["other"])
+
+
+def test_sources_without_a_message_are_not_called_clean(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match="no code that handles messages"):
+        _audit(tmp_path, "int one(void) { return 1; }\n")
