@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -26,6 +27,11 @@ from pathlib import Path
 from types import FrameType
 
 import psmkit
+from psmkit.audit.declared import marked, places
+from psmkit.audit.knowledge import MARK
+from psmkit.audit.sections import Sections
+from psmkit.audit.symbols import audit_symbols
+from psmkit.audit.types import types_of
 from psmkit.lab.cuda import environment
 from psmkit.logparse import discover, events, foreign
 from psmkit.logparse.foreign.jsondocs import documents
@@ -61,11 +67,16 @@ _TOKENS = [
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: ``read`` may raise nothing but :class:`PsmkitError`."""
+    """A reader: ``read`` may raise nothing but :class:`PsmkitError`. ``make`` makes the sample that stands as empty bytes."""
 
     name: str
     read: Callable[[bytes], object]
     samples: tuple[bytes, ...]
+    make: Callable[[], bytes] | None = None
+
+    def sample(self, data: bytes) -> bytes:
+        """A sample, made if it has to be."""
+        return data or (self.make or record)()
 
 
 # ---- the readers ----
@@ -155,6 +166,63 @@ def _rendered(data: bytes) -> object:
         assert render(report, form, Options())
     assert "\n" not in visible(text) + markdown_text(text)
     return redact(report)
+
+
+def _declared(data: bytes) -> object:
+    """Where types are declared: psmkit's own reader of DWARF. Its process turns each exception into one line."""
+    with _file(data, ".so") as path:
+        try:
+            with Sections(Path(path)) as sections:
+                return marked(sections, MARK), places(sections, _WANTED)
+        except Exception as error:
+            raise PsmkitError(str(error)) from error
+
+
+def _debug(data: bytes) -> object:
+    """Damage within the debug information only: else most damage ends with the header of the file."""
+    whole = bytearray(_debuggable())
+    for name in (b".debug_info", b".debug_abbrev", b".debug_str", b".debug_line"):
+        begin, size = _section(bytes(whole), name)
+        part = data[begin : begin + size].ljust(size, b"\0")
+        whole[begin : begin + size] = part
+    return _library(bytes(whole))
+
+
+def _section(data: bytes, name: bytes) -> tuple[int, int]:
+    """Offset and size of a section of a sound ELF file."""
+    table = int.from_bytes(data[0x28:0x30], "little")
+    size, count, names = (int.from_bytes(data[at : at + 2], "little") for at in (0x3A, 0x3C, 0x3E))
+    rows = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
+    texts = rows[names][4]
+    return next(row[4:6] for row in rows if data[texts + row[0] :].startswith(name + b"\0"))
+
+
+_WANTED = (
+    ("p2pConnectInfo", 136, frozenset({"rank", "read", "p2pBuff", "u"})),
+    ("ncclP2pBuff", 80, frozenset({"directPtr", "size", "desc"})),
+)
+
+
+def _library(data: bytes) -> object:
+    with _file(data, ".so") as path:
+        with suppress(PsmkitError):
+            types_of(Path(path))
+        return audit_symbols([Path(path)])
+
+
+@functools.cache
+def _debuggable() -> bytes:
+    """A library with debug information."""
+    source = (
+        "struct ncclP2pBuff { void *directPtr; unsigned long size; char desc[64]; };\n"
+        "struct p2pConnectInfo { int rank, read; struct ncclP2pBuff p2pBuff; union { long a; struct CUevent_st *event; } u[4]; } one;\n"
+        "typedef struct p2pConnectInfo psm_shareable_p2pConnectInfo;\nint use(psm_shareable_p2pConnectInfo *it) { return it->rank; }\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="psmkit-fuzz-") as folder:
+        made = Path(folder) / "lib.so"
+        command = [os.environ.get("CC", "cc"), "-g", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        subprocess.run(command, input=source, text=True, check=True)
+        return made.read_bytes()
 
 
 def _proxy_op(data: bytes) -> object:
@@ -335,6 +403,9 @@ READERS = (
     Reader("events", _decoded, (_LOG,)),
     Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _EU, _PYSPY, _INSPECTIONS, _LOG + _RAS_TEXT)),
     Reader("record", _record, (b"",)),
+    Reader("declarations", _declared, (b"",), _debuggable),
+    Reader("library", _library, (b"",), _debuggable),
+    Reader("debug information", _debug, (b"",), _debuggable),
 )  # fmt: skip
 
 
@@ -353,7 +424,7 @@ def record() -> bytes:
 
 def attack(reader: Reader, rng: random.Random) -> bytes:
     """A damaged sample of ``reader``."""
-    data = bytearray(rng.choice(reader.samples) or record())
+    data = bytearray(reader.sample(rng.choice(reader.samples)))
     for _ in range(rng.choice((1, 1, 2, 3, 5, 9))):
         at = rng.randrange(min(len(data), rng.choice((1 << 12, len(data)))) + 1)  # headers matter most
         size = min(rng.choice((1, 1, 2, 4, 8, 30, 200)), len(data) - at)
@@ -377,7 +448,7 @@ def attack(reader: Reader, rng: random.Random) -> bytes:
 
 def long_inputs(reader: Reader) -> Iterator[bytes]:
     """Long inputs that are known to be hard: each token alone, over and over, within a sample."""
-    head = reader.samples[0] or record()
+    head = reader.sample(reader.samples[0])
     for token in _TOKENS:
         yield head[: len(head) // 2] + token * (_LONG // 4 // len(token)) + head[len(head) // 2 :]
 

@@ -13,6 +13,7 @@ from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import kept, scanned
 from psmkit.model import CODES, Finding, Report, Severity, Verdict
+from psmkit.model.structs import Struct
 from psmkit.model.wording import LAST_RESORT
 
 __all__ = ["analyse_job", "analyze"]
@@ -23,6 +24,7 @@ def analyze(
     *,
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    types: Sequence[Struct] | None = None,
 ) -> Report:
     """Analyse logs and report the state of the job.
 
@@ -30,6 +32,7 @@ def analyze(
         paths: files, globs, folders (recursive) or ``-`` for standard input; compressed files and archives are unpacked.
         catalogue: TOML files with additional messages, read after psmkit's.
         progress: called with the bytes read so far and the total.
+        types: of the job's NCCL library, those that cross a process boundary (:func:`psmkit.audit.types_of`).
 
     Raises:
         InputError: a path does not exist or cannot be read.
@@ -37,7 +40,7 @@ def analyze(
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
     with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
-        return analyse_job(kept(make_job(result)))
+        return analyse_job(kept(make_job(result, types=types)))
 
 
 def analyse_job(job: Job) -> Report:

@@ -12,6 +12,7 @@ from psmkit.analysis.views.story import tell
 from psmkit.logparse.batches import events
 from psmkit.model.errors import InputError
 from psmkit.model.story import Story
+from psmkit.model.structs import Struct
 
 __all__ = ["story"]
 
@@ -21,6 +22,7 @@ def story(
     *,
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    types: Sequence[Struct] | None = None,
 ) -> Story:
     """Analyse logs, and tell all that a page shows of the job. Arguments and errors are those of :func:`psmkit.analyze`.
 
@@ -31,5 +33,5 @@ def story(
         if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
             raise InputError(name, "a page needs its input twice, and this can be read only once: write it to a file")
     with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
-        job = kept(make_job(scan))
+        job = kept(make_job(scan, types=types))
         return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from psmkit.cli.command import Command
@@ -39,6 +41,12 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
+@click.option(
+    "--lib",
+    metavar="LIB",
+    type=click.Path(path_type=Path),
+    help="The job's NCCL library, with debug information: names what responses of a proxy hold.",
+)
 @click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
 @click.option(
     "-v",
@@ -53,6 +61,7 @@ def command(
     fail_on: str,
     ranks: str | None,
     catalogues: tuple[str, ...],
+    lib: Path | None,
     redacted: bool,
     verbose: bool,
 ) -> int:
@@ -80,14 +89,21 @@ def command(
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
 
+    types = None
+    if lib is not None:
+        from psmkit.audit import types_of
+
+        types, _ = types_of(lib)
     with uncollected(last=True):
         told = None
         with progress_bar() as progress:
             if form == "html":
                 from psmkit.analysis.story import story
 
-                told = story(paths, catalogue=catalogues or None, progress=progress)
-            report = told.report if told else analyze(paths, catalogue=catalogues or None, progress=progress)
+                told = story(paths, catalogue=catalogues or None, progress=progress, types=types)
+            report = (
+                told.report if told else analyze(paths, catalogue=catalogues or None, progress=progress, types=types)
+            )
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:

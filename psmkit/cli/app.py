@@ -42,6 +42,8 @@ COMMANDS = _commands()
 
 # The package that a command needs and its extra: the first part of the module's name -> (package, extra).
 _EXTRAS = {
+    "clang": ("libclang", "audit"),
+    "drgn": ("drgn", "audit"),
     "elftools": ("pyelftools", "lab"),
     "isal": ("isal", "isal"),
     "opentelemetry": ("opentelemetry", "telemetry"),

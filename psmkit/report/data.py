@@ -11,7 +11,7 @@ from typing import Any
 from psmkit.model import Finding, Report
 from psmkit.report.options import Options
 
-__all__ = ["SCHEMA", "characters", "finding_dict", "render", "report_dict", "schema"]
+__all__ = ["SCHEMA", "characters", "finding_dict", "plain", "render", "report_dict", "schema"]
 
 SCHEMA = "psmkit.report/1"
 
@@ -35,15 +35,16 @@ _FINDING_KEYS = (
 )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclasses, enums and texts as JSON has them."""
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         # Confidences are estimates; more digits would suggest a precision that they do not have.
         return round(value, 4)
@@ -59,10 +60,10 @@ def characters(text: str) -> str:
 
 def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding as a dictionary with the keys of ``psmkit.report/1``."""
-    plain = _plain(finding)
-    for line in plain["evidence"]:
+    data = plain(finding)
+    for line in data["evidence"]:
         del line["words"]  # they only help to cut the text, which is whole here
-    return {key: plain[key] for key in _FINDING_KEYS}
+    return {key: data[key] for key in _FINDING_KEYS}
 
 
 def report_dict(report: Report) -> dict[str, Any]:
@@ -70,19 +71,19 @@ def report_dict(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
-        "reason": _plain(report.reason),
-        "confidence": _plain(float(report.confidence)),
-        "culprits": _plain(report.culprits),
-        "suspects": _plain(report.suspects),
+        "reason": plain(report.reason),
+        "confidence": plain(float(report.confidence)),
+        "culprits": plain(report.culprits),
+        "suspects": plain(report.suspects),
         "findings": [finding_dict(finding) for finding in report.findings],
-        "matching": _plain(report.matching),
-        "runs": _plain(report.runs),
-        "communicators": _plain(report.communicators),
-        "ranks": _plain(report.ranks),
-        "coverage": _plain(report.coverage),
-        "versions": _plain(report.versions),
-        "causes": _plain(report.causes),
-        "next": _plain(report.next),
+        "matching": plain(report.matching),
+        "runs": plain(report.runs),
+        "communicators": plain(report.communicators),
+        "ranks": plain(report.ranks),
+        "coverage": plain(report.coverage),
+        "versions": plain(report.versions),
+        "causes": plain(report.causes),
+        "next": plain(report.next),
     }
 
 

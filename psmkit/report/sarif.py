@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from psmkit.report.escape import visible
 from psmkit.report.options import Options
 from psmkit.report.summary import by_weight, sentence
 
-__all__ = ["render"]
+__all__ = ["findings_document", "render"]
 
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -21,9 +22,36 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def render(report: Report, options: Options | None = None) -> str:
     """The report as a SARIF log of one run."""
-    codes = sorted({finding.code for finding in report.findings})
-    places = {code: index for index, code in enumerate(codes)}
     failed = report.verdict.badness >= 3
+    properties = {"verdict": report.verdict.value, "confidence": round(report.confidence, 4)}
+    return _document(by_weight(report), sentence(report), failed, properties)
+
+
+def findings_document(findings: Sequence[Finding], said: str, suppressed: Sequence[tuple[Finding, str]] = ()) -> str:
+    """Findings that are of no run of a job, such as those of an audit, as a SARIF log.
+
+    Args:
+        findings: in order.
+        said: the result in a few words.
+        suppressed: findings that the user suppressed, with the reason.
+    """
+    failed = any(finding.severity is Severity.ERROR for finding in findings)
+    return _document(findings, said, failed, {}, suppressed)
+
+
+def _document(
+    findings: Sequence[Finding],
+    said: str,
+    failed: bool,
+    properties: dict[str, Any],
+    suppressed: Sequence[tuple[Finding, str]] = (),
+) -> str:
+    codes = sorted({finding.code for finding in (*findings, *(finding for finding, _ in suppressed))})
+    places = {code: index for index, code in enumerate(codes)}
+    results = [_result(finding, places[finding.code]) for finding in findings]
+    for finding, reason in suppressed:
+        taken = {"kind": "external", "justification": visible(reason)}
+        results.append({**_result(finding, places[finding.code]), "suppressions": [taken]})
     document = {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -31,16 +59,16 @@ def render(report: Report, options: Options | None = None) -> str:
             {
                 "tool": {"driver": {"name": "psmkit", "rules": [_rule(code) for code in codes]}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, places[finding.code]) for finding in by_weight(report)],
+                "results": results,
                 "invocations": [
                     {
                         "executionSuccessful": True,
                         "toolExecutionNotifications": [
-                            {"level": "error" if failed else "note", "message": {"text": visible(sentence(report))}}
+                            {"level": "error" if failed else "note", "message": {"text": visible(said)}}
                         ],
                     }
                 ],
-                "properties": {"verdict": report.verdict.value, "confidence": round(report.confidence, 4)},
+                "properties": properties,
             }
         ],
     }

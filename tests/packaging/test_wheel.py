@@ -151,6 +151,8 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan lint": ("{log}", MISSING),  # it has no groups
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
+    "audit structs": ("{lib}/libpsm.so.0", MISSING),
+    "audit symbols": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin drive": ("{lib}/libnccl-net-psm.so", MISSING),
     "telemetry": ("--once", CLEAN),
@@ -179,6 +181,8 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 #: What these name when they cannot work.
 EXTRAS = {
+    "audit structs": "psmkit[audit]",
+    "audit symbols": "psmkit[lab]",
     "plugin check": "psmkit[lab]",
     "plugin drive": "psmkit[lab]",
     "lab nccl": "psmkit[lab]",

@@ -20,6 +20,7 @@ from psmkit.analysis.facts.spans import Spans
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, SeqGroup, Value
 from psmkit.model import Evidence
+from psmkit.model.structs import Struct
 
 __all__ = ["Job", "RunInfo", "make_job"]
 
@@ -45,6 +46,7 @@ class Job:
         phantoms: apparent processes that are damaged prefixes.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
         quotes: gives the text of lines.
+        types: of the job's NCCL library, those that cross a process boundary; None: no library was given.
     """
 
     scan: ScanData
@@ -62,6 +64,7 @@ class Job:
     phantoms: frozenset[int]
     run_by_lab_stream: Mapping[int, int]
     quotes: Quotes
+    types: Sequence[Struct] | None = None
 
     def run_of(self, proc: int) -> int | None:
         """The run of a process."""
@@ -282,7 +285,9 @@ class Job:
         return any(run.groups for run in self.runs)
 
 
-def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> Job:
+def make_job(
+    scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None, types: Sequence[Struct] | None = None
+) -> Job:
     """Create the job of a scan. ``scan`` is a :class:`psmkit.logparse.ScanResult`; ``fetch`` replaces its ``evidence`` in tests."""
     identity = resolve(scan)
     runs = list(identity.runs)
@@ -315,6 +320,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         phantoms=identity.phantoms,
         run_by_lab_stream={},
         quotes=Quotes(scan, fetch),
+        types=types,
     )
     job = replace(job, run_by_lab_stream=_lab_streams(job))
     if any(job.lab_run_of(event) is None for event in job.events("lab.")):

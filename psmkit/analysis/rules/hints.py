@@ -13,7 +13,8 @@ from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import MessageCount, Ref
-from psmkit.model import Finding
+from psmkit.model import CODES, Finding, Severity
+from psmkit.model.structs import Struct
 from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
@@ -21,7 +22,7 @@ __all__ = ["find"]
 
 @rule(order=370)
 def find(job: Job) -> list[Finding]:
-    """PSM702, PSM703, PSM704, PSM705 and PSM604."""
+    """PSM702, PSM703, PSM704, PSM705, PSM521 and PSM604."""
     return [*_missing(job), *_data_plane(job), *_response_sizes(job), *_torn(job), *_mute_dumps(job)]
 
 
@@ -108,12 +109,15 @@ def _response_sizes(job: Job) -> list[Finding]:
             for (role, size), ref in tally.setups.items():
                 sizes.setdefault(role, set()).add(size)
                 refs.setdefault((role, size), ref)
+        named = {key: one for key in refs if (one := _answer_of(job, key[1])) is not None}
+        out += [_named(job, run.index, role, one, refs[role, size]) for (role, size), one in named.items() if one.local]
         send, recv = sizes.get("send", set()), sizes.get("recv", set())
         if len(send) != 1 or len(recv) != 1:
             continue
         sent, received = next(iter(send)), next(iter(recv))
-        if sent < 2 * received - 32 or sent < 128:
+        if sent < 2 * received - 32 or sent < 128 or ("send", sent) in named:
             continue
+        without = "" if job.types is None else " The library given has no answer to Setup of this size, or several."
         out.append(
             new_finding(
                 job,
@@ -121,11 +125,40 @@ def _response_sizes(job: Job) -> list[Finding]:
                 run=run.index,
                 title=f"Setup responses have {sent} bytes on the send side and {received} on the recv side: the larger ones may hold a whole private struct",
                 confidence=0.3,
+                explanation=f"{CODES['PSM704'].meaning}{without}",
                 refs=[refs[("send", sent)], refs[("recv", received)]],
                 stage="proxy Setup",
             )
         )
     return out
+
+
+def _answer_of(job: Job, size: int) -> Struct | None:
+    """The only type of the library given that can be an answer of this size to Setup."""
+    known = [one for one in job.types or () if one.size == size and one.answers in ("Setup", "")]
+    known = [one for one in known if one.answers or one.basis == "--wire"]
+    return known[0] if len(known) == 1 else None
+
+
+def _named(job: Job, run: int, role: str, one: Struct, ref: Ref) -> Finding:
+    """The log shows the size of an answer, and the library what has this size."""
+    dubious = [field for field in one.local if not field.why]
+    shown = (dubious or one.local)[:8]
+    fields = ", ".join(f"{field.path} ({field.kind})" for field in shown)
+    more = f" and {len(one.local) - len(shown)} more" if len(one.local) > len(shown) else ""
+    return new_finding(
+        job,
+        "PSM521",
+        run=run,
+        severity=Severity.WARNING if dubious else Severity.INFO,
+        title=f"a Setup response on the {role} side is a whole {one.name}, with {len(one.local)} process-local {plural(len(one.local), 'field')}",
+        explanation=(
+            f"The response has {one.size} bytes. In the library given, {one.name} is the only answer to Setup of this size. It holds {fields}{more}. "
+            "Whether the other side uses them, neither the log nor the type shows."
+        ),
+        refs=[ref],
+        stage="proxy Setup",
+    )
 
 
 def _torn(job: Job) -> list[Finding]:

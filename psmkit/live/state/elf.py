@@ -55,7 +55,7 @@ def look(path: str | Path, *, version: bool = False) -> Elf | None:
             if version and (rodata := parts.get(b".rodata")):
                 file.seek(rodata[4])
                 said = _NCCL.search(file.read(min(rodata[5], _RODATA)))
-    except (OSError, struct.error):
+    except (OSError, ValueError, OverflowError, struct.error):  # an offset that no file has
         return None
     debug = sum(row[5] for name, row in parts.items() if name.startswith((b".debug_", b".zdebug_")))
     has = parts.get(b".debug_info", parts.get(b".zdebug_info"))

@@ -121,4 +121,18 @@ TABLE = (
         meaning="Queued work, or a thread that synchronises, must wait for a host function that has not returned or for a memory value. If the host function waits for this work or this thread, both wait for ever. If it waits for a peer, look at the peer.",
         next_step="Find out what the host function or the memory wait needs. Put the copies of a proxy thread on a non-blocking stream that the proxy created, never on stream 0.",
     ),
+    Code(
+        code="PSM521",
+        title="process-local field leaves its process",
+        severity=Severity.WARNING,
+        meaning="A struct that crosses a process boundary has a field that means something in one process only: a stream, an event, a pointer, a lock. Nothing breaks as long as no other process uses it.",
+        next_step="Send a struct of its own, with fixed-width numbers and what the peer needs to attach. If the field is harmless, suppress it with the reason.",
+    ),
+    Code(
+        code="PSM522",
+        title="handle of another process taken over",
+        effect=Effect.FAILS,
+        meaning="The code uses a handle out of a peer's message, or writes the message over the resources that this process made for the connection. The handle belongs to the peer's process: here it is invalid, or another object.",
+        next_step="Read from the message only what the peer needs to attach, field by field. Keep streams and events in a struct that never leaves the process.",
+    ),
 )

@@ -65,6 +65,13 @@ TABLE = (
         next_step="Add the missing table, or remove this one.",
     ),
     Code(
+        code="PSM909",
+        title="symbol exported by two libraries",
+        severity=Severity.WARNING,
+        meaning="Two libraries of one process export a symbol of the same name. The loader binds to the first one, so that one library calls into the other.",
+        next_step="Export the tables only: -fvisibility=hidden, or a version script. -Wl,-Bsymbolic makes a library bind to itself.",
+    ),
+    Code(
         code="PSM911",
         title="net plugin breaks the contract of a call",
         effect=Effect.FAILS,

@@ -85,7 +85,7 @@ TABLE = (
         severity=Severity.INFO,
         aside=True,
         meaning="Setup responses of one role have the size of a transport's private struct. Healthy builds show this, too. Only the types or a trace can prove a leaked handle.",
-        next_step="Check whether the type that Setup copies into the response buffer contains streams, events or pointers.",
+        next_step="Give the job's NCCL library with debug information: `psmkit analyze --lib LIB` names the type and its streams, events and pointers (docs/audit.md).",
     ),
     Code(
         code="PSM705",

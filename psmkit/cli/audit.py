@@ -1,0 +1,26 @@
+"""``psmkit audit``: Find process-local data in messages, and symbols that collide, before a run."""
+
+from __future__ import annotations
+
+import click
+
+from psmkit.cli.command import LazyGroup
+
+__all__ = ["command"]
+
+
+class _Commands(LazyGroup):
+    prefix = "psmkit.cli.audit_"
+    summaries = {  # noqa: RUF012 - a ClassVar of the base
+        "structs": "Show the process-local fields of structs that cross a process boundary.",
+        "symbols": "Show what libraries export, what collides, and which versions this machine lacks.",
+    }
+
+
+@click.group(
+    "audit",
+    cls=_Commands,
+    examples=("psmkit audit structs build/lib/libnccl.so", "psmkit audit symbols libnccl-net-mine.so"),
+)
+def command() -> None:
+    """Audit a transport or a plugin before it runs: its libraries, object files and sources. Nothing of them is executed."""
