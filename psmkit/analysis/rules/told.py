@@ -254,6 +254,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         culprits=ranks if len(ranks) == 1 and not either else [],
         blamed=named if either or not procs else [],
     )
+    if (how := said.how_known(job, entry, events)) is not None:
+        finding = replace(finding, explanation=f"{finding.explanation} {how}")
     return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
 
 
