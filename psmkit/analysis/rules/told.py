@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.inference import blame, faults, said, unknown
-from psmkit.analysis.inference.causes import ends
+from psmkit.analysis.inference.causes import ends, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     CAUGHT,
     about_others,
@@ -96,7 +96,7 @@ def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], le
     culprits = [] if entry.blames == "unknown" or _everyone(job, run, ranks, said.came(job, events)) else ranks
     agreed = bool(culprits) and any(d.rank in culprits and d.root for d in collect(job, run))
     severity = Severity.ERROR if entry.severity == "error" else Severity.WARNING
-    return _finding(
+    finding = _finding(
         job,
         run,
         entry,
@@ -109,6 +109,16 @@ def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], le
         culprits=culprits if severity is Severity.ERROR else [],
         blamed=named if entry.blames != "unknown" and (culprits or not ranks) else [],
     )
+    gone = lost_with_daemon(job, run) if entry.name == "launch.mpi.daemon_lost" else []
+    if gone:
+        who = words([named_text(n) for d in gone for n in launcher_ends.as_named(d)], _SHOWN)
+        text = f"{finding.explanation} The end of {who} there follows from it."
+        finding = replace(
+            finding,
+            explanation=text,
+            evidence=(*finding.evidence, *job.quotes.cite(*(d.events[0].ref for d in gone[:_SHOWN]))),
+        )
+    return finding
 
 
 def _finding(
