@@ -84,7 +84,9 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     nranks = max(i.nranks for i in members)
     seen = {i.rank for i in members if i.rank >= 0}
     if len(seen) < nranks and (nameless := unnamed(job, run.index)):
-        return RunEnd(False, _some_named(job, run, nameless, len(seen), nranks))
+        # lines of the topology name ranks whose lines of the communicator are missing
+        named = seen | {rank for p in run.procs if (rank := job.rank_of(p)) is not None and rank < nranks}
+        return RunEnd(False, _some_named(job, run, nameless, len(named), nranks))
     if len(seen) < nranks:
         lacking = absent(job, run.index)
         if not lacking:

@@ -13,7 +13,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.waiting import Place, waiting
 from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model import CODES, Culprit, Evidence, Finding, RankRow, Run, Severity, Verdict
@@ -206,6 +206,13 @@ def _procs(job: Job, run: Run, finding: Finding) -> set[int]:
     return {proc for proc in found if proc is not None}
 
 
+def _at_an_address(job: Job, error: faults.Cascade) -> bool:
+    """Whether a process reports an error of its network, with an address at the other end that no process of the logs has."""
+    known = error.first.known
+    network = known is not None and known.finding is not None and CODES[known.finding].two_ends
+    return network and bool(blame.addressed([error.first.event]))
+
+
 def _unexplained(job: Job, ends: _Ends, errors: Sequence[faults.Cascade]) -> bool:
     """Whether nothing shows that the error of a process follows from another one.
 
@@ -217,6 +224,8 @@ def _unexplained(job: Job, ends: _Ends, errors: Sequence[faults.Cascade]) -> boo
         return False
     at, lead = first.first.ref, ends.lead
     if lead is not None and job.scan.files[at.file].path == lead.file and at.line < lead.line:
+        return True
+    if any(c.either for c in ends.run.culprits) and _at_an_address(job, first):
         return True
     return first.unexplained or all(c.rank is None and c.pid is None for c in ends.run.culprits)
 

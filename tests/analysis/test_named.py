@@ -58,7 +58,7 @@ def test_killed_rank_comes_before_those_that_lost_their_connection(tmp_path: Pat
     report = analyzed(tmp_path, _PEERS + killed if late else killed + _PEERS)
     assert report.reason == "rank 2 was killed by SIGKILL"
     assert _who(report) == ["rank 2"]
-    assert "Ranks 0, 1 and 3 lost the connection to it" in report.findings[0].explanation
+    assert "Ranks 0, 1 and 3 ended when a connection to another process broke" in report.findings[0].explanation
 
 
 def test_exception_of_another_kind_stays_an_origin(tmp_path: Path) -> None:

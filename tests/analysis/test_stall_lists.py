@@ -55,3 +55,12 @@ def test_a_list_may_be_wrapped_anywhere(at: int, tmp_path: Path) -> None:
 def test_lists_of_missing_ranks_are_read_as_before(tmp_path: Path) -> None:
     head = HEAD.removesuffix("Stalled ops: ") + "\nStalled ops:\n"
     assert _missing(tmp_path, head + "".join(f"grad_{n} [missing ranks: 0, 3]\n" for n in range(3))) == [0, 3]
+
+
+@pytest.mark.parametrize("head", [HEAD.replace("Stalled ops: ", "\nStalled ops: \n"), "Stalled ops: "])
+def test_the_lists_may_begin_on_a_line_of_their_own_and_without_the_warning(head: str, tmp_path: Path) -> None:
+    ops = "".join(f"broadcast.layer{n}.weight [ready ranks: 4, 0, 1, 3], \n" for n in range(4))
+    report = analyzed(tmp_path, f"{head}{ops}broadcast.layer5")
+    assert report.verdict == "hung"
+    assert [c.rank for c in report.culprits] == [2]
+    assert "The log shows ranks up to 4, and rank 2 is in none of Horovod's lists" in report.findings[0].explanation

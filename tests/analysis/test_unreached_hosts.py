@@ -46,7 +46,7 @@ def test_a_daemon_that_never_started_was_not_lost(tmp_path: Path) -> None:
     report = analyzed(tmp_path, REFUSED.format("n2") + LOST.format("n2"))
     assert _hosts(report) == ["n2"] and report.reason == "ssh got no session on n2: Connection refused"
     other = analyzed(tmp_path, REFUSED.format("n3") + LOST.format("n2"))
-    assert other.reason.startswith("mpirun lost its daemon on n2") and _hosts(other)[0] == "n2"
+    assert other.reason.startswith("the launcher lost its daemon on n2") and _hosts(other)[0] == "n2"
 
 
 def test_a_daemon_without_a_route_is_on_the_target_node(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ STOPS = (
     "launch.ended.",
     "launch.sglang.",
     "sys.python.interrupt",
+    "launch.interrupted",
 )
 _OWN_TRACEBACK = "launch.ended.spawn.raised"
 # Lines of frameworks, launchers, kernels and libraries beside NCCL.
@@ -74,6 +75,7 @@ _OUTSIDE = (
         "ucx.",
         "nixl.",
         "ompi.",
+        "psm3.",
         "deepep.",
         "xla.",
         "jax.",

@@ -34,6 +34,7 @@ _PROGRAMS = frozenset(
 _SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
+_HYDRA, _HYDRA_STRING = "launch.ended.hydra.process", "launch.ended.hydra.string"
 # Lines that other readers combine, or that say too little alone.
 _ELSEWHERE = (
     "launch.elastic.exitcode",
@@ -48,6 +49,7 @@ _NO_END = (
     "launch.mpi.daemon_lost",
     "launch.ray.worker_died",
     "launch.ray.actor_died",
+    "launch.ray.actor_node_died",
     "launch.ray.owner_died",
 )
 
@@ -65,6 +67,10 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
             continue
         place = event.stream, event.tag
         found = _ends(job, run, event)
+        if event.name == _HYDRA_STRING and (head := _of_hydra(out, event)) is not None:
+            head.signal, head.code = head.code, None
+            head.events.append(event)
+            continue
         if "more" in event.fields and found:
             head = heads.get(place)
             if head is not None and event.ref.seq - head.events[0].ref.seq <= _BLOCK:
@@ -82,6 +88,14 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
         if found:
             heads[place] = found[0]
     return out
+
+
+def _of_hydra(found: list[Death], event: Event) -> Death | None:
+    """The process above MPICH's text of an exit whose code, as wait() gives it, is the number of the signal in that text."""
+    number, stream = event.fields.get("signal"), event.stream
+    of_hydra = (d for d in reversed(found) if d.events[0].stream == stream and d.events[0].name == _HYDRA)
+    head = next(of_hydra, None)
+    return head if head is not None and head.signal is None and head.code == number else None
 
 
 def _tells(job: Job, name: str) -> bool:

@@ -14,7 +14,19 @@ from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
 
-__all__ = ["RECORDED", "Cause", "alike", "causes", "each_by_itself", "ends", "failed_before", "few_of", "on_device"]
+__all__ = [
+    "RECORDED",
+    "Cause",
+    "alike",
+    "causes",
+    "each_by_itself",
+    "ends",
+    "failed_before",
+    "few_of",
+    "lost_with_daemon",
+    "on_device",
+    "without_followers",
+]
 
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
@@ -120,6 +132,40 @@ def _of_device(
     if reason is None or first is None or first.event.stream != reason.event.stream:
         return reason
     return reason if reason.event.ref.seq < first.event.ref.seq else None
+
+
+def lost_with_daemon(job: Job, run: int | None) -> list[deaths.Death]:
+    """The processes that mpirun reports as ended after it lost its daemon on their node: that is all it knows of their ends."""
+    lost: dict[tuple[int, str], int] = {}
+    for event in job.events("launch.mpi.daemon_lost"):
+        lost.setdefault((event.stream, _name(event.fields.get("host"))), event.ref.seq)
+    return [
+        d
+        for d in (ends(job, run) if lost else ())
+        if d.signal is None
+        and d.host is not None
+        and all(e.name.startswith("launch.ended.ompi.") for e in d.events)
+        and lost.get((d.events[0].stream, _name(d.host)), d.events[0].ref.seq) < d.events[0].ref.seq
+    ]
+
+
+def without_followers(job: Job, run: int | None) -> list[deaths.Death]:
+    """The ends of processes, less those that follow by themselves from the loss of a node or from Ctrl-C, which have findings of their own."""
+    stops = {(e.stream, job.run_of_event(e)): e.ref.seq for e in reversed(job.events("launch.interrupted"))}
+    lost = {id(d) for d in lost_with_daemon(job, run)}
+    return [
+        d
+        for d in ends(job, run)
+        if id(d) not in lost
+        and (
+            d.signal in deaths.FAULTS
+            or stops.get((d.events[0].stream, run), d.events[0].ref.seq) >= d.events[0].ref.seq
+        )
+    ]
+
+
+def _name(host: object) -> str:
+    return str(host).partition(".")[0]
 
 
 def alike(job: Job, run: int | None) -> set[int]:

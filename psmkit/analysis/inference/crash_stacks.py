@@ -41,7 +41,7 @@ _UCX = "libucs.so"
 _UCX_HANDLER = ("ucs_handle_error", "ucs_debug_", "ucs_fatal_error", "ucs_error_signal", "ucs_log_")
 # Calls of NCCL, MPI and of what is below them begin so; a capital follows, or the underscore ends the prefix.
 _ENTRIES = ("nccl", "pnccl", "MPI_", "PMPI_", "cuda", "ibv_", "ucp_", "fi_", "horovod_")
-_FRAMES = ("sys.ompi.frame", "sys.ucx.frame", "sys.absl.frame")
+_FRAMES = ("sys.ompi.frame", "sys.ucx.frame", "sys.absl.frame", "sys.absl.pc")
 _MOST_FRAMES = 4000
 # Frames of one stack have at most so many lines of other processes between them.
 _GAP = 200

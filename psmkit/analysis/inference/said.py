@@ -14,14 +14,18 @@ from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
+from psmkit.model.wording import plural
 
 __all__ = [
     "absent",
     "came",
+    "few",
     "headline",
     "hosts",
+    "how_known",
     "named_ranks",
     "named_self",
+    "near_ends",
     "other_ends",
     "place",
     "places",
@@ -36,6 +40,7 @@ _MOST_LISTED = 4096  # ranks of a block
 _HEADS = ("Missing ranks:", "Stalled ranks:")
 #: A list of Horovod up to 0.13 without its blanks, and what tells that a line goes on with such lists.
 _READY, _READY_HEAD = re.compile(r"\[readyranks:([\d,]+)\]"), "[readyranks:"
+_STALLED = "Stalledops:"
 #: What precedes the host on the line below a message.
 _HOST_BELOW = {"launch.mpi.daemon_gone": "hostname:"}
 _NEAR = 4  # lines
@@ -139,6 +144,24 @@ def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
     found = {r.fields.get("addr") if r is not None else None for r in requests}
     (addr,) = found if len(found) == 1 else (None,)
     return [Named(host=addr)] if isinstance(addr, str) else []
+
+
+def near_ends(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The processes that print these lines of Open MPI about a connection, by the host and the process id on the lines above each."""
+    above = {(e.stream, e.ref.seq): e.fields for e in job.events("mpi.help")}
+    out: dict[Named, None] = {}
+    for event in events:
+        near = (above.get((event.stream, event.ref.seq - n), {}) for n in range(1, _NEAR))
+        fields = {key: value for found in near for key, value in found.items()}
+        host, pid = fields.get("host"), fields.get("pid")
+        if event.name == "ompi.tcp_unreached" and isinstance(host, str):
+            out[Named(host=host, pid=pid if isinstance(pid, int) else None)] = None
+    return list(out)
+
+
+def few(named: Sequence[Named]) -> list[Named]:
+    """These processes if they are few: what many print alike blames none of them."""
+    return list(named) if len(named) <= _MOST else []
 
 
 def absent(events: Iterable[Event]) -> list[Named]:
@@ -255,6 +278,23 @@ def _listed(job: Job, events: Iterable[Event]) -> set[int]:
 
 def _not_ready(job: Job, events: Iterable[Event]) -> set[int]:
     """The ranks of the job that no list of ready ranks has; if each is in some list, those that a list lacks."""
+    every, lists = _ready(job, events)
+    ready = set(chain.from_iterable(lists))
+    return every - ready or (every - lists[0].intersection(*lists[1:]) if lists else set())
+
+
+def how_known(job: Job, entry: Message, events: Iterable[Event]) -> str | None:
+    """How it is known which ranks Horovod misses, where it lists only those that are ready."""
+    every, lists = _ready(job, events) if entry.name == "horovod.stalled" else (set(), [])
+    missing = every - set(chain.from_iterable(lists))
+    if not lists or not missing:
+        return None
+    verb = plural(len(missing), "is", "are")
+    return f"The log shows ranks up to {max(every)}, and {ranks_text(missing)} {verb} in none of Horovod's lists of ready ranks."
+
+
+def _ready(job: Job, events: Iterable[Event]) -> tuple[set[int], list[set[int]]]:
+    """The ranks of the job, as far as the log shows them, and Horovod's lists of ready ranks."""
     lists: list[set[int]] = []
     world: set[int] = set()
     for event in events:
@@ -263,19 +303,20 @@ def _not_ready(job: Job, events: Iterable[Event]) -> set[int]:
         world |= {(job.runs[run].nranks or 1) - 1} if run is not None and run < len(job.runs) else set()
         lists += found
     if not lists:
-        return set()
-    ready = set(chain.from_iterable(lists))
-    last = max(ready | world | outside.printing_ranks(job))
-    every = range(min(last + 1, _MOST_LISTED))
-    return set(every) - ready or set(every) - lists[0].intersection(*lists[1:])
+        return set(), []
+    last = max(world.union(*lists) | outside.printing_ranks(job))
+    return set(range(min(last + 1, _MOST_LISTED))), lists
 
 
 def _joined(job: Job, event: Event) -> str:
     """A line of Horovod with the lines that it was wrapped into, without blanks."""
     ref: Ref | None = event.ref
     parts = ["".join("".join(e.text for e in job.quotes.of(ref)).split())]
-    begun = _READY_HEAD in parts[0]
-    for _ in range(_MOST_LISTED if "Stalledops:" in parts[0] else 0):
+    if _STALLED not in parts[0]:  # the list may begin on the next line
+        ref, text = _next(job, ref, event.tag)
+        parts.append("".join(text.split()))
+    begun = _READY_HEAD in parts[-1]
+    for _ in range(_MOST_LISTED if _STALLED in parts[-1] else 0):
         ref, text = _next(job, ref, event.tag)
         text = "".join(text.split())
         if ref is None or (_READY_HEAD not in text and (parts[-1].endswith("]") or not begun)):

@@ -17,7 +17,7 @@ from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
-from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends
+from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, without_followers
 from psmkit.analysis.inference.exceptions import raised, uncaught
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -35,6 +35,7 @@ _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffe
 #: After an exception of C++ whose text the title quotes.
 _READ_CORE = "Read the lines above this exception. A core dump (gdb) shows where it was thrown."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
+_ROCM = "sys.rocm.exception"
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
 _READ_CHECK = "Find this check in the sources of the program or library: its condition, and the text behind it, say what went wrong."
@@ -46,7 +47,7 @@ def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for those that were ended because of it."""
     out: list[Finding] = []
     for run in endings.runs(job):
-        out.extend(_deaths(job, run, ends(job, run)))
+        out.extend(_deaths(job, run, without_followers(job, run)))
     return out
 
 
@@ -66,6 +67,7 @@ def _sorted_out(
         (e.stream, e.ref.seq) for e in job.events("framework.sglang_watchdog")[:1]
     ]  # it kills all of its processes
     cuda = {(e.stream, e.ref.seq) for e in job.events("sys.cuda.error")}
+    rocm = {e.stream: e.ref.seq for e in reversed(job.events(_ROCM))}
     for death in deaths:
         # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
         anonymous = death.events[0].name == "sys.shell.killed" or (
@@ -74,6 +76,8 @@ def _sorted_out(
         head = death.events[0]
         if anonymous and head.name == "sys.terminate" and (head.stream, head.ref.seq + 1) in cuda:
             continue  # the reason of this abort, on the line below, has a finding of its own
+        if anonymous and death.signal == signals.SIGABRT and rocm.get(head.stream, head.ref.seq) < head.ref.seq:
+            continue  # ROCm's runtime aborts the process whose exception it printed
         # DeepSpeed's launcher ends the others first and then gives the code of the first that ended.
         first = death.events[0].name == "launch.deepspeed.exit"
         late = anonymous and not first and _plain_kill(death)
@@ -145,7 +149,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     own = bool(followers) and all(d.code is not None and d.signal is None and d.listed for d in followers)
     after = f"The end of {others} follows from it"
     if cut:
-        after = f"{others[:1].upper()}{others[1:]} lost the connection to it"
+        # which process was at the other end, their words do not always show
+        after = f"{others[:1].upper()}{others[1:]} ended when a connection to another process broke"
     elif own:
         # they were not ended: each may have failed for the same reason
         after = f"{others[:1].upper()}{others[1:]} exited with an error code, too; the launcher lists {_name(job, origins[0]) if origins else 'this one'} as the first"

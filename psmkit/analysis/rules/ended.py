@@ -88,6 +88,11 @@ _ENDS = (
         _WAITED,
     ),
     (
+        "launch.interrupted",
+        "mpiexec received SIGINT, as Ctrl-C sends it, and passed it to the processes",
+        _WAITED,
+    ),
+    (
         "launch.slurm.cancelled",
         "Slurm cancelled the step",
         "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",

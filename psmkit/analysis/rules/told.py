@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.inference import blame, faults, said, unknown
-from psmkit.analysis.inference.causes import ends
+from psmkit.analysis.inference.causes import ends, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     CAUGHT,
     about_others,
@@ -96,7 +96,7 @@ def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], le
     culprits = [] if entry.blames == "unknown" or _everyone(job, run, ranks, said.came(job, events)) else ranks
     agreed = bool(culprits) and any(d.rank in culprits and d.root for d in collect(job, run))
     severity = Severity.ERROR if entry.severity == "error" else Severity.WARNING
-    return _finding(
+    finding = _finding(
         job,
         run,
         entry,
@@ -109,6 +109,16 @@ def _sure(job: Job, run: int | None, entry: Message, events: Sequence[Event], le
         culprits=culprits if severity is Severity.ERROR else [],
         blamed=named if entry.blames != "unknown" and (culprits or not ranks) else [],
     )
+    gone = lost_with_daemon(job, run) if entry.name == "launch.mpi.daemon_lost" else []
+    if gone:
+        who = words([named_text(n) for d in gone for n in launcher_ends.as_named(d)], _SHOWN)
+        text = f"{finding.explanation} The end of {who} there follows from it."
+        finding = replace(
+            finding,
+            explanation=text,
+            evidence=(*finding.evidence, *job.quotes.cite(*(d.events[0].ref for d in gone[:_SHOWN]))),
+        )
+    return finding
 
 
 def _finding(
@@ -225,6 +235,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events) or ([] if own else said.hosts(events))
         named = named or (outside.tagged_process(job, events) if own else [])
+    if not named and entry.own_rank is not None:
+        named = said.few(said.named_self(job, events))
     procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):
@@ -232,6 +244,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     if either:
         peers = said.other_ends(job, events)
         own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
+        if near := said.near_ends(job, events):
+            own_ends, peers = near, named
         ends = dict.fromkeys([*(own_ends or named), *peers])
         named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
     if own and not either and len(ranks) == len(named) == 1 and named[0].rank is None and named[0].pid is not None:
@@ -254,6 +268,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         culprits=ranks if len(ranks) == 1 and not either else [],
         blamed=named if either or not procs else [],
     )
+    if (how := said.how_known(job, entry, events)) is not None:
+        finding = replace(finding, explanation=f"{finding.explanation} {how}")
     return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
 
 
