@@ -183,6 +183,8 @@ class Job:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
         if run is None:
             return self.scan.events.of(name)
+        if len(self.runs) == 1:
+            return self.scan.events.of(name) if run == 0 else ()
         if name not in self._events_by_run:
             self._events_by_run[name] = _by(self.scan.events.of(name), self.run_of_event)
         return self._events_by_run[name].get(run, ())
@@ -202,12 +204,15 @@ class Job:
 
     def values(self, field: str, *names: str) -> list[tuple[int, int | None, Value | None]]:
         """The process, the run and a field of each line of these messages, as :meth:`events` orders them, without objects for the lines."""
-        events, out = self.scan.events, []
+        events, run_of = self.scan.events, self.run_by_proc.get
+        out: list[tuple[int, int | None, Value | None]] = []
         parts = [events.rows([name]) for name in names]
         for name, rows in zip(names, parts, strict=True):
             loose = iter(events.pick(rows[events.proc[rows] < 0]))
-            for proc, value in zip(events.proc[rows].tolist(), events.values(name, field, rows), strict=True):
-                out.append((proc, self.run_of(proc) if proc >= 0 else self.run_of_event(next(loose)), value))
+            out += [
+                (proc, run_of(proc) if proc >= 0 else self.run_of_event(next(loose)), value)
+                for proc, value in zip(events.proc[rows].tolist(), events.values(name, field, rows), strict=True)
+            ]
         if len(names) == 1:
             return out
         rows = np.concatenate(parts)
@@ -215,6 +220,8 @@ class Job:
 
     def run_of_event(self, event: Event) -> int | None:
         """The run of an event; a line outside NCCL's belongs to the run that its stream was in at that place."""
+        if len(self.runs) == 1:
+            return 0
         if event.proc >= 0:
             return self.run_of(event.proc)
         if event.name.startswith("lab."):
@@ -224,8 +231,8 @@ class Job:
             proc = self.named_by(event)
             if proc is not None:
                 return self.run_of(proc)
-        if len(self.runs) <= 1:
-            return 0 if self.runs else None
+        if not self.runs:
+            return None
         spans = self._spans.get(event.stream)
         return spans.nearest(event.ref.seq) if spans is not None else self._only_run
 

@@ -49,7 +49,8 @@ def global_rank(job: Job, event: Event) -> int | None:
     """The global rank that printed a line: from its process, its launcher tag, torch's default group, or its stream."""
     if event.proc >= 0:
         return job.rank_of_thread(event)
-    pid, run = pid_of_tag(event.tag), job.run_of_event(event)
+    pid = pid_of_tag(event.tag)
+    run = job.run_of_event(event) if pid is not None else None
     proc = proc_of_pid(job, run, pid) if pid is not None and run is not None else None
     if proc is not None and (known := job.rank_of(proc)) is not None:
         return known
