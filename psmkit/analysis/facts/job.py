@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,8 @@ from psmkit.model import Evidence
 
 __all__ = ["Job", "RunInfo", "make_job"]
 
+#: The place of an event in reading order.
+_PLACE = attrgetter("stream", "ref.seq", "ref")
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -155,7 +158,7 @@ class Job:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""
         found = [event for name in self._named(*names) for event in self._events(name, run)]
         if len(names) > 1 or (names and names[0].endswith(".")):
-            found.sort(key=lambda e: (e.stream, e.ref.seq, e.ref))
+            found.sort(key=_PLACE)
         return found
 
     def _named(self, *names: str) -> Iterator[str]:

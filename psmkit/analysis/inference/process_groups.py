@@ -262,8 +262,9 @@ def _ranks(job: Job, events: list[Event]) -> tuple[dict[Ref, int], set[Ref]]:
 
 def _note(group: Group, rank: int, event: Event, unknown: bool) -> None:
     """Note the name of a group, and the number of a rank in it."""
-    own, text = event.fields.get("rank"), str(event.fields.get("group", ""))
-    group.label = group.label or text.partition("(")[2].rstrip(")") or None
+    own = event.fields.get("rank")
+    if group.label is None:
+        group.label = str(event.fields.get("group", "")).partition("(")[2].rstrip(")") or None
     group.own[rank] = own if isinstance(own, int) else rank
     group.within |= unknown and not group.default
 
@@ -281,17 +282,12 @@ def _count_within(group: Group) -> None:
 
 def _measure(group: Group, rank: int, event: Event) -> None:
     """Note what the timeout of a rank shows about the size of its group."""
-    sizes = [value for name in ("numel_in", "numel_out") if isinstance(value := event.fields.get(name), int)]
     # lines without a group and a tag may be of several groups with the same ranks
     clear = group.name is not None or event.tag is not None
-    if (
-        event.fields.get("op") in _GATHERS
-        and clear
-        and len(sizes) == 2
-        and min(sizes) > 0
-        and not max(sizes) % min(sizes)
-    ):
-        group.ratios.add(max(sizes) // min(sizes))
+    if clear and event.fields.get("op") in _GATHERS:
+        sizes = [value for name in ("numel_in", "numel_out") if isinstance(value := event.fields.get(name), int)]
+        if len(sizes) == 2 and min(sizes) > 0 and not max(sizes) % min(sizes):
+            group.ratios.add(max(sizes) // min(sizes))
     seen = group.members[rank].timeout
     # the exception of a rank quotes its report in a line without a tag
     if seen is not None and seen.tag is not None and event.tag is not None:

@@ -160,12 +160,12 @@ def _caller_of(job: Job, call: Call) -> int | None:
     """The caller of a call. If no line names it, it is the only rank that the service ever worked for, if there is just one."""
     if call.caller is not None or call.service is None:
         return call.caller
-    clients = _index(job).clients.get(_service(job, call.service, call.service_thread), set())
-    if call.peer_local_rank is not None:
-        clients = {call.peer_local_rank}
-    if len(clients) != 1:
-        return None
-    (local,) = clients
+    local = call.peer_local_rank
+    if local is None:
+        clients = _index(job).clients.get(_service(job, call.service, call.service_thread), ())
+        if len(clients) != 1:
+            return None
+        (local,) = clients
     proc = by_local_rank(job, call.service, local)
     if proc is not None:
         return proc

@@ -100,15 +100,12 @@ def _response_sizes(job: Job) -> list[Finding]:
     """Setup responses whose size differs by role. The larger one has the size of a complete private struct, in healthy builds too."""
     out = []
     for run in job.runs:
-        sizes: dict[str, set[int]] = {}
         refs: dict[tuple[str, int], Ref] = {}
         for tally in job.scan.services:
-            if tally.proc not in run.procs:
-                continue
-            for (role, size), ref in tally.setups.items():
-                sizes.setdefault(role, set()).add(size)
-                refs.setdefault((role, size), ref)
-        send, recv = sizes.get("send", set()), sizes.get("recv", set())
+            if tally.proc in run.procs:
+                for answer, ref in tally.setups.items():
+                    refs.setdefault(answer, ref)
+        send, recv = ({size for role, size in refs if role == way} for way in ("send", "recv"))
         if len(send) != 1 or len(recv) != 1:
             continue
         sent, received = next(iter(send)), next(iter(recv))
