@@ -429,8 +429,7 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     kinds: dict[tuple[str | None, int | None], list[Member]] = {}
     for member in waiting:
         op, size = member.op, member.size
-        comparable = op not in _UNORDERED or size is not None
-        if member.seq is not None and op is not None and comparable and _whole(op):
+        if member.seq is not None and op is not None and _whole(op) and (op not in _UNORDERED or size is not None):
             kinds.setdefault((op, size), []).append(member)
     if len({op for op, _ in kinds}) > 1:
         kinds = {key: members for key, members in kinds.items() if key[0] not in _UNORDERED}
