@@ -55,27 +55,26 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
 def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     process, all_ = job.process(proc), job.instances_of.get(proc, ())
     threads = _ranks(job, proc)
+    alone = len(threads) == 1
     claim = job.numbering.known.get(proc)
-    printed = _printed(job) if len(threads) > 1 else {}
+    printed = {} if alone else _printed(job)
     for rank, device in threads:
-        lines, last = printed.get(
-            (proc, device), (process.lines if rank is not None or len(threads) == 1 else 0, process.last)
-        )
-        ours = all_ if len(threads) == 1 else [i for i in all_ if i.dev == device]
+        lines, last = printed.get((proc, device), (process.lines if rank is not None or alone else 0, process.last))
+        ours = all_ if alone else [i for i in all_ if i.dev == device]
         yield RankRow(
             run=ends.run.index,
             rank=rank,
             host=process.host or None,
             pid=process.pid,
             device=device,
-            stage=stage_of(job, proc) if len(threads) == 1 else _stage(ours) or stage_of(job, proc),
-            state=_state(job, ends, proc, rank, ours, alone=len(threads) == 1),
+            stage=stage_of(job, proc) if alone else _stage(ours) or stage_of(job, proc),
+            state=_state(job, ends, proc, rank, ours, alone=alone),
             lines=lines,
             last=f"{job.scan.files[last.file].path}:{last.line}",
-            communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
+            communicators=tuple(dict.fromkeys([comm_name(job, i.group) for i in ours])),
             rank_basis=claim.basis if claim is not None else None,
             rank_dispute=_dispute(job, proc) if proc in job.numbering.disputed else None,
-            devices=(device,) if device is not None else _devices(job, proc) if len(threads) == 1 else (),
+            devices=(device,) if device is not None else _devices(job, proc) if alone else (),
         )
 
 

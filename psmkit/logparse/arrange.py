@@ -73,10 +73,10 @@ class _Peek:
         """The threads in the first lines of an input."""
         size = first_bytes(item, self._lines)
         count = lib.ls_peek(self._scan, ffi.from_buffer(self._lines), size, self._room, _SIGHTINGS)
-        tags, known = table(self._scan, "ls_tags")
         head = _Head()
-        for i in range(count):
-            seen = self._room[i]
+        sightings = self._room[0:count]
+        tags, known = table(self._scan, "ls_tags") if any(seen.tag >= 0 for seen in sightings) else ([], 0)
+        for seen in sightings:
             name = (self._text(tags[seen.tag]) if seen.tag >= 0 else "", self._text(seen.host), seen.pid)
             head.threads[name, seen.tid] = None
             if seen.born:

@@ -89,6 +89,8 @@ def tar_checksum_is_right(block: bytes) -> bool:
 def encoding(head: bytes) -> str | None:
     """``utf-16-le`` or ``utf-16-be`` if that is the encoding of a text, else None: UTF-8, and what resembles it."""
     sample = head[:512]
+    if 0 not in sample:
+        return None
     half = len(sample) // 2
     even, odd = sample[0::2].count(0), sample[1::2].count(0)
     # A mark alone proves nothing: damaged logs have such bytes, too. Latin letters have a zero in each second byte.

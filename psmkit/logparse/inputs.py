@@ -50,6 +50,7 @@ class _Search:
     unread: dict[str, str] = field(default_factory=dict)  # each file that holds nothing to read, and why
     again: dict[str, str] = field(default_factory=dict)  # another path to a file, and the one that is read
     _looked: set[str] = field(default_factory=set)
+    _head: memoryview = field(default_factory=lambda: memoryview(bytearray(HEAD)))
     _spool: Spool | None = None
 
     def __post_init__(self) -> None:
@@ -193,18 +194,7 @@ class _Search:
             _RefusedError: it holds no text.
             InputError: it cannot be read.
         """
-        with open_raw(Input(path, "log", 0, place=place)) as raw:
-            try:
-                head = raw.read(HEAD)
-                found = os.fstat(raw.fileno()) if place is None else None
-                start = hash(head[:_START])
-                head = _past_hole(raw, head)
-            except OSError as error:
-                raise InputError(path, (error.strerror or str(error)).lower()) from None
-        if found is not None:
-            source = Input(path, "log", found.st_size, start=start, inode=(found.st_dev, found.st_ino))
-        else:
-            source = Input(path, "log", place.size if place is not None else 0, place=place, start=start)
+        source, head = self.first_look(path, place)
         if is_record(head):
             yield replace(source, kind="record")
             return
@@ -225,6 +215,33 @@ class _Search:
         if coded is not None:
             known = sniff(head.decode(coded, "replace").encode("utf-8", "replace"))
         yield source if known is coded is None else replace(source, foreign=known, encoding=coded)
+
+    def first_look(self, path: str, place: Place | None) -> tuple[Input, bytes]:
+        """An input as a log, and its first bytes behind a hole.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        try:
+            if place is None:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    head = bytes(self._head[: os.readv(fd, [self._head])])
+                    found = os.fstat(fd)
+                finally:
+                    os.close(fd)
+                inode = (found.st_dev, found.st_ino)
+                source = Input(path, "log", found.st_size, start=hash(head[:_START]), inode=inode)
+            else:
+                with open_raw(Input(path, "log", 0, place=place)) as raw:
+                    head = raw.read(HEAD)
+                source = Input(path, "log", place.size, place=place, start=hash(head[:_START]))
+            if head[:1] == b"\0":
+                with open_raw(source) as raw:
+                    head = _past_hole(raw)
+        except OSError as error:
+            raise InputError(path, (error.strerror or str(error)).lower()) from None
+        return source, head
 
     def unpack(self, source: Input, packed: str, depth: int) -> Iterator[Input]:
         for member in members(source, packed, depth, self.budget):
@@ -316,10 +333,9 @@ def _first(reader: Reader) -> bytes:
     return data
 
 
-def _past_hole(raw: BinaryIO, head: bytes) -> bytes:
-    """The first bytes behind the zeros at the start of a file."""
-    if head[:1] != b"\0":
-        return head
+def _past_hole(raw: BinaryIO) -> bytes:
+    """The first bytes behind the zeros at the start of a file; if there are none, its last zeros."""
+    head = raw.read(HEAD)
     passed = len(head)
     while head and not head.strip(b"\0") and passed < _MAX_HOLE:
         head = raw.read(_PIECE)

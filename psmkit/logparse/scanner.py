@@ -18,6 +18,7 @@ from psmkit.logparse.copies import without_copies
 from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
 from psmkit.logparse.merged import without_merged
 from psmkit.logparse.result import ScanResult, collect
+from psmkit.logparse.streams import whole
 from psmkit.model.errors import CatalogueError
 
 __all__ = ["Feed", "Paths", "scan"]
@@ -99,7 +100,7 @@ class Feed:
 
     def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
         """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk."""
-        buffer = bytearray(chunk)
+        buffer = memoryview(bytearray(chunk))
         total, done = sum(i.size for i in self.inputs), 0
         queues = [deque(files) for files in self.arrangement.streams if files]
         readers: dict[int, Reader] = {}
@@ -110,6 +111,13 @@ class Feed:
                 for queue in queues:
                     file = queue[0]
                     reader = readers.get(file)
+                    if reader is None and (size := whole(self.inputs[file], buffer[:_PIECE])) is not None:
+                        lib.ls_feed(self.native, file, ffi.from_buffer(buffer), size)
+                        lib.ls_end_file(self.native, file)
+                        done += size
+                        queue.popleft()
+                        yield
+                        continue
                     if reader is None:
                         if held >= room:
                             continue  # until another stream ends
@@ -134,14 +142,13 @@ class Feed:
             for open_reader in readers.values():
                 open_reader.close()
 
-    def _feed(self, file: int, reader: Reader, buffer: bytearray) -> int:
+    def _feed(self, file: int, reader: Reader, buffer: memoryview) -> int:
         """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
         at, fed, chunk = ffi.from_buffer(buffer), 0, len(buffer)
         most = _PIECE if self.inputs[file].kind == "log" else chunk
-        view = memoryview(buffer)
         while fed < chunk:
             piece = min(most, chunk - fed)
-            n = reader.readinto(view[:piece])
+            n = reader.readinto(buffer[:piece])
             lib.ls_feed(self.native, file, at, n)
             fed += n
             if n < piece:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import lzma
 import os
@@ -19,7 +18,7 @@ from psmkit.logparse.records import RecordLines
 from psmkit.model.errors import InputError
 from psmkit.model.rows import row
 
-__all__ = ["ForeignInput", "Input", "Place", "Reader", "Spool", "first_bytes", "open_raw"]
+__all__ = ["ForeignInput", "Input", "Place", "Reader", "Spool", "first_bytes", "open_raw", "whole"]
 
 
 class Spool:
@@ -220,22 +219,33 @@ class Reader:
         self._raw.close()
 
 
+def whole(source: Input, into: memoryview) -> int | None:
+    """Fill ``into`` with all bytes of a small log, without an object for the file: a job may have thousands of them.
+
+    Returns:
+        The number of bytes; None for any other input, and for one that changed since it was found: its reader says what is odd about it.
+    """
+    if source.kind != "log" or source.encoding is not None or source.place is not None or source.size >= len(into):
+        return None
+    try:
+        fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.readv(fd, [into])
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    return size if size == source.size else None
+
+
 def first_bytes(source: Input, into: memoryview) -> int:
     """Fill ``into`` with the first bytes of an input, decompressed; returns how many there are.
 
     Raises:
         InputError: the file cannot be opened.
     """
-    if source.kind == "log" and source.encoding is None and source.place is None and source.size < len(into):
-        # of thousands of small logs, without an object for each file; what is odd about one, its reader finds
-        with contextlib.suppress(OSError):
-            fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                size = os.readv(fd, [into])
-            finally:
-                os.close(fd)
-            if size == source.size:
-                return size
+    if (size := whole(source, into)) is not None:
+        return size
     reader, size = Reader(source), 0
     while size < len(into) and (more := reader.readinto(into[size:])):
         size += more

@@ -14,13 +14,15 @@ import pytest
 
 import psmkit
 from psmkit.analysis.facts import proofs
-from psmkit.analysis.facts.job import make_job
+from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.inference import process_groups, waits
 from psmkit.analysis.inference.sightings import sightings, told_by_errors, untold
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.views import ops
 from psmkit.analysis.views.diff import compare
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse import decode
+from psmkit.logparse.types import Call
 from psmkit.model import Evidence
 from psmkit.report import render
 from tests.loggen.crowd import KINDS, write_files, write_merged
@@ -131,6 +133,36 @@ def test_a_scan_of_all_ranks_for_each_rank_is_found() -> None:
     exec(compile(source, f"{ROOMS[0]}/made.py", "exec"), namespace)
     few, many = (executed(partial(namespace["square"], ranks)) for ranks in (FEW, MANY))
     assert any(line.startswith("made.py") for line in excess(few, many))
+
+
+def test_the_wait_of_a_call_is_found_once_for_all_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Call] = []
+    real = waits._caller_of
+
+    def caller_of(job: Job, call: Call) -> int | None:
+        asked.append(call)
+        return real(job, call)
+
+    monkeypatch.setattr(waits, "_caller_of", caller_of)
+    path = tmp_path / "job.log"
+    write_merged(path, "unanswered", FEW)
+    psmkit.analyze([str(path)])
+    assert len(asked) == len({id(call) for call in asked}) == FEW
+
+
+def test_a_group_of_torch_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str | None] = []
+    real = process_groups.Group
+
+    def group(name: str | None) -> process_groups.Group:
+        made.append(name)
+        return real(name)
+
+    monkeypatch.setattr(process_groups, "Group", group)
+    path = tmp_path / "job.log"
+    write_merged(path, "watchdog", FEW)
+    psmkit.analyze([str(path)])
+    assert made == ["0"]
 
 
 def test_lines_of_errors_that_ended_the_job_are_left_out_without_an_object_for_each(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_unreadable_and_empty_inputs_are_notes_beside_good_ones(
     for i in range(3):
         (tmp_path / f"rank{i}.log").write_text(rank(i + 1) if i != 1 else "")
     closed = str(tmp_path / "rank2.log")
-    really = open
+    really = os.open
 
     # Root may read everything, so permissions alone prove nothing here.
     def denied(path: object, *args: object, **options: object) -> object:
@@ -274,7 +274,7 @@ def test_unreadable_and_empty_inputs_are_notes_beside_good_ones(
             raise PermissionError(13, "Permission denied", path)
         return really(path, *args, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr("builtins.open", denied)
+    monkeypatch.setattr("os.open", denied)
     for paths in ([tmp_path], [str(tmp_path / "*.log")], [tmp_path / f"rank{i}.log" for i in range(3)]):
         result = scan(paths, catalogue=messages)
         assert [p.pid for p in result.processes] == [1]

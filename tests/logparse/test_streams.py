@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psmkit.catalogue import Catalogue
-from psmkit.logparse import ScanResult, arrange, discover, events, scan
+from psmkit.logparse import ScanResult, arrange, discover, events, scan, scanner
+from psmkit.logparse.result import collect
+from psmkit.logparse.scanner import Feed
 from psmkit.logparse.streams import Input, Reader
 from psmkit.model.errors import InputError
 from tests.logparse.conftest import Scan
@@ -217,6 +219,30 @@ def test_progress_ends_with_all_bytes(tmp_path: Path, messages: Catalogue) -> No
     scan(path, catalogue=messages, progress=lambda done, total: seen.append((done, total)), chunk=512)
     assert len(seen) > 3
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+def test_a_small_log_is_read_at_once_unless_it_grew_since_it_was_found(
+    tmp_path: Path, messages: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(1, 5):
+        (tmp_path / f"{pid}.log").write_text(rank(pid))
+    feed = Feed.start([tmp_path], messages, 0)
+    with (tmp_path / "3.log").open("a") as log:
+        log.write(noise(4, 3))
+    opened: list[str] = []
+
+    def reader(source: Input) -> Reader:
+        opened.append(Path(source.path).name)
+        return Reader(source)
+
+    monkeypatch.setattr(scanner, "Reader", reader)
+    rounds = sum(1 for _ in feed.run(1 << 20, None))
+    assert opened == ["3.log"]
+    assert rounds == 4 + 1, "a reader sees the end of a log when there is nothing more to read"
+    found = collect(feed.native, messages, feed.inputs, feed.arrangement.stream_of, (), ())
+    assert [file.lines for file in found.files] == [
+        len((tmp_path / f"{pid}.log").read_text().splitlines()) for pid in range(1, 5)
+    ]
 
 
 def test_events_hands_over_every_matched_line(tmp_path: Path, messages: Catalogue) -> None:

@@ -53,8 +53,8 @@ def _last(job: Job) -> dict[int, tuple[float, bool]]:
 
 def behind(job: Job, ranks: Iterable[int], waiting: Sequence[Event]) -> str | None:
     """How long the last activity of the first of ``ranks`` lies before these lines, as text; None if unknown or short."""
-    ends = [at for event in waiting if (at := seconds(event.time)) is not None]
     lasts = [at for rank in ranks if (at := _last(job).get(rank)) is not None]
+    ends = [at for text in {e.time for e in waiting} if (at := seconds(text)) is not None] if lasts else []
     if not ends or not lasts:
         return None
     (end, dated), (last, also) = max(ends), max(lasts)

@@ -93,7 +93,8 @@ class Death:
                     self._known.add(place)
                     own.append(event)
         else:
-            own += [e for e in other.events if not any(e is k or (e.ref, e.name) == (k.ref, k.name) for k in own)]
+            known = [(e.ref, e.name) for e in own]
+            own += [e for e in other.events if (e.ref, e.name) not in known]
         self.rank = other.rank if self.rank is None else self.rank
         self.proc = other.proc if self.proc is None else self.proc
         self.pid = other.pid if self.pid is None else self.pid

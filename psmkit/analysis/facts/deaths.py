@@ -32,14 +32,16 @@ __all__ = [
 ]
 
 #: Lines of signal handlers.
-_SIGNALS = (
-    "sys.ompi.signal",
-    "sys.ompi.signal_name",
-    "sys.ucx.signal",
-    "sys.absl.signal",
-    "sys.glog.signal",
-    "sys.gasnet.signal",
-    "sys.realm.signal",
+_SIGNALS = frozenset(
+    (
+        "sys.ompi.signal",
+        "sys.ompi.signal_name",
+        "sys.ucx.signal",
+        "sys.absl.signal",
+        "sys.glog.signal",
+        "sys.gasnet.signal",
+        "sys.realm.signal",
+    )
 )
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
@@ -90,6 +92,8 @@ _ACTOR_ENDS = ("launch.ray.actor_died", "launch.ray.actor_node_died")
 _ACTOR_DEAD = "launch.ray.actor_dead"
 _OWNER = "launch.ray.owner_died"
 _ACTOR_LINES = 16
+#: What DeepSpeed's launcher prints after it ended the others.
+_RAISED = "launch.deepspeed.raised"
 
 
 def told_from_outside(job: Job, event: Event) -> bool:
@@ -142,10 +146,11 @@ def _told(job: Job) -> dict[int | None, list[Event]]:
 def _collect(job: Job, run: int | None) -> list[Death]:
     found, place = Deaths(), partial(_place, job, run)
     events = _told(job).get(run, [])
-    reports = [*_actors(job, events), *_launchers(events)]
+    names = {event.name for event in events}
+    reports = [*_actors(job, events), *(_launchers(events) if _RAISED in names else ())]
     told = launcher_ends.read(job, run, events)
     for death in (
-        *_blocks(job, events),
+        *(_blocks(job, events) if not names.isdisjoint(_BLOCK) else ()),
         *_in_order(told, _singles(job, run, events)),
         *(d for d in reports if d.pid is not None),
     ):
@@ -314,13 +319,13 @@ def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
     callers: list[Event] = []
     above: dict[tuple[int, str | None], dict[str, Event]] = defaultdict(dict)  # by stream and writer
     for event in events:
-        block = above[event.stream, event.tag] if event.name in (*_ACTOR, *_ACTOR_ENDS) else {}
         if event.name in _ACTOR:
-            block[_ACTOR[event.name]] = event
+            above[event.stream, event.tag][_ACTOR[event.name]] = event
         elif event.name == _OWNER:  # the actor followed its owner
             above[event.stream, event.tag].clear()
             callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
         elif event.name in _ACTOR_ENDS:
+            block = above[event.stream, event.tag]
             near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
             block.clear()
             callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
@@ -356,7 +361,7 @@ def _launchers(events: Iterable[Event]) -> list[Death]:
     for event in events:
         if event.name == "launch.deepspeed.killing":
             killing.add(event.stream)
-        elif event.name == "launch.deepspeed.raised" and event.stream in killing:
+        elif event.name == _RAISED and event.stream in killing:
             return [Death(events=[event], where="DeepSpeed's launcher ended the others")]
     return []
 
@@ -405,6 +410,8 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
     fields, name = event.fields, event.name
     pid = fields.get("pid")
     death = Death(pid=pid if isinstance(pid, int) and pid > 0 else None, host=launcher_ends.host_of(fields.get("host")))
+    if name in _SIGNALS:
+        return _handler(job, event, death)
     if name.startswith("launch.engine."):
         return _of_engine(job, run, event, death)
     if name == "sys.python.fatal" and engines.told_to_abort(job, event):

@@ -65,16 +65,17 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
     # thousands of ranks open the same connections: they share the mappings of their tallies
     same: dict[object, tuple[int, Counter[Kind], Opened, tuple[int, int], tuple[int, int]]] = {}
     for proc, ours in tallies.items():
-        shake, release = out[proc], release_of(job, proc)
+        release = release_of(job, proc)
         key = (release, *((id(t.opened), id(t.served)) for t in ours))
         if key not in same:
             own, opened, setup, connect = _owes(release, ours)
             same[key] = own, opened, tuple(sorted(opened.items())), setup, connect
-        own, shake.opened, shake.kinds, shake.setup, shake.connect = same[key]
-        shake.newest = ours[0].last_opened
+        own, opened, kinds, setup, connect = same[key]
+        newest = ours[0].last_opened
         if len(ours) > 1:
             opened_at = (t.last_opened for t in ours if t.last_opened is not None)
-            shake.newest = max(opened_at, key=lambda r: r.seq, default=None)
+            newest = max(opened_at, key=lambda r: r.seq, default=None)
+        out[proc] = Handshake(opened, setup, connect, newest=newest, kinds=kinds)
         local[job.run_of(proc), job.process(proc).host, own] = proc
     imported = counts(job).sums(*_IMPORTS)
     for proc, done in counts(job).sums("proxy.fd.done").items():

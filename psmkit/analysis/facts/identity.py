@@ -11,7 +11,7 @@ rank of the run that no other process has. Processes without such a tie form a r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.grouping import runs_of_parts
@@ -100,16 +100,19 @@ def _phantoms(scan: ScanData) -> frozenset[int]:
         for p in ours:
             hosts = printed[p.pid]
             hosts[p.host] = max(p.lines, hosts.get(p.host, 0))
-        lengths = {pid: {len(host) for host in hosts} for pid, hosts in printed.items()}
+        lengths = {pid: sorted({len(host) for host in hosts}) for pid, hosts in printed.items()}
         for p in ours:
             few = p.lines <= _DAMAGED and p.lines * _TIMES <= most and not p.births
-            ends = [p.host[-n:] for n in lengths[p.pid] if 0 < n < len(p.host)]
-            inside = [*ends, ""] if p.host.endswith(" ") else ends
-            hosts = printed[p.pid]
-            glued = any(hosts.get(host, 0) > p.lines for host in inside)
-            if few or glued:
+            if few or (lengths[p.pid][0] < len(p.host) and _glued(p, lengths[p.pid], printed[p.pid])):
                 found.add(p.index)
     return frozenset(found)
+
+
+def _glued(process: Process, lengths: Iterable[int], printed: Mapping[str, int]) -> bool:
+    """Whether a host ends with one that printed more lines with the same pid. ``lengths`` are those of these hosts."""
+    host = process.host
+    ends = [host[-n:] for n in lengths if 0 < n < len(host)]
+    return any(printed.get(end, 0) > process.lines for end in ([*ends, ""] if host.endswith(" ") else ends))
 
 
 def _world(groups: list[SeqGroup], members: dict[int, list[CommInstance]]) -> int | None:

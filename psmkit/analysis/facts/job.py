@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,8 @@ from psmkit.model.structs import Struct
 
 __all__ = ["Job", "RunInfo", "make_job"]
 
+#: The place of an event in reading order.
+_PLACE = attrgetter("stream", "ref.seq", "ref")
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -158,7 +161,7 @@ class Job:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""
         found = [event for name in self._named(*names) for event in self._events(name, run)]
         if len(names) > 1 or (names and names[0].endswith(".")):
-            found.sort(key=lambda e: (e.stream, e.ref.seq, e.ref))
+            found.sort(key=_PLACE)
         return found
 
     def _named(self, *names: str) -> Iterator[str]:
@@ -186,6 +189,8 @@ class Job:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
         if run is None:
             return self.scan.events.of(name)
+        if len(self.runs) == 1:
+            return self.scan.events.of(name) if run == 0 else ()
         if name not in self._events_by_run:
             self._events_by_run[name] = _by(self.scan.events.of(name), self.run_of_event)
         return self._events_by_run[name].get(run, ())
@@ -205,12 +210,15 @@ class Job:
 
     def values(self, field: str, *names: str) -> list[tuple[int, int | None, Value | None]]:
         """The process, the run and a field of each line of these messages, as :meth:`events` orders them, without objects for the lines."""
-        events, out = self.scan.events, []
+        events, run_of = self.scan.events, self.run_by_proc.get
+        out: list[tuple[int, int | None, Value | None]] = []
         parts = [events.rows([name]) for name in names]
         for name, rows in zip(names, parts, strict=True):
             loose = iter(events.pick(rows[events.proc[rows] < 0]))
-            for proc, value in zip(events.proc[rows].tolist(), events.values(name, field, rows), strict=True):
-                out.append((proc, self.run_of(proc) if proc >= 0 else self.run_of_event(next(loose)), value))
+            out += [
+                (proc, run_of(proc) if proc >= 0 else self.run_of_event(next(loose)), value)
+                for proc, value in zip(events.proc[rows].tolist(), events.values(name, field, rows), strict=True)
+            ]
         if len(names) == 1:
             return out
         rows = np.concatenate(parts)
@@ -218,6 +226,8 @@ class Job:
 
     def run_of_event(self, event: Event) -> int | None:
         """The run of an event; a line outside NCCL's belongs to the run that its stream was in at that place."""
+        if len(self.runs) == 1:
+            return 0
         if event.proc >= 0:
             return self.run_of(event.proc)
         if event.name.startswith("lab."):
@@ -227,8 +237,8 @@ class Job:
             proc = self.named_by(event)
             if proc is not None:
                 return self.run_of(proc)
-        if len(self.runs) <= 1:
-            return 0 if self.runs else None
+        if not self.runs:
+            return None
         spans = self._spans.get(event.stream)
         return spans.nearest(event.ref.seq) if spans is not None else self._only_run
 

@@ -19,11 +19,11 @@ def once(compute: Callable[[Job], _T]) -> Callable[[Job], _T]:
 
     @wraps(compute)
     def get(job: Job) -> _T:
-        made = job.__dict__  # where cached properties are, too
+        result: _T
         try:
-            result: _T = made[key]
+            result = job.__dict__[key]  # where cached properties are, too
         except KeyError:
-            result = made[key] = compute(job)
+            result = job.__dict__[key] = compute(job)
         return result
 
     return get

@@ -49,7 +49,8 @@ def global_rank(job: Job, event: Event) -> int | None:
     """The global rank that printed a line: from its process, its launcher tag, torch's default group, or its stream."""
     if event.proc >= 0:
         return job.rank_of_thread(event)
-    pid, run = pid_of_tag(event.tag), job.run_of_event(event)
+    pid = pid_of_tag(event.tag)
+    run = job.run_of_event(event) if pid is not None else None
     proc = proc_of_pid(job, run, pid) if pid is not None and run is not None else None
     if proc is not None and (known := job.rank_of(proc)) is not None:
         return known
@@ -65,17 +66,21 @@ def global_rank(job: Job, event: Event) -> int | None:
     rank = event.fields.get("rank")
     if isinstance(rank, int) and event.name.startswith("torch.") and is_default_group(event.fields):
         return rank
-    entry = lines.catalogue(job).by_name.get(event.name)
-    if entry is not None and entry.title is not None and entry.own_rank is not None:
-        own = event.fields.get(entry.own_rank)
-        if isinstance(own, int):
-            return own
+    own = event.fields.get(_own_ranks(job).get(event.name, ""))
+    if isinstance(own, int):
+        return own
     if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.", "sys.gasnet.", "sys.realm.")):
         return rank
     alone = _only_process(job, event) if pid is None else None
     if alone is not None:
         return job.rank_of(alone)
     return _alone_on(job).get(str(event.fields.get("host", "")))
+
+
+@once
+def _own_ranks(job: Job) -> dict[str, str]:
+    """The field of each message with a title that holds the rank of the process that prints it."""
+    return {e.name: e.own_rank for e in lines.catalogue(job).messages if e.title is not None and e.own_rank is not None}
 
 
 @once

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import MOST_DEVICES
-from psmkit.logparse.types import Value
+from psmkit.logparse.types import Event, Value
 
 #: A damaged line can name any rank; a greater one than this is not looked at.
 _MOST_CALLED = 1 << 12
@@ -338,22 +338,25 @@ def _plain(job: Job) -> list[bool]:
 @once
 def _sockets(job: Job) -> dict[tuple[int, str], int]:
     out: dict[tuple[int, str], int] = {}
-    for event in job.events("ras."):
-        run = job.run_of(event.proc)
-        if run is None:
-            continue
-        addrs = [str(v) for v in event.fields.values() if isinstance(v, str) and v.endswith(">") and "<" in v]
-        if "listen" in event.name and "client" not in event.name and len(addrs) == 1:
-            out[(run, addrs[0])] = event.proc
-    for event in job.events("ras."):
+    told = job.events("ras.")
+    for event in told:
+        if "listen" in event.name and "client" not in event.name:
+            run, addrs = job.run_of(event.proc), _addresses(event)
+            if run is not None and len(addrs) == 1:
+                out[(run, addrs[0])] = event.proc
+    for event in told:
         run, pid = job.run_of(event.proc), event.fields.get("pid")
         if run is None or not isinstance(pid, int):
             continue
-        addrs = [str(v) for v in event.fields.values() if isinstance(v, str) and v.endswith(">") and "<" in v]
-        found = _only_with_pid(job).get((run, pid))
+        addrs, found = _addresses(event), _only_with_pid(job).get((run, pid))
         if len(addrs) == 1 and found is not None:
             out.setdefault((run, addrs[0]), found)
     return out
+
+
+def _addresses(event: Event) -> list[str]:
+    """The socket addresses in a line."""
+    return [v for v in event.fields.values() if isinstance(v, str) and v.endswith(">") and "<" in v]
 
 
 @once

@@ -7,9 +7,10 @@ because a reader must see that they are no facts.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ def _stated(scan: ScanData, named: Mapping[str, str], out: Evidence, pids: Mappi
                 for at, (rank, group) in zip(rows.tolist(), values, strict=True)
                 if isinstance(rank, int) and rank >= 0 and (group is None or is_default_group({"group": group}))
             ]
-    told.sort()
+    told.sort(key=itemgetter(0))
     rows = np.array([at for at, _, _ in told], dtype=np.intp)
     zero = (events.device[rows] == 0) & events.placed[rows]  # its place decides
     whole = rows[(events.proc[rows] < 0) | zero]
@@ -168,7 +169,7 @@ def _stated(scan: ScanData, named: Mapping[str, str], out: Evidence, pids: Mappi
 
 def _named(event: Event, pids: Mapping[int, list[Process]], host: Value | None = None) -> int | None:
     """The process that a line outside NCCL's is about: by its pid, or by the pid in its tag."""
-    pid = event.fields.get("pid", pid_of_tag(event.tag))
+    pid = event.fields["pid"] if "pid" in event.fields else pid_of_tag(event.tag)
     host = event.fields.get("host", host)
     found: Sequence[Process] = pids.get(pid, ()) if isinstance(pid, int) else ()
     if host is not None:
@@ -296,16 +297,30 @@ def _tags(scan: ScanData, out: Evidence) -> None:
 
 def _own_proxies(scan: ScanData, out: Evidence) -> None:
     """The local rank of each process, from the connections to its own proxy."""
-    clients: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    tallies: dict[int, list[Mapping[tuple[str, int, int], int]]] = defaultdict(list)
     for tally in scan.services:
-        for (_, _, local_rank), times in tally.opened.items():
+        tallies[tally.proc].append(tally.opened)
+    known: dict[
+        tuple[int, ...], int | None
+    ] = {}  # thousands of ranks open the same connections and share their mappings
+    for proc, ours in tallies.items():
+        key = tuple(map(id, ours))
+        if key not in known:
+            known[key] = _most_opened(ours)
+        local = known[key]
+        if local is not None:
+            out.local.setdefault(proc, local)
+
+
+def _most_opened(opened: Iterable[Mapping[tuple[str, int, int], int]]) -> int | None:
+    """The local rank that opened most of these connections: peers connect to a proxy too, but less often than its own rank."""
+    clients: Counter[int] = Counter()
+    for tally in opened:
+        for (_, _, local_rank), times in tally.items():
             if 0 <= local_rank < _NO_RANK:
-                clients[tally.proc][local_rank] += times
-    for proc, opened in clients.items():
-        ranked = sorted(opened.items(), key=lambda item: -item[1])
-        # peers connect to a proxy too, but less often than its own rank
-        if proc not in out.local and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
-            out.local[proc] = ranked[0][0]
+                clients[local_rank] += times
+    ranked = clients.most_common(2)
+    return ranked[0][0] if len(ranked) == 1 or (ranked and ranked[0][1] > ranked[1][1]) else None
 
 
 def number(

@@ -42,16 +42,17 @@ _N = r"\d{1,18}"
 class Form:
     """A form of tags: the program that prints it, and its text with the groups ``rank``, ``rank_2``, ``local_rank``, ``pid`` and ``host``.
 
-    ``whole``: the tag is nothing but the number, so that it may count processes where the rank is not known.
+    ``whole``: the tag is nothing but the number, so that it may count processes where the rank is not known. ``sign`` is in each such tag.
     """
 
     program: str
     text: re.Pattern[str]
     whole: bool = False
+    sign: str = ""
 
 
-def _form(program: str, text: str, whole: bool = False) -> Form:
-    return Form(program, re.compile(text), whole)
+def _form(program: str, text: str, whole: bool = False, sign: str = "") -> Form:
+    return Form(program, re.compile(text), whole, sign)
 
 
 # vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
@@ -64,15 +65,15 @@ _VLLM = (
 
 #: What stands before a line, cut off by the scanner. torchrun's numbers are local ranks; the others are ranks of the job.
 BEFORE = (
-    _form("torch", rf"\b[Rr]ank\s*(?P<rank>{_N})"),
-    _form("torch", rf"^\[?[Rr]ank *(?P<rank>{_N})\]?:?$", whole=True),
-    _form("torchrun", rf"^\[(?P<local_rank>{_N})\]:?$", whole=True),
-    _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$"),
-    _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True),
-    _form("structured logs", rf'^"(?:global_)?rank": ?(?P<rank>{_N})$'),
+    _form("torch", rf"\b[Rr]ank\s*(?P<rank>{_N})", sign="ank"),
+    _form("torch", rf"^\[?[Rr]ank *(?P<rank>{_N})\]?:?$", whole=True, sign="ank"),
+    _form("torchrun", rf"^\[(?P<local_rank>{_N})\]:?$", whole=True, sign="["),
+    _form("torchrun with roles", rf"^\[(?!rank\d)[A-Za-z_]+(?P<local_rank>{_N})\]:?$", sign="["),
+    _form("mpirun", rf"^\[?\d+,(?P<rank>{_N})\]?(?:<\w+>)?:?$", whole=True, sign=","),
+    _form("structured logs", rf'^"(?:global_)?rank": ?(?P<rank>{_N})$', sign='"'),
     _form("srun", rf"^(?P<rank>{_N})\]?:?$", whole=True),
-    *(_form("vLLM", f"^{text}$", whole=True) for text in _VLLM),
-    _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})"),
+    *(_form("vLLM", f"^{text}$", whole=True, sign="pid=") for text in _VLLM),
+    _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})", sign="pid="),
 )
 #: A tag inside the line, after that of another launcher. SGLang's number is a tensor-parallel rank, in the first stage of a pipeline; its releases
 #: print the time in several forms. torchelastic's holds a local and a global rank in either order.
@@ -167,7 +168,7 @@ def _before(tag: str) -> Mapping[str, int]:
     out: dict[str, int] = {}
     bare = tag.strip()
     for form in BEFORE:
-        if (found := form.text.search(bare)) is not None:
+        if form.sign in bare and (found := form.text.search(bare)) is not None:
             for name, number in found.groupdict().items():
                 out.setdefault(name, int(number))
                 if form.whole:

@@ -108,6 +108,7 @@ class Cascade:
     led: bool = False  # it is torn, and stands above each line by which another process lost a peer
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     ends_log: bool = False  # the lines of its process end with it, and no rank of its run is seen past init
+    own: bool | None = None  # this process caused it, another one did, or the line does not show it: :meth:`whose`
     fatal: bool = False  # this ended the job, as far as one process can show
 
     @property
@@ -213,9 +214,8 @@ class Cascade:
         known = self.first.known
         return known is not None and known.severity in ("error", "warning")
 
-    @property
-    def own(self) -> bool | None:
-        """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
+    def whose(self) -> bool | None:
+        """Whether this process caused it: :attr:`own`, once all else is known."""
         first = self.first
         if self.aftermath:
             return False

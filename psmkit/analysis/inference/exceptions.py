@@ -277,6 +277,8 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
 def unfinished(job: Job, run: int | None) -> list[Event]:
     """The heads of tracebacks at the end of a stream whose exception is not in the input."""
     heads = [e for e in job.events("sys.python.traceback") if job.run_of_event(e) == run]
+    if not heads:
+        return []
     later: dict[int, int] = {}
     for event in (*job.events(*_TEXTS), *thrown(job)):
         later[event.stream] = max(later.get(event.stream, -1), (event.last or event.ref).seq)

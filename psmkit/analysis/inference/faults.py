@@ -282,6 +282,7 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     aborted = later.aborts.get(cascade.proc, -1) > cascade.begin
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
     cascade.chosen = cascade.first.event.name in _ENDPOINTS and bool(cascade.threads & later.connecting)
+    cascade.own = cascade.whose()
     cascade.fatal = cascade.ends_job()
 
 
@@ -349,6 +350,7 @@ def _led(job: Job, items: Sequence[Cascade]) -> None:
     for cascade in items:
         if cascade.torn and cascade.first.code == _SYSTEM_ERROR:
             cascade.led = cascade.begin < lost.get(job.process(cascade.proc).stream, -1)
+            cascade.own = cascade.whose()
 
 
 @once

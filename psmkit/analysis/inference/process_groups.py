@@ -87,9 +87,8 @@ class Member:
 
     @property
     def size(self) -> int | None:
-        value, out = (
-            self.timeout.fields.get(f"numel_{way}") if self.timeout is not None else None for way in ("in", "out")
-        )
+        fields = self.timeout.fields if self.timeout is not None else {}
+        value, out = fields.get("numel_in"), fields.get("numel_out")
         if not isinstance(value, int):
             return None
         gathers = isinstance(out, int) and value > 0 and out % value == 0 and out >= _GATHERED * value
@@ -195,14 +194,11 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
     ranks, unknown = _ranks(job, events)
     group_of: dict[tuple[int, int], str | None] = {}
     for event in events:
-        rank, work = ranks.get(event.ref), event.fields.get("work")
         if event.name == "torch.watchdog.timeout":
             work = event.fields.get("seq") if "group" in event.fields else None
-        if (
-            event.name in ("torch.watchdog.status", "torch.watchdog.timeout")
-            and rank is not None
-            and isinstance(work, int)
-        ):
+        else:
+            work = event.fields.get("work") if event.name == "torch.watchdog.status" else None
+        if isinstance(work, int) and (rank := ranks.get(event.ref)) is not None:
             group_of[(rank, work)] = _key(event)
     names = set(group_of.values())
     only = next(iter(names)) if len(names) == 1 else None
@@ -215,7 +211,7 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
             key = group_of.get((rank, seq), only) if isinstance(seq, int) else only
             if "group" in event.fields:
                 key = _key(event)
-            group = out.setdefault(key, Group(key))
+            group = out[key] if key in out else out.setdefault(key, Group(key))
             _note(group, rank, event, event.ref in unknown)
             member = group.member(rank)
             _measure(group, rank, event)
@@ -224,7 +220,7 @@ def groups_of(job: Job, events: list[Event]) -> list[Group]:
             group.first = group.first or event
             continue
         key = _key(event)
-        group = out.setdefault(key, Group(key))
+        group = out[key] if key in out else out.setdefault(key, Group(key))
         _note(group, rank, event, event.ref in unknown)
         member = group.member(rank)
         enqueued, completed = event.fields.get("enqueued"), event.fields.get("completed")
@@ -266,8 +262,9 @@ def _ranks(job: Job, events: list[Event]) -> tuple[dict[Ref, int], set[Ref]]:
 
 def _note(group: Group, rank: int, event: Event, unknown: bool) -> None:
     """Note the name of a group, and the number of a rank in it."""
-    own, text = event.fields.get("rank"), str(event.fields.get("group", ""))
-    group.label = group.label or text.partition("(")[2].rstrip(")") or None
+    own = event.fields.get("rank")
+    if group.label is None:
+        group.label = str(event.fields.get("group", "")).partition("(")[2].rstrip(")") or None
     group.own[rank] = own if isinstance(own, int) else rank
     group.within |= unknown and not group.default
 
@@ -285,17 +282,12 @@ def _count_within(group: Group) -> None:
 
 def _measure(group: Group, rank: int, event: Event) -> None:
     """Note what the timeout of a rank shows about the size of its group."""
-    sizes = [value for name in ("numel_in", "numel_out") if isinstance(value := event.fields.get(name), int)]
     # lines without a group and a tag may be of several groups with the same ranks
     clear = group.name is not None or event.tag is not None
-    if (
-        event.fields.get("op") in _GATHERS
-        and clear
-        and len(sizes) == 2
-        and min(sizes) > 0
-        and not max(sizes) % min(sizes)
-    ):
-        group.ratios.add(max(sizes) // min(sizes))
+    if clear and event.fields.get("op") in _GATHERS:
+        sizes = [value for name in ("numel_in", "numel_out") if isinstance(value := event.fields.get(name), int)]
+        if len(sizes) == 2 and min(sizes) > 0 and not max(sizes) % min(sizes):
+            group.ratios.add(max(sizes) // min(sizes))
     seen = group.members[rank].timeout
     # the exception of a rank quotes its report in a line without a tag
     if seen is not None and seen.tag is not None and event.tag is not None:

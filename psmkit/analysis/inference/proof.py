@@ -84,7 +84,7 @@ def _proofs(job: Job) -> dict[int, Proof]:
 def done(job: Job, run: int) -> bool:
     """Whether all visible ranks of the run's communicators were torn down."""
     info = job.runs[run]
-    ours = _instances(job, run)
+    ours = _instances(job)[run]
     if info.world is not None:
         # a process outside the largest communicator has other communicators to end
         inside = {i.proc for i in ours if i.group == info.world} | job.phantoms
@@ -102,12 +102,14 @@ def reopened(job: Job, run: int) -> bool:
     ended = {i.proc: i.end.seq for i in world if i.end is not None}
     return any(
         i.end is None and i.start is not None and i.start.seq > ended.get(i.proc, i.start.seq)
-        for i in _instances(job, run)
+        for i in _instances(job)[run]
     )
 
 
-def _instances(job: Job, run: int) -> list[CommInstance]:
-    return [i for proc in job.runs[run].procs for i in job.instances_of.get(proc, ())]
+@once
+def _instances(job: Job) -> list[list[CommInstance]]:
+    """The memberships of the processes of each run."""
+    return [[i for proc in run.procs for i in job.instances_of.get(proc, ())] for run in job.runs]
 
 
 def _make(job: Job, run: int) -> Proof:

@@ -16,7 +16,7 @@ from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 from psmkit.model.rows import row
 
-__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]
+__all__ = ["Wait", "call_waits", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]
 
 
 @row(frozen=True, slots=True)
@@ -89,11 +89,16 @@ def _rank(job: Job, proc: int | None) -> int | None:
     return None if proc is None else job.rank_of(proc)
 
 
-def call_wait(job: Job, call: Call) -> Wait | None:
+@once
+def call_waits(job: Job) -> list[tuple[Call, Wait]]:
+    """The calls behind which a process waits, each with its wait: its waiter, or the target that does not read an answer, is the caller."""
+    found = ((call, _call_wait(job, call)) for call in job.scan.calls if call.state in ("begun", "served"))
+    return [(call, wait) for call, wait in found if wait is not None]
+
+
+def _call_wait(job: Job, call: Call) -> Wait | None:
     """The wait behind an incomplete call; None if the log shows that it completed and lost a line."""
-    if call.state not in ("begun", "served"):
-        return None
-    caller = caller_of(job, call)
+    caller = _caller_of(job, call)
     run = _run(job, caller, call.service)
     refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
     if run is None or not refs or proof.of(job, run).done:
@@ -151,16 +156,16 @@ def _may_be_open(job: Job, call: Call) -> bool:
     return not _index(job).orphans
 
 
-def caller_of(job: Job, call: Call) -> int | None:
+def _caller_of(job: Job, call: Call) -> int | None:
     """The caller of a call. If no line names it, it is the only rank that the service ever worked for, if there is just one."""
     if call.caller is not None or call.service is None:
         return call.caller
-    clients = _index(job).clients.get(_service(job, call.service, call.service_thread), set())
-    if call.peer_local_rank is not None:
-        clients = {call.peer_local_rank}
-    if len(clients) != 1:
-        return None
-    (local,) = clients
+    local = call.peer_local_rank
+    if local is None:
+        clients = _index(job).clients.get(_service(job, call.service, call.service_thread), ())
+        if len(clients) != 1:
+            return None
+        (local,) = clients
     proc = by_local_rank(job, call.service, local)
     if proc is not None:
         return proc
@@ -194,7 +199,7 @@ def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
 @once
 def unread(job: Job) -> bool:
     """Whether lines about answers are lost: they look unread, and the callers work like their peers."""
-    served = ((call, caller_of(job, call)) for call in job.scan.calls if call.state == "served")
+    served = ((call, _caller_of(job, call)) for call in job.scan.calls if call.state == "served")
     return any(caller is not None and _read(job, call, caller) for call, caller in served)
 
 
@@ -331,11 +336,7 @@ def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
 @once
 def waits(job: Job) -> list[Wait]:
     """All waits of a job, proven ones first, oldest first."""
-    out: list[Wait] = []
-    for call in job.scan.calls:
-        wait = call_wait(job, call)
-        if wait is not None:
-            out.append(wait)
+    out = [wait for _, wait in call_waits(job)]
     for fd in job.scan.fds:
         wait = fd_wait(job, fd)
         if wait is not None:

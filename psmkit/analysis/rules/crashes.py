@@ -31,6 +31,7 @@ _MOST_REASONS = 3
 _MOST_HOSTS = 4
 _MOST_SPANS = 4
 _MOST_ALONE = 8  # crashes of one kind with a finding each
+_CRASHES = FAULTS | {signals.SIGABRT}
 _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
 #: After an exception of C++ whose text the title quotes.
 _READ_CORE = "Read the lines above this exception. A core dump (gdb) shows where it was thrown."
@@ -176,7 +177,7 @@ def _by_kind(job: Job, run: int | None, origins: Sequence[Death]) -> list[list[D
 
 def _kind(job: Job, run: int | None, death: Death) -> Hashable:
     """What is said of a crash besides its rank; the crash itself if more is said of it."""
-    crashed = death.signal in (*FAULTS, signals.SIGABRT) and not death.oom and death.reason is None
+    crashed = death.signal in _CRASHES and not death.oom and death.reason is None
     if not crashed or death.rank is None or death.proc is None:
         return id(death)
     if aborted_before(job, death.proc, death.events[0].ref) is not None:
@@ -310,7 +311,7 @@ def _crash(
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
-    crashed = death.signal in (*FAULTS, signals.SIGABRT)
+    crashed = death.signal in _CRASHES
     stack = crash_stacks.printed(job, death)
     all_ = (death, *together, *like)
     ranks = [d.rank for d in all_ if d.rank is not None]

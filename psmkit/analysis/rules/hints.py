@@ -101,17 +101,14 @@ def _response_sizes(job: Job) -> list[Finding]:
     """Setup responses whose size differs by role. The larger one has the size of a complete private struct, in healthy builds too."""
     out = []
     for run in job.runs:
-        sizes: dict[str, set[int]] = {}
         refs: dict[tuple[str, int], Ref] = {}
         for tally in job.scan.services:
-            if tally.proc not in run.procs:
-                continue
-            for (role, size), ref in tally.setups.items():
-                sizes.setdefault(role, set()).add(size)
-                refs.setdefault((role, size), ref)
+            if tally.proc in run.procs:
+                for answer, ref in tally.setups.items():
+                    refs.setdefault(answer, ref)
         named = {key: one for key in refs if (one := _answer_of(job, key[1])) is not None}
         out += [_named(job, run.index, role, one, refs[role, size]) for (role, size), one in named.items() if one.local]
-        send, recv = sizes.get("send", set()), sizes.get("recv", set())
+        send, recv = ({size for role, size in refs if role == way} for way in ("send", "recv"))
         if len(send) != 1 or len(recv) != 1:
             continue
         sent, received = next(iter(send)), next(iter(recv))

@@ -14,7 +14,7 @@ from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.reported_lines import Reported
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors, untold
-from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
+from psmkit.analysis.inference.waits import Wait, call_waits
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Call, Event, Ref, ServiceTally, Value
 from psmkit.model import Finding, Severity
@@ -32,10 +32,7 @@ def find(job: Job) -> list[Finding]:
 def _pending(job: Job) -> list[Finding]:
     proven: dict[tuple[int | None, str, int | None], list[tuple[Call, Wait]]] = defaultdict(list)
     open_: dict[int | None, list[Call]] = defaultdict(list)
-    for call in job.scan.calls:
-        wait = call_wait(job, call)
-        if wait is None:
-            continue
+    for call, wait in call_waits(job):
         if wait.proven:
             proven[(wait.run, call.state, wait.target)].append((call, wait))
         else:
@@ -70,7 +67,7 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
         if call.service is not None
         else "a proxy service that no line names"
     )
-    asking = caller_of(job, call)
+    asking = wait.waiter
     caller = name_of_rank(job, asking, wait.rank) if asking is not None else _local(job, call)
     op = f"opId 0x{call.op:x}" if call.op else "opId unknown"
     more = f" (and {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
@@ -98,7 +95,7 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
 def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service responded and the caller never read the response: the caller is stuck."""
     call, wait = items[0]
-    asking = caller_of(job, call)
+    asking = wait.target
     caller = name_of_rank(job, asking, wait.target_rank) if asking is not None else "the caller"
     more = f" (and to {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
     return new_finding(
@@ -113,7 +110,7 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
         ),
         next_step=f"Check whether the process of {caller} runs, and take the stack of its thread in ncclPollProxyResponse (gdb).",
         refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
-        procs=[p for c, _ in items for p in (caller_of(job, c), c.service) if p is not None],
+        procs=[p for c, w in items for p in (w.target, c.service) if p is not None],
         culprits=[r for r in (wait.target_rank,) if r is not None],
         stage=wait.stage,
     )

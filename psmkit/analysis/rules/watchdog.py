@@ -428,9 +428,9 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     """Ranks that run another operation, or another size, under the same number."""
     kinds: dict[tuple[str | None, int | None], list[Member]] = {}
     for member in waiting:
-        comparable = member.op not in _UNORDERED or member.size is not None
-        if member.seq is not None and member.op is not None and comparable and _whole(member.op):
-            kinds.setdefault((member.op, member.size), []).append(member)
+        op, size = member.op, member.size
+        if member.seq is not None and op is not None and _whole(op) and (op not in _UNORDERED or size is not None):
+            kinds.setdefault((op, size), []).append(member)
     if len({op for op, _ in kinds}) > 1:
         kinds = {key: members for key, members in kinds.items() if key[0] not in _UNORDERED}
     if len(kinds) < 2:
