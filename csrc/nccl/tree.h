@@ -28,7 +28,8 @@
 #include "psm_hooks.h" /* a plain tree: it calls our hooks */
 #endif
 static_assert(TRANSPORT_PSM_P2P == 5, "libpsm's requests use transport 5");
-static_assert(TRANSPORT_PSM_P2P == TRANSPORT_PROFILER + 1, "this tree's table of transports has another length");
+/* Up to 2.31.0 the profiler's transport has the index between. */
+static_assert(TRANSPORT_PSM_P2P == NTRANSPORTS + 1, "this tree's table of transports has another length");
 static_assert(static_cast<int>(ncclProxyMsgSetup) == psmProxyMsgSetup &&
                   static_cast<int>(ncclProxyMsgConnect) == psmProxyMsgConnect,
               "this tree's proxy messages have other numbers");
@@ -71,6 +72,12 @@ inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, stru
                                    struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
 {
     return check(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr);
+}
+inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, struct ncclTopoSystem *, int, int, int *,
+                                                         int *, int *, int *, int *),
+                                   struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
+{
+    return check(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr, nullptr);
 }
 inline ncclResult_t check_p2p(struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
 {

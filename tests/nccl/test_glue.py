@@ -84,9 +84,9 @@ def test_a_newer_release_with_the_same_declarations_is_tried(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("TRANSPORT_PROFILER 4", "TRANSPORT_PROFILER 5", "this tree's table of transports has another length"),
+        ("NTRANSPORTS 4", "NTRANSPORTS 5", "this tree's table of transports has another length"),
         ("ncclProxyMsgSetup = 3", "ncclProxyMsgSetup = 13", "this tree's proxy messages have other numbers"),
-        ("int *between, int *cudaP2p);", "int *between, long cudaP2p);", "call_check_p2p"),
+        ("int *crossClique = nullptr", "long *crossClique = nullptr", "call_check_p2p"),
     ],
 )
 def test_a_release_that_differs_is_refused_by_the_name_of_the_fact(
