@@ -3,6 +3,8 @@
 #ifndef PSM_NCCL_TREE_H
 #define PSM_NCCL_TREE_H
 
+#include <atomic>
+
 #include "comm.h"
 #include "graph.h"
 #include "proxy.h"
@@ -58,6 +60,17 @@ inline bool wants_zero_copy(const struct ncclProxyArgs *args)
     (void)args;
     return true; /* where the buffer is registered */
 #endif
+}
+
+/* A counter of a psmSyncCondition: forks whose plans wait in a kernel have plain numbers, which kernels can read. */
+inline int *cell_of(std::atomic<int> &counter)
+{
+    static_assert(sizeof counter == sizeof(int) && std::atomic<int>::is_always_lock_free, "a counter is a number");
+    return reinterpret_cast<int *>(&counter);
+}
+inline int *cell_of(int &counter)
+{
+    return &counter;
 }
 
 /* The declaration of the tree selects one of these. None fits: the tree has a signature that is not known. */

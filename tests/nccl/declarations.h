@@ -93,7 +93,8 @@ ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, 
 #endif
 ncclResult_t ncclTopoCheckNet(ncclTopoSystem *, int, int, int *net);
 ncclResult_t ncclProxyConnect(ncclComm *, int transport, int send, int rank, ncclProxyConnector *);
-ncclResult_t ncclProxyCallBlocking(ncclComm *, ncclProxyConnector *, int type, void *, int, void *, int);
+ncclResult_t ncclProxyCallAsync(ncclComm *, ncclProxyConnector *, int type, void *, int, int, void *id);
+ncclResult_t ncclPollProxyResponse(ncclComm *, ncclProxyConnector *, void *, void *id);
 ncclResult_t ncclRegFind(ncclComm *, const void *, size_t, ncclReg **);
 ncclResult_t ncclRegLocalIsValid(ncclReg *, bool *);
 typedef enum {
