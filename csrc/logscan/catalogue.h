@@ -15,7 +15,8 @@ enum { LS_FIELDS = 64, LS_CAPTURES = 64, LS_KEYS = 4, LS_NAME = 64 };
 /* Order is precedence: if several kinds of field are possible, the narrower one is tried first. */
 enum ls_type { LS_BLANKS, LS_UINT, LS_INT, LS_HEX, LS_PTR, LS_FLOAT, LS_ADDR, LS_WORD, LS_STR, LS_REST, LS_TYPES };
 
-enum ls_level { LS_LEVEL_NONE, LS_VERSION, LS_WARN, LS_INFO, LS_ABORT, LS_TRACE, LS_CALL };
+/* In the order of LEVELS in psmkit/catalogue/entries.py. */
+enum ls_level { LS_LEVEL_NONE, LS_VERSION, LS_WARN, LS_INFO, LS_ABORT, LS_TRACE, LS_CALL, LS_ATTN, LS_DIAG };
 enum ls_where { LS_WHERE_NCCL, LS_WHERE_LINE, LS_WHERE_OTHER, LS_WHERES };
 enum ls_keep { LS_KEEP_COUNT, LS_KEEP_DISTINCT, LS_KEEP_ALL, LS_KEEP_LATEST };
 

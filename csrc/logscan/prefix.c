@@ -23,8 +23,8 @@ static int read_level(const char *s, uint32_t n, uint32_t *len)
     static const struct {
         const char *word;
         uint8_t len, level;
-    } levels[] = {{"INFO", 4, LS_INFO}, {"WARN", 4, LS_WARN},   {"TRACE", 5, LS_TRACE},
-                  {"CALL", 4, LS_CALL}, {"ABORT", 5, LS_ABORT}, {"VERSION", 7, LS_VERSION}};
+    } levels[] = {{"INFO", 4, LS_INFO},   {"WARN", 4, LS_WARN},       {"TRACE", 5, LS_TRACE}, {"CALL", 4, LS_CALL},
+                  {"ABORT", 5, LS_ABORT}, {"VERSION", 7, LS_VERSION}, {"ATTN", 4, LS_ATTN},   {"DIAG", 4, LS_DIAG}};
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         uint32_t len_i = levels[i].len;
         if (n >= len_i && memcmp(s, levels[i].word, len_i) == 0 && (n == len_i || s[len_i] == ' ')) {
@@ -84,12 +84,13 @@ int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *l
     return -1;
 }
 
-/* :pid:tid that ends at end; *colon is the place of its first colon. */
-static bool read_ids(const char *s, uint32_t low, uint32_t end, uint32_t *colon, int32_t *pid, int32_t *tid)
+/* :pid:tid that ends at end; *colon is the place of its first colon. NCCL's diagnostics (numbers 1) print no thread. */
+static bool read_ids(const char *s, uint32_t low, uint32_t end, int numbers, uint32_t *colon, int32_t *pid,
+                     int32_t *tid)
 {
-    int64_t ids[2];
+    int64_t ids[2] = {0};
     uint32_t at = end;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 2 - numbers; i < 2; i++) {
         uint32_t last = at;
         int64_t v = 0, scale = 1;
         while (at > low && digit(s[at - 1]) && last - at < 10) {
@@ -313,7 +314,7 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     /* host:pid:tid is the last such word before the tag; WARN and TRACE have a source position between the two. */
     while (end > low && tag - end < 400 && words++ < 12 && !found) {
         while (end > low && s[end - 1] == ' ') end--;
-        found = read_ids(s, low, end, &colon, &out->pid, &out->tid);
+        found = read_ids(s, low, end, level == LS_DIAG ? 1 : 2, &colon, &out->pid, &out->tid);
         if (found) break;
         while (end > low && s[end - 1] != ' ') end--;
     }
@@ -325,6 +326,11 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     if (h == colon && (h = word_before(s, low, colon)) < colon) {
         out->host = h;
         out->host_len = colon - 1 - h;
+    }
+    if (level == LS_DIAG) { /* the whole name of the host, where other lines have it up to its first dot */
+        const char *dot = memchr(s + h, '.', colon - h);
+        if (h == colon || end < tag - 1) return false;
+        if (dot && !digit(s[h])) out->host_len = (uint32_t)(dot - s) - h;
     }
     out->start = h;
     out->device = INT32_MIN;

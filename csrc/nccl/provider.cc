@@ -1,9 +1,10 @@
-/* NCCL's proxy as the host of the p2p transport: calls through ncclProxyCallBlocking, descriptors through a libpsm
+/* NCCL's proxy as the host of the p2p transport: calls through NCCL's proxy, descriptors through a libpsm
  * proxy next to it. */
 #include "psm_nccl.h"
 
 #include <cstdio>
 #include <cstring>
+#include <sched.h>
 #include <unistd.h>
 
 #include "psm/psm_host_ops.h"
@@ -248,7 +249,7 @@ bool Provider::ready(Operation *operation)
     if (operation->begun) return !operation->counted;
     std::lock_guard<std::mutex> hold(lock_);
     if (operation->counted || released_) return false;
-    operation->begun = operation->sync->proxyReadyEvent.load(std::memory_order_acquire) != 0;
+    operation->begun = __atomic_load_n(cell_of(operation->sync->proxyReadyEvent), __ATOMIC_ACQUIRE) != 0;
     return operation->begun;
 }
 
@@ -257,7 +258,8 @@ void Provider::end(Operation *operation)
     std::lock_guard<std::mutex> hold(lock_);
     operations_.remove(operation);
     /* The last one lets the host function return, which frees sync. */
-    if (!operation->counted) operation->sync->proxyOpCount.fetch_sub(operation->nsubs, std::memory_order_acq_rel);
+    if (!operation->counted)
+        __atomic_fetch_sub(cell_of(operation->sync->proxyOpCount), operation->nsubs, __ATOMIC_ACQ_REL);
     operation->counted = true;
     delete operation;
 }
@@ -284,7 +286,8 @@ void Provider::watch()
             if (!known) waiting.push_back(operation->sync);
         }
         /* The whole plan at once: some of its operations may never have started. */
-        for (struct psmSyncCondition *sync : waiting) sync->proxyOpCount.store(0, std::memory_order_release);
+        for (struct psmSyncCondition *sync : waiting)
+            __atomic_store_n(cell_of(sync->proxyOpCount), 0, __ATOMIC_RELEASE);
         if (!waiting.empty())
             WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are released",
                  operations_.size(), waiting.size());
@@ -385,6 +388,19 @@ const char *name_of(int type)
     }
 }
 
+/* ncclProxyCallBlocking polls the socket of its proxy without a pause. Where ranks share processors, the thread that
+ * serves the call then waits until the poller's time slice ends: of 8 ranks on 2 processors each call took
+ * milliseconds. */
+ncclResult_t call_own(Caller *caller, struct ncclProxyConnector *own, int type, void *req, int reqSize, void *resp,
+                      int respSize)
+{
+    std::unique_ptr<char> opId(new char); /* an address that no other call has */
+    NCCLCHECK(ncclProxyCallAsync(caller->comm, own, type, req, reqSize, respSize, opId.get()));
+    ncclResult_t result;
+    while ((result = ncclPollProxyResponse(caller->comm, own, resp, opId.get())) == ncclInProgress) sched_yield();
+    return result;
+}
+
 psm_status do_call(void *host, void *connector, int type, const void *req, int reqSize, void *resp, int respSize)
 {
     Caller *caller = caller_of(host);
@@ -393,8 +409,7 @@ psm_status do_call(void *host, void *connector, int type, const void *req, int r
     if (provider->stopped())
         return fail(PSM_ERR_PEER_CLOSED, "call", provider->state->tpRank, link->rank, "the proxy has stopped");
     if (link->own) {
-        ncclResult_t result =
-            ncclProxyCallBlocking(caller->comm, link->own, type, const_cast<void *>(req), reqSize, resp, respSize);
+        ncclResult_t result = call_own(caller, link->own, type, const_cast<void *>(req), reqSize, resp, respSize);
         return result == ncclSuccess ? PSM_OK : nccl_fail(caller, name_of(type), result);
     }
     if (!link->open) {

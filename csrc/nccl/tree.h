@@ -3,6 +3,8 @@
 #ifndef PSM_NCCL_TREE_H
 #define PSM_NCCL_TREE_H
 
+#include <atomic>
+
 #include "comm.h"
 #include "graph.h"
 #include "proxy.h"
@@ -28,7 +30,8 @@
 #include "psm_hooks.h" /* a plain tree: it calls our hooks */
 #endif
 static_assert(TRANSPORT_PSM_P2P == 5, "libpsm's requests use transport 5");
-static_assert(TRANSPORT_PSM_P2P == TRANSPORT_PROFILER + 1, "this tree's table of transports has another length");
+/* Up to 2.31.0 the profiler's transport has the index between. */
+static_assert(TRANSPORT_PSM_P2P == NTRANSPORTS + 1, "this tree's table of transports has another length");
 static_assert(static_cast<int>(ncclProxyMsgSetup) == psmProxyMsgSetup &&
                   static_cast<int>(ncclProxyMsgConnect) == psmProxyMsgConnect,
               "this tree's proxy messages have other numbers");
@@ -59,6 +62,17 @@ inline bool wants_zero_copy(const struct ncclProxyArgs *args)
 #endif
 }
 
+/* A counter of a psmSyncCondition: forks whose plans wait in a kernel have plain numbers, which kernels can read. */
+inline int *cell_of(std::atomic<int> &counter)
+{
+    static_assert(sizeof counter == sizeof(int) && std::atomic<int>::is_always_lock_free, "a counter is a number");
+    return reinterpret_cast<int *>(&counter);
+}
+inline int *cell_of(int &counter)
+{
+    return &counter;
+}
+
 /* The declaration of the tree selects one of these. None fits: the tree has a signature that is not known. */
 inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, struct ncclTopoSystem *, int, int, int *,
                                                          int *, int *),
@@ -71,6 +85,12 @@ inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, stru
                                    struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
 {
     return check(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr);
+}
+inline ncclResult_t call_check_p2p(ncclResult_t (*check)(struct ncclComm *, struct ncclTopoSystem *, int, int, int *,
+                                                         int *, int *, int *, int *),
+                                   struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
+{
+    return check(comm, comm->topo, one, other, p2p, nullptr, intermediate, nullptr, nullptr);
 }
 inline ncclResult_t check_p2p(struct ncclComm *comm, int one, int other, int *p2p, int *intermediate)
 {

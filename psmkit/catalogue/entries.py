@@ -15,6 +15,7 @@ __all__ = [
     "DATA_ROLES",
     "KEEPS",
     "LEVELS",
+    "LEVEL_WORDS",
     "ROLES",
     "WHERES",
     "Message",
@@ -27,7 +28,9 @@ __all__ = [
 
 Value = int | float | str
 
-LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL")
+LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL", "ATTN", "DIAG")
+#: How a line names its level behind ``NCCL``, as alternatives of a regular expression.
+LEVEL_WORDS = "|".join(LEVELS[1:])
 KEEPS = ("count", "distinct", "all", "latest")
 WHERES = ("nccl", "line", "other")
 

@@ -20,6 +20,7 @@ from psmkit.catalogue.entries import (
     DATA_END,
     DATA_ROLES,
     KEEPS,
+    LEVEL_WORDS,
     LEVELS,
     ROLES,
     WHERES,
@@ -34,7 +35,7 @@ from psmkit.model.errors import CatalogueError
 __all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
 
 UNMATCHED_WARN = "unmatched.warn"
-_PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
+_PREFIX = re.compile(rf"\bNCCL (?:{LEVEL_WORDS}) ")
 _HERE = Path(__file__).parent
 _CACHE_FORMAT = b"1"
 _PLACES = 1 << 15

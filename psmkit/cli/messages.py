@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from psmkit.catalogue.entries import LEVEL_WORDS
 from psmkit.report.layout import Page, Span
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["message_dict", "message_page", "recognise", "search", "supporting", "unprefixed"]
 
-_PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
+_PREFIX = re.compile(rf"\bNCCL (?:{LEVEL_WORDS}) ")
 _HEXADECIMAL = re.compile(r"\{([a-z]\w*):(?:ptr|hex)\}")
 _SPELLINGS = 2
 _PLACE = re.compile(r"^\S+\.(?:cc|cpp|cu|h|hpp):\d+ (?:\w+ )?")

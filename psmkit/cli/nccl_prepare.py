@@ -45,7 +45,7 @@ def command(source: Path, folder: Path | None) -> int:
 
 
 def _show(plan: Plan) -> None:
-    kind = "a fork with PassSM hooks" if plan.hooked else "a plain tree"
+    kind = "a fork with PassSM hooks" if plan.hooked else "a plain tree, without PassSM hooks"
     click.echo(f"{plan.tree}: NCCL {plan.release}, {kind}")
     if plan.hooked:
         click.echo("  src/transport/psm_p2p.cc: leave it out, psmkit's transport replaces it")

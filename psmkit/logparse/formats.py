@@ -52,7 +52,7 @@ _PAGE = b'<meta name="generator" content="psmkit">'
 _FACT = b"psmkit-record/"
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
-_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
+_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
 # Control characters that no log needs. Escape, bell, backspace and form feed occur on terminals.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x07\x08\x0b\x0c\x1b"))
 _MAX_CONTROLS = 0.05

@@ -30,6 +30,9 @@ class Change:
     text: str
 
 
+_UNKNOWN = "this tree is not one that psmkit knows. Make the edits by hand (docs/linking.md), or give a tree of a known release"
+
+
 def _pattern(text: str) -> re.Pattern[str]:
     """Where a blank is any white space."""
     return re.compile(text.replace(" ", r"\s*"), re.MULTILINE)
@@ -53,10 +56,7 @@ def _region(entry: dict[str, Any], file: str, text: str) -> tuple[int, int]:
 
 
 def _refusal(entry: dict[str, Any], file: str, looked: str, times: int) -> str:
-    return (
-        f"{file}: {looked}, to {entry['what']}, and found it {times} times instead of once: this tree is not one that psmkit knows. "
-        "Make this edit by hand (docs/linking.md), or give a tree of a known release"
-    )
+    return f"{file}: {looked}, to {entry['what']}, and found it {times} times instead of once: {_UNKNOWN}"
 
 
 def _place(entry: dict[str, Any], file: str, text: str, region: tuple[int, int]) -> tuple[int, int]:
@@ -73,6 +73,8 @@ def _place(entry: dict[str, Any], file: str, text: str, region: tuple[int, int])
 
 def _change(entry: dict[str, Any], file: str, text: str) -> Change:
     region = _region(entry, file, text)
+    if "other" in entry and not _pattern(entry["find"]).search(text, *region):
+        entry = entry | entry["other"]
     added = entry["text"]
     if "names" in entry:
         named = _pattern(entry["names"]).search(text, *region)
@@ -90,13 +92,19 @@ def changes(tree: Path) -> list[Change]:
     Raises:
         TreeError: a place was not found, or more than once.
     """
+    known = tomllib.loads((Path(__file__).parent / "edits.toml").read_text())
     out = []
-    for entry in tomllib.loads((Path(__file__).parent / "edits.toml").read_text())["edit"]:
-        for file in entry["files"]:
+    for entry in known["edit"]:
+        for name in entry["files"]:
+            moved = known["moved"].get(name, name)
+            file = name if (tree / name).exists() else moved
             try:
                 text = (tree / file).read_text()
             except OSError as error:
-                raise TreeError(f"{tree / file}: {error.strerror}, and it is needed to {entry['what']}") from error
+                names = name if moved == name else f"{name} or {moved}"
+                raise TreeError(
+                    f"{tree} has no {names} that can be read ({error.strerror}), and it is needed to {entry['what']}: {_UNKNOWN}"
+                ) from error
             if "psm_hooks.h" in text:
                 raise TreeError(
                     f"{tree / file} includes psm_hooks.h: this tree has the edits already, give the one without them"

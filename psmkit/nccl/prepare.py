@@ -79,6 +79,24 @@ def _release(tree: Path) -> str:
     return ".".join(match[1] for match in found if match)
 
 
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def _refuse_others(tree: Path, release: str) -> None:
+    """RCCL, and releases that are too old: none of their places would be found, which says less."""
+    if (tree / "src" / "include" / "rccl_vars.h").exists():
+        raise TreeError(
+            f"{tree} is RCCL (of NCCL {release}): psmkit's transport is compiled with CUDA's headers, not HIP's"
+        )
+    known = (glue() / "releases.h").read_text()
+    oldest = tuple(int(re.search(rf"PSM_NCCL_OLDEST_{name} (\d+)", known)[1]) for name in ("MAJOR", "MINOR"))  # type: ignore[index]
+    if _number(release) < oldest:
+        raise TreeError(
+            f"{tree} is NCCL {release}: psmkit's transport needs {'.'.join(map(str, oldest))} or newer. Older trees lack what it calls"
+        )
+
+
 def look(tree: Path) -> Plan:
     """What a tree is, and what it needs. Changes nothing.
 
@@ -87,6 +105,7 @@ def look(tree: Path) -> Plan:
     """
     tree = tree.absolute()
     release = _release(tree)
+    _refuse_others(tree, release)
     header = tree / "src" / "include" / "transport.h"
     if not header.exists():
         raise TreeError(f"{tree} is no NCCL tree: src/include/transport.h is not there")
@@ -121,6 +140,21 @@ def _ignore(tree: Path) -> Callable[[str, list[str]], Iterator[str]]:
     return ignore
 
 
+def _why(text: str) -> str:
+    """The reason in the output of CMake or a compiler; empty if there is none."""
+    lacking = re.search(r"(?P<file>\S+?):\d+:\d+: fatal error: (?P<header>\S+): No such file or directory", text)
+    if lacking:
+        return (
+            f"{lacking['file']} includes {lacking['header']}, which is neither in this tree nor among CUDA's headers. If another project has it, "
+            "compile psmkit's part alone, with that folder in -DCUDA_INCLUDE (docs/linking.md)"
+        )
+    # CMake's text stands below its first line, and the first error of a compiler explains those that follow.
+    found = re.search(r"CMake Error[^\n]*\n\n?(?P<text>.*?)\n\n", text, re.DOTALL) or re.search(
+        r"(?P<text>[^\n]*error[^\n]*)", text
+    )
+    return " ".join(found["text"].split()) if found else ""
+
+
 def _run(what: str, log: Path, command: list[str], environment: dict[str, str] | None = None) -> None:
     with log.open("a") as out:
         out.write(f"$ {shlex.join(command)}\n")
@@ -130,13 +164,9 @@ def _run(what: str, log: Path, command: list[str], environment: dict[str, str] |
         except OSError as error:
             raise TreeError(f"{what}: {command[0]} cannot be started: {error.strerror}") from error
     if done.returncode:
-        text = log.read_text(errors="replace")
-        # CMake's text stands below its first line, and the first error of a compiler explains those that follow.
-        found = re.search(r"CMake Error[^\n]*\n\n?(?P<text>.*?)\n\n", text, re.DOTALL) or re.search(
-            r"(?P<text>[^\n]*error[^\n]*)", text
+        raise TreeError(
+            f"{what} failed: {_why(log.read_text(errors='replace')) or f'status {done.returncode}'} ({log})"
         )
-        why = " ".join(found["text"].split()) if found else f"status {done.returncode}"
-        raise TreeError(f"{what} failed: {why} ({log})")
 
 
 def prepare(plan: Plan, folder: Path) -> Prepared:
@@ -150,7 +180,8 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
         raise TreeError(f"{folder} is not empty: give a new folder to --out")
     if folder.is_relative_to(plan.tree):
         raise TreeError(f"{folder} is inside of {plan.tree}: give a folder outside of it to --out")
-    found = home.headers()
+    # NCCL takes CUDA 13 from 2.27 on; where both packages are installed, an older tree gets those of CUDA 12.
+    found = home.headers() if _number(plan.release) >= (2, 27) else home.headers(newest=12)
     if not any((include / "nv" / "target").exists() for include in found.folders):
         raise TreeError(
             f"CUDA's headers in {found.folders[0]} lack nv/target, which NCCL's headers need: pip install nvidia-cuda-cccl, or "
@@ -158,7 +189,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
         )
     libpsm = programs.tree()
     _copy(plan, folder)
-    home.make(folder / "cuda")
+    home.make(folder / "cuda", found)
     log = folder / "prepare.log"
     build = folder / "build"
     home_of = f"CUDA_HOME={folder / 'cuda'}"

@@ -42,8 +42,8 @@ def _read(folders: tuple[Path, ...]) -> Headers | None:
 
 
 @cache
-def headers() -> Headers:
-    """The headers in CUDA_HOME, or of NVIDIA's packages beside psmkit.
+def headers(newest: int = max(_INCLUDE)) -> Headers:
+    """The headers in CUDA_HOME, or of NVIDIA's packages beside psmkit: of CUDA ``newest``, else of an older one.
 
     Raises:
         NvccError: there are none.
@@ -57,6 +57,8 @@ def headers() -> Headers:
             return found
     sites = [Path(path) / "nvidia" for path in sys.path if path]
     for release, names in _INCLUDE.items():
+        if release > newest:
+            continue
         folders = tuple(site / name for site in sites for name in names)
         found = _read(folders)
         if found and found.release[0] == release:
@@ -75,23 +77,23 @@ def _complete(found: Headers) -> None:
 
 def libraries(link: list[str]) -> list[str]:
     """The options of a link with the emulated libraries in the place of CUDA's, and the runtime."""
-    names = {f"-l{name[3:-3]}": f"-l:{target}" for name, target in _names().items()}
+    names = {f"-l{name[3:-3]}": f"-l:{target}" for name, target in _names(headers()).items()}
     names["-lcudart_static"] = names["-lcudart"]
     link = [names.get(word, word) for word in link]
     return [f"-L{cuda.folder()}", *link, names["-lcudart"], "-lpthread", "-ldl", "-lrt"]
 
 
-def _names() -> dict[str, str]:
-    return {name: target.format(headers().release[0]) for name, target in _NAMES.items()}
+def _names(found: Headers) -> dict[str, str]:
+    return {name: target.format(found.release[0]) for name, target in _NAMES.items()}
 
 
-def make(place: Path) -> Path:
-    """Make a CUDA_HOME: bin/nvcc is psm-nvcc, include holds the headers, lib64 the emulated libraries.
+def make(place: Path, found: Headers | None = None) -> Path:
+    """Make a CUDA_HOME: bin/nvcc is psm-nvcc, include holds the headers that were found, lib64 the emulated libraries.
 
     Raises:
         NvccError: there is something else at that place, or there are no headers.
     """
-    found = headers()
+    found = found or headers()
     place = place.absolute()
     if place.exists() and any(place.iterdir()) and not (place / "bin" / "nvcc").exists():
         raise NvccError(f"{place} is there already, and is no folder that psm-nvcc made")
@@ -107,7 +109,7 @@ def make(place: Path) -> Path:
         else:
             for path in sorted(source.iterdir()):
                 _link(path, place / "include" / path.name)
-    for name, target in _names().items():
+    for name, target in _names(found).items():
         _link(cuda.folder() / target, place / "lib64" / target)
         _link(cuda.folder() / target, place / "lib64" / name)
     _link(cuda.folder() / "libpsm_hostcuda.so", place / "lib64" / "libpsm_hostcuda.so")

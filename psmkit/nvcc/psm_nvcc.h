@@ -10,6 +10,10 @@
 
 #include <cuda_runtime.h>
 
+/* CUDA 12 makes a macro of it, which breaks __attribute__((__noinline__)) in the headers of the host compiler; CUDA 13
+ * has none. psm-nvcc replaces the word where it stands alone. */
+#undef __noinline__
+
 extern "C" {
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream);
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);

@@ -30,6 +30,7 @@ _SIMPLE = re.compile(rf"__attribute__\s*\(\(\s*(?:{'|'.join(_FLAGS)})\s*\)\)")
 _ANY = re.compile(rf"__attribute__\s*\(\(\s*({'|'.join(_FLAGS)}|{'|'.join(_CALLS)})\b")
 _ANCHOR = re.compile(r"__attribute__\s*\(\(\s*(device|global|shared|constant|managed)\s*\)\)")
 _PLACES = re.compile(r'^# \d+ "(?P<file>[^"\n]*)"|^[ \t]*namespace\s+(?:std|__gnu_cxx)\s*\{', re.MULTILINE)
+_NOINLINE = re.compile(r"\b__noinline__\b(?!\s*[,)])")  # not within the parentheses of an attribute
 _STUB = "__attribute__((__noinline__,__noclone__,__no_icf__))"
 # Words before a parenthesis that is not the list of parameters.
 _NO_NAME = frozenset(
@@ -290,6 +291,7 @@ def host_source(text: str) -> str:
     Raises:
         NvccError: it holds something that cannot be compiled without device code.
     """
+    text = _NOINLINE.sub("__attribute__((noinline))", text)
     edits = Edits(text)
     _redeclarations(edits)
     _declarations(edits)

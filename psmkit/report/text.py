@@ -42,7 +42,7 @@ _SHOWN_FOLLOWS = 3
 _WHO = 4
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 #: What stands between the prefix of a line of NCCL and its message.
-_LEVELS = tuple(f"NCCL {level} " for level in ("WARN", "INFO", "TRACE", "CALL", "ABORT", "ERROR"))
+_LEVELS = tuple(f"NCCL {level} " for level in ("WARN", "INFO", "TRACE", "CALL", "ABORT", "ATTN", "DIAG", "ERROR"))
 #: So much of three rows is lost where they break between words.
 _RAGGED = 30
 #: A shorter text is no message.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from psmkit.catalogue import Catalogue
+from psmkit.catalogue.entries import LEVEL_WORDS
 from psmkit.catalogue.names import kinds_of, public_words, searched_whole
 from psmkit.names import patterns as p
 from psmkit.names.paths import PUBLIC_WORDS
@@ -16,7 +17,7 @@ from psmkit.scrub.pieces import cut
 
 __all__ = ["Lines", "vocabulary"]
 
-_TAG = re.compile(r"N?CCLX? (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) |FLAGCX (?:INFO|WARN|TRACE|CALL|ABORT|VERSION) ")
+_TAG = re.compile(rf"(?:N?CCLX?|FLAGCX) (?:{LEVEL_WORDS}) ")
 _STAMP = re.compile(r"^(?!\d+:\d{3,}:\d+ \[)[\[(]?\d[\d:./TZ +,-]*\d[\])]?:? +(?=[^\s\d])")
 _LOST_COLON = re.compile(r"(?P<word>[A-Za-z][\w.-]*\d):(?P<tid>\d+)(?= \[-?\d+\])")
 _NEVER = re.compile(r"(?!)")

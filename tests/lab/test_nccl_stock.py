@@ -177,3 +177,32 @@ def test_what_nccl_chooses_itself_is_right_in_large_and_small(tmp_path: Path) ->
 
 def width(kind: str) -> int:
     return WIDTHS["".join(c for c in kind if c.isdecimal())]
+
+
+def matrix(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    """The cells of `psmkit lab matrix` in which no run hangs, fails or is in doubt, and no message is unknown."""
+    small = [word for name, value in SMALL.items() for word in ("--env", f"{name}={value}")]
+    command = ["lab", "matrix", "--nccl", *arguments, *small, "--deadline", "120", "--out", str(out)]
+    status = main([*command, "--format", "json"])
+    text, err = capsys.readouterr()
+    assert status == 0, err + text
+    cells: list[dict[str, Any]] = json.loads(text)["cells"]
+    assert [(one["outcome"], one["unknown"]) for cell in cells for one in cell["runs"]] == [("works", [])] * len(cells)
+    return cells
+
+
+@needs_kernels
+def test_a_library_takes_the_same_steps_when_it_is_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = f"{STOCK},{KERNELS}"
+    cells = matrix(tmp_path / "out", capsys, same, same, "--pattern", "allreduce,ring", "--size", "4K", "--iters", "1")
+    assert [cell["library"] for cell in cells] == ["2.21.5 (1)", "2.21.5 (2)"] * 2
+    assert [cell["steps"]["steps"] for cell in cells if cell["steps"]] == [[], []]
+
+
+@pytest.mark.skipif(not OLDER, reason="make test-nccl OLDER=2.20.5")
+def test_older_releases_are_compared_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = [*map(str, OLDER), str(STOCK)]
+    cells = matrix(tmp_path / "out", capsys, *places, "--iters", "0")
+    assert [cell["library"] for cell in cells] == [nccl_library.find(Path(place)).version for place in places]

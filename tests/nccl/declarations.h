@@ -32,7 +32,7 @@ enum ncclProxyOpState { ncclProxyOpNone, ncclProxyOpReady, ncclProxyOpProgress }
 enum ncclIpcRegType { NCCL_IPC_SENDRECV = 0, NCCL_IPC_COLLECTIVE = 1 };
 enum { NCCL_PROTO_LL, NCCL_PROTO_LL128, NCCL_PROTO_SIMPLE, NCCL_NUM_PROTOCOLS };
 enum { MAXCHANNELS = 64, NCCL_STEPS = 8, NCCL_P2P_WRITE = 1, NCCL_REG = 0x2000 };
-#define TRANSPORT_PROFILER 4
+#define NTRANSPORTS 4
 enum ncclProxyMsgType { ncclProxyMsgSetup = 3, ncclProxyMsgConnect = 4 };
 #if NCCL_TREE_HOOKED
 #define TRANSPORT_PSM_P2P 5
@@ -46,6 +46,9 @@ typedef struct ncclComm *ncclComm_t;
 
 template <typename T, T *T::*next> struct ncclIntruQueue {
     T *head, *tail;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 31, 2)
+    int nElems;
+#endif
 };
 template <typename T, T *T::*next> T *ncclIntruQueueHead(ncclIntruQueue<T, next> *me)
 {
@@ -80,14 +83,18 @@ int ncclCuMemEnable();
 ncclResult_t int64ToBusId(int64_t id, char *text);
 ncclResult_t busIdToInt64(const char *text, int64_t *id);
 void ncclP2pPartBounds(int parts, int part, size_t bytes, size_t *begin, size_t *end);
-#if NCCL_MINOR >= 28
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 31, 2)
+ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, int *read, int *between, int *cudaP2p,
+                              int *crossClique = nullptr);
+#elif NCCL_MINOR >= 28
 ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, int *read, int *between, int *cudaP2p);
 #else
 ncclResult_t ncclTopoCheckP2p(ncclComm *, ncclTopoSystem *, int, int, int *p2p, int *read, int *between);
 #endif
 ncclResult_t ncclTopoCheckNet(ncclTopoSystem *, int, int, int *net);
 ncclResult_t ncclProxyConnect(ncclComm *, int transport, int send, int rank, ncclProxyConnector *);
-ncclResult_t ncclProxyCallBlocking(ncclComm *, ncclProxyConnector *, int type, void *, int, void *, int);
+ncclResult_t ncclProxyCallAsync(ncclComm *, ncclProxyConnector *, int type, void *, int, int, void *id);
+ncclResult_t ncclPollProxyResponse(ncclComm *, ncclProxyConnector *, void *, void *id);
 ncclResult_t ncclRegFind(ncclComm *, const void *, size_t, ncclReg **);
 ncclResult_t ncclRegLocalIsValid(ncclReg *, bool *);
 typedef enum {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -84,9 +85,9 @@ def test_a_newer_release_with_the_same_declarations_is_tried(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("TRANSPORT_PROFILER 4", "TRANSPORT_PROFILER 5", "this tree's table of transports has another length"),
+        ("NTRANSPORTS 4", "NTRANSPORTS 5", "this tree's table of transports has another length"),
         ("ncclProxyMsgSetup = 3", "ncclProxyMsgSetup = 13", "this tree's proxy messages have other numbers"),
-        ("int *between, int *cudaP2p);", "int *between, long cudaP2p);", "call_check_p2p"),
+        ("int *crossClique = nullptr", "long *crossClique = nullptr", "call_check_p2p"),
     ],
 )
 def test_a_release_that_differs_is_refused_by_the_name_of_the_fact(
@@ -100,6 +101,31 @@ def test_a_release_that_differs_is_refused_by_the_name_of_the_fact(
     (tmp_path / "tree/declarations.h").write_text(text.replace(old, new))
     done = compile_glue(GLUE / "transport.cc", tmp_path / "x.o", tmp_path / "tree")
     assert done.returncode != 0 and said in done.stderr
+
+
+@needs_headers
+def test_counters_of_a_fork_may_be_plain_numbers_that_its_kernels_read(tmp_path: Path) -> None:
+    write_tree(json.loads((HERE / "facts/2.26-passsm.json").read_text()), tmp_path / "tree")
+    layouts = tmp_path / "tree/layouts.h"
+    text = layouts.read_text()
+    plain = re.sub(r"std::atomic<int> (proxyOpCount|proxyReadyEvent)", r"int \1", text)
+    assert plain != text
+    layouts.write_text(plain)
+    done = compile_glue(GLUE / "provider.cc", tmp_path / "provider.o", tmp_path / "tree")
+    assert done.returncode == 0, done.stderr
+
+
+@needs_headers
+def test_a_call_to_the_own_proxy_gives_the_processor_up_while_it_waits(tmp_path: Path) -> None:
+    """NCCL's own blocking call polls without a pause, so that the proxy's thread waits for the poller's time slice to end."""
+    write_tree(newest(), tmp_path / "tree")
+    done = compile_glue(GLUE / "provider.cc", tmp_path / "provider.o", tmp_path / "tree")
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run(["nm", tmp_path / "provider.o"], capture_output=True, text=True, check=True, timeout=60)
+    names = {line.split()[-1] for line in listed.stdout.splitlines()}
+    assert "sched_yield" in names
+    assert any("ncclPollProxyResponse" in name for name in names)
+    assert not any("ncclProxyCallBlocking" in name for name in names)
 
 
 @needs_headers

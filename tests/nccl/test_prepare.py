@@ -17,7 +17,7 @@ GLUE = Path(__file__).parents[2] / "csrc" / "nccl"
 # What is around the places, in the style of older releases; newer ones have other blanks and names.
 FILES = {
     "makefiles/version.mk": "NCCL_MAJOR   := 2\nNCCL_MINOR   := 26\nNCCL_PATCH   := 6\n",
-    "src/include/transport.h": "#define TRANSPORT_PROFILER 4\n",
+    "src/include/transport.h": "#define NTRANSPORTS 4\n",
     "src/transport.cc": """#include "comm.h"
 #include "transport.h"
 struct ncclTransport* ncclTransports[NTRANSPORTS+1] = {
@@ -116,6 +116,44 @@ def test_names_that_differ_by_release_are_taken_from_the_tree(tree: Path) -> Non
     assert "NCCLCHECKGOTO(ncclAddProxyOpIfNeeded(comm, plan, &proxyOps[dir]), ret, cleanup);" in text["src/enqueue.cc"]
 
 
+def test_a_table_without_the_profiler_and_a_file_that_moved_are_found_too(tree: Path) -> None:
+    """As 2.31.2 has them."""
+    (tree / "src/enqueue").mkdir()
+    (tree / "src/enqueue.cc").rename(tree / "src/enqueue/enqueue.cc")
+    text = FILES["src/transport.cc"].replace("NTRANSPORTS+1", "NTRANSPORTS")
+    text = text.replace("&profilerTransport // { the last }", "&collNetTransport,")
+    (tree / "src/transport.cc").write_text(text)
+    made = edits.changes(tree)
+    assert {change.file for change in made if "enqueue" in change.file} == {"src/enqueue/enqueue.cc"}
+    edits.apply(tree, made)
+    table = (tree / "src/transport.cc").read_text()
+    assert (
+        "ncclTransports[NTRANSPORTS + 2] = {\n  &p2pTransport,\n  &collNetTransport, nullptr, &psmP2pTransport,\n"
+        in table
+    )
+    assert "psmTakePart(" in (tree / "src/enqueue/enqueue.cc").read_text()
+
+
+def test_a_file_that_is_nowhere_is_refused_with_both_names(tree: Path) -> None:
+    (tree / "src/enqueue.cc").unlink()
+    with pytest.raises(TreeError, match=r"has no src/enqueue\.cc or src/enqueue/enqueue\.cc that can be read"):
+        edits.changes(tree)
+
+
+def test_a_release_that_is_too_old_is_refused_by_its_number(tree: Path) -> None:
+    (tree / "makefiles/version.mk").write_text("NCCL_MAJOR := 2\nNCCL_MINOR := 25\nNCCL_PATCH := 1\n")
+    with pytest.raises(TreeError, match=r"is NCCL 2\.25\.1: psmkit's transport needs 2\.26 or newer"):
+        prepare.look(tree)
+
+
+def test_rccl_is_refused_by_its_name(tree: Path) -> None:
+    (tree / "src/include/rccl_vars.h").write_text("")
+    with pytest.raises(
+        TreeError, match=r"is RCCL \(of NCCL 2\.26\.6\): psmkit's transport is compiled with CUDA's headers"
+    ):
+        prepare.look(tree)
+
+
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_place_that_is_not_there_once_is_refused_with_what_was_looked_for(tree: Path, times: int) -> None:
     path = tree / "src" / "enqueue.cc"
@@ -137,8 +175,8 @@ def test_without_out_it_only_says_what_it_would_change(tree: Path, capsys: pytes
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     assert main(["nccl", "prepare", str(tree)]) == 0
     said = capsys.readouterr().out
-    assert f"{tree}: NCCL 2.26.6, a plain tree\n" in said
-    assert "  src/transport.cc:3: make the table of transports longer by one entry\n" in said
+    assert f"{tree}: NCCL 2.26.6, a plain tree, without PassSM hooks\n" in said
+    assert "  src/transport.cc:3: make the table of transports longer\n" in said
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
 
 
@@ -157,13 +195,65 @@ def test_a_folder_that_is_no_tree_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "is no NCCL tree: makefiles/version.mk is not there" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (
+            "In file included from x.h:3:\nnccl/src/include/alloc.h:31:10: fatal error: other/specs.h: No such file or directory\n",
+            "nccl/src/include/alloc.h includes other/specs.h, which is neither in this tree nor among CUDA's headers",
+        ),
+        (
+            "CMake Error at x.cmake:3 (message):\n  NCCL takes CUDA 13\n  from 2.27 on\n\n",
+            "NCCL takes CUDA 13 from 2.27 on",
+        ),
+        ("x.cc:3:1: error: no matching function\nx.cc:9:1: error: another\n", "x.cc:3:1: error: no matching function"),
+        ("killed\n", ""),
+    ],
+)
+def test_a_build_that_fails_is_told_by_its_first_cause(output: str, said: str) -> None:
+    assert prepare._why(output).startswith(said) and bool(prepare._why(output)) == bool(said)
+
+
 def test_headers_without_cccl_are_refused_before_anything_is_copied(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "headers", lambda: home.Headers((tmp_path / "include",), (13, 0)))
+    monkeypatch.setattr(home, "headers", lambda **_: home.Headers((tmp_path / "include",), (13, 0)))
     with pytest.raises(TreeError, match=r"lack nv/target.*pip install nvidia-cuda-cccl"):
         prepare.prepare(prepare.look(tree), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("minor", "newest"), [(26, 12), (27, None)])
+def test_a_tree_before_2_27_gets_the_headers_of_cuda_12_where_both_are_installed(
+    minor: int, newest: int | None, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "makefiles/version.mk").write_text(f"NCCL_MAJOR := 2\nNCCL_MINOR := {minor}\nNCCL_PATCH := 1\n")
+    asked: list[int | None] = []
+
+    def headers(newest: int | None = None) -> home.Headers:
+        asked.append(newest)
+        return home.Headers((tmp_path / "include",), (newest or 13, 0))
+
+    monkeypatch.setattr(home, "headers", headers)
+    with pytest.raises(TreeError, match="lack nv/target"):
+        prepare.prepare(prepare.look(tree), tmp_path / "out")
+    assert asked == [newest]
+
+
+def test_headers_are_the_newest_installed_up_to_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, number in (("cu13", 13050), ("cuda_runtime", 12090)):
+        include = tmp_path / "nvidia" / folder / "include"
+        (include / "crt").mkdir(parents=True)
+        (include / "crt" / "host_defines.h").write_text("")
+        (include / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {number}\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    for name in ("PSM_NVCC_HOME", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    home.headers.cache_clear()
+    try:
+        assert (home.headers().release, home.headers(newest=12).release) == ((13, 5), (12, 9))
+    finally:
+        home.headers.cache_clear()
 
 
 @pytest.mark.parametrize(("nccl", "cuda", "fits"), [(22606, 13000, False), (22606, 12090, True), (22707, 13000, True)])

@@ -127,3 +127,22 @@ def test_a_cuda_home_serves_builds_that_know_only_cuda_home(tmp_path: Path) -> N
     assert nvcc("--cuda-home", tmp_path / "cuda").returncode == 0
     (tmp_path / "mine" / "sub").mkdir(parents=True)
     assert "is no folder that psm-nvcc made" in nvcc("--cuda-home", tmp_path / "mine").stderr
+
+
+@pytest.mark.parametrize("macro", [(), ("-D__noinline__=__attribute__((noinline))",)], ids=["CUDA 13", "CUDA 12"])
+def test_a_word_that_cuda_12_makes_a_macro_of_stays_one_of_the_host_compiler(
+    macro: tuple[str, ...], tmp_path: Path
+) -> None:
+    """libstdc++ has it within attributes; sources have it alone."""
+    source = tmp_path / "alone.cu"
+    source.write_text(
+        "#include <memory>\n"
+        "__attribute__((__noinline__)) int one() { return 1; }\n"
+        "__noinline__ int two() { return 2; }\n"
+        "static __device__ __noinline__ void three() { __syncthreads(); }\n"
+        "__attribute__((unused, __noinline__)) static int four() { return 4; }\n"
+        "int main() { return *std::make_shared<int>(one() + two() + four()) - 7; }\n"
+    )
+    done = nvcc(*OPTIONS, *macro, source, "-lcudart", "-o", tmp_path / "alone")
+    assert done.returncode == 0, done.stderr
+    assert run(tmp_path / "alone").returncode == 0

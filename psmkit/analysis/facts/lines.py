@@ -25,13 +25,13 @@ __all__ = [
 
 # NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
 _HEAD = re.compile(
-    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
+    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
-    r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
+    r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
 )
 
 #: Characters as JSON spells them; a text that was quoted twice has two backslashes.

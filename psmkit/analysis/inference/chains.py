@@ -68,7 +68,7 @@ class Kind:
         return (
             self.known is not None
             and self.known.level in ("WARN", "ABORT")
-            and self.level in ("INFO", "TRACE", "VERSION")
+            and self.level in ("INFO", "TRACE", "VERSION", "ATTN", "DIAG")
         )
 
     @property

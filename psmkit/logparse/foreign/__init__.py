@@ -43,7 +43,7 @@ KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy", "py-spy-jso
 MAX_BYTES = 128 << 20
 
 # Lines that identify a log, whatever else is in the file.
-_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]")
+_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]")
 # A line of a log, which no tool prints among stacks: a program may put the stacks of its processes into its log.
 _STAMPED = re.compile(rb"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.MULTILINE)
 _FLIGHT = (

@@ -59,6 +59,13 @@ TABLE = (
         next_step="On every node, fix the reason that the line names: a wrong path, a missing library (ldd), or a build for another release. `psmkit plugin check` shows it.",
     ),
     Code(
+        code="PSM607",
+        title="check of the machine by NCCL's diagnostics did not pass",
+        severity=Severity.WARNING,
+        meaning="NCCL checked the machines of the job itself (NCCL_RUN_DIAGNOSTICS, NCCL_RUN_RAS_DIAGNOSTICS, or the RAS client), and reports GPUs, links, a network or hosts that differ or fail. It does not show that this is why the job went wrong.",
+        next_step="Do what the line says on the host that it names, before you look further into the job.",
+    ),
+    Code(
         code="PSM701",
         title="evidence ends",
         severity=Severity.INFO,
