@@ -78,7 +78,7 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     out += [
         "Made by `benchmarks/nccl_engine.py` from plain trees of which only the host side was compiled; no kernel can run. A case is two calls of",
         "one collective with messages of 64 bytes, 64 KiB or 1 MiB for each peer; all ranks put to all others. *Exact*: cases in which every byte was",
-        "right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those that asked for them; a captured call counts once.",
+        "right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those that asked for them; a captured call counts once. Seconds are those of a busy machine.",
         "",
         "| release | what | ranks | exact | calls | kernels | seconds |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -103,7 +103,7 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     if misuse:
         out += [
             "",
-            "What the handle sanitizer reports of these runs, so that they end in doubt (`psmkit explain CODE`):",
+            "What the handle sanitizer reports of these runs (`psmkit explain CODE`); a warning ends a run in doubt:",
             "",
         ]
         out += [f"- {release}: {code}" for release, code in sorted(misuse)]
