@@ -3,7 +3,7 @@
     python benchmarks/nccl_engine.py LIBRARY [...] [--ranks 2,4,8] [--results FILE] [--output FILE]
 
 LIBRARY is a libnccl of 2.28 or newer, its folder, or a built tree, linked to the shared CUDA runtime (docs/linking.md). Each row is a `psmkit lab nccl`:
-every byte is compared, NCCL's lines must show that each call went by copy engines, and the analysis must say healthy. In the last kind of row
+every byte is compared, and NCCL's lines must show that each call went by copy engines. In the last kind of row
 rank 1 stays away from the second call, and the analysis must name it. --results keeps the runs as lines of JSON, and the page is made from
 all of them: the latest run of a row counts.
 """
@@ -61,7 +61,8 @@ def run(library: str, kind: str, ranks: str, deadline: str) -> dict[str, Any]:
         "shown": engine["shown"],
         "kernels": engine["kernels"],
         "seconds": result["seconds"],
-        "good": named if away else result["good"],
+        "good": named if away else not engine["missing"] and all(r["status"] == "PSM_OK" for r in reports),
+        "misuse": sorted(code for code in analysis.get("codes", []) if code.startswith("PSM5") and not away),
         "reason": f"{analysis.get('verdict')}: {analysis.get('reason')}",
         "why": sorted({r["text"] for r in reports if r["status"] != "PSM_OK"} | set(engine["missing"])),
     }
@@ -77,7 +78,7 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     out += [
         "Made by `benchmarks/nccl_engine.py` from plain trees of which only the host side was compiled; no kernel can run. A case is two calls of",
         "one collective with messages of 64 bytes, 64 KiB or 1 MiB for each peer; all ranks put to all others. *Exact*: cases in which every byte was",
-        "right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those that asked for them; a captured call counts once.",
+        "right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those that asked for them; a captured call counts once. Seconds are those of a busy machine.",
         "",
         "| release | what | ranks | exact | calls | kernels | seconds |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -98,6 +99,14 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
         if r["kind"] != AWAY
     ]:
         out += ["", "Not exact:", "", *bad]
+    misuse = {(row["release"], code) for row in ordered for code in row["misuse"]}
+    if misuse:
+        out += [
+            "",
+            "What the handle sanitizer reports of these runs (`psmkit explain CODE`); a warning ends a run in doubt:",
+            "",
+        ]
+        out += [f"- {release}: {code}" for release, code in sorted(misuse)]
     absent = [name for name in ASKED if name not in releases]
     if all(tuple(int(n) for n in name.split(".")[:2]) <= (2, 30) for name in releases):
         absent.append("the development branch")

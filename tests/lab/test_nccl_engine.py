@@ -168,19 +168,26 @@ def real_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
     return Lab(Path(REAL), tmp_path / "out", capsys)
 
 
+def assert_right(status: int, result: dict[str, Any]) -> None:
+    """All bytes are right. NCCL may unmap the addresses of its windows twice, which the sanitizer reports (PSM512)."""
+    assert set(states(result)) == {"good"}, result["ranks"]
+    assert result["analysis"]["verdict"] == "healthy"
+    assert status == (3 if "PSM512" in result["analysis"]["codes"] else 0), result["analysis"]
+
+
 @real
 @pytest.mark.parametrize("ranks", ["2", "4"])
 @pytest.mark.parametrize("graph", ["0", "3"])
 def test_a_real_library_moves_all_collectives_by_copy_engine(real_lab: Lab, ranks: str, graph: str) -> None:
     status, result = real_lab("--ranks", ranks, "--pattern", CALLS, *ENGINE, "--size", "64K", "--graph", graph)
-    assert (status, set(states(result))) == (0, {"good"}), result["analysis"]
+    assert_right(status, result)
     assert (engine(result)["asked"], engine(result)["shown"], engine(result)["kernels"]) == (8, 8, 0)
 
 
 @real
 def test_a_real_library_puts_and_signals(real_lab: Lab) -> None:
     status, result = real_lab("--ranks", "2", "--pattern", "put-signal", "--windows", "--size", "64K")
-    assert (status, set(states(result))) == (0, {"good"}), result["analysis"]
+    assert_right(status, result)
     assert engine(result)["shown"] == 2
 
 
