@@ -98,7 +98,15 @@ def audited(tree: Path, cuda: Path, more: str) -> list[dict[str, object]]:
         tree / "src",
         cuda,
     ]
-    flags = ["-x", "c++", "-std=c++17", *(f"-I{one}" for one in folders if one.is_dir()), *shlex.split(more)]
+    flags = [
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-isystem",
+        str(cuda),
+        *(f"-I{one}" for one in folders if one.is_dir()),
+        *shlex.split(more),
+    ]
     command = [str(PSMKIT), "audit", "structs", *(str(one) for one in places if one.is_file())]
     done = subprocess.run(
         [*command, "--cflags", shlex.join(flags), "--format", "json"], capture_output=True, text=True, env=clean()

@@ -51,7 +51,11 @@ def _types(
     missing: list[str] = []
     marks = [Wire(name, "", basis="PSM_SHAREABLE") for name in marked(sections, MARK) if name not in known]
     user = [Wire(name, "", basis="--wire") for name in asked]
-    for wire in [*user, *wires, *marks]:
+    # A fork may have moved a type to another source: then any of its name counts, in the last place.
+    moved = [replace(wire, file="") for wire in wires if wire.file]
+    for wire in [*user, *wires, *marks, *moved]:
+        if wire in moved and any(one.plain == wire.name for one in found):
+            continue
         kind = _type(program, wire)
         if kind is None:
             if wire.basis == "--wire":

@@ -24,7 +24,7 @@ from psmkit.model.wording import counted, plural
 __all__ = ["Audit", "AuditError", "Suppression", "audit_structs", "headline", "leak", "summary", "suppressions"]
 
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu")
-_DEADLINE = 120.0
+_DEADLINE = 120.0  # seconds
 _SHOWN = 12
 _NOTHING = "psmkit knows none of its types to cross a process boundary"
 
@@ -98,7 +98,7 @@ def audit_structs(
         flags: of the compiler, for sources.
         commands: a compile_commands.json, with the flags of each source.
         suppress: what is known to be harmless.
-        deadline: seconds for each library, and for all sources.
+        deadline: seconds for each library, and for each source.
 
     Raises:
         InputError: a file cannot be read.
@@ -127,7 +127,7 @@ def audit_structs(
             "sources",
             {"path": str(sources[0]), "sources": _arguments(sources, flags, commands), "asked": list(asked)},
             str(sources[0]),
-            deadline,
+            deadline * len(sources),
         )
         known = {(one.name, one.size) for one in structs}
         some = [decoded(one) for one in answer["structs"]]

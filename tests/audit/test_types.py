@@ -156,3 +156,8 @@ def test_of_two_types_of_one_name_each_has_its_own_place(tmp_path: Path) -> None
     (found,) = (one for one in structs if one.plain == "setupReq")
     places = {8: (str(tmp_path / "one.h"), 3), 24: (str(tmp_path / "two.c"), 1), 16: (str(tmp_path / "two.c"), 1)}
     assert (found.file, found.line) == places[found.size]
+
+
+def test_a_type_that_a_fork_moved_to_another_source_is_found(tmp_path: Path) -> None:
+    path = library(tmp_path, "struct connectMap { void *p; } one;\n")
+    assert [field.path for field in _of(path, "connectMap").local] == ["p"]
