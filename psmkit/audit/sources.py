@@ -9,23 +9,35 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from ctypes import c_uint
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clang.cindex import (
-    Cursor,
     CursorKind,
     Diagnostic,
     Index,
     TranslationUnit,
     TranslationUnitLoadError,
     TypeKind,
-    conf,
 )
 
 from psmkit.audit import layout
+from psmkit.audit.expressions import (
+    FUNCTIONS,
+    constant,
+    file_of,
+    is_assignment,
+    is_object,
+    letter,
+    line_of,
+    moves,
+    object_of,
+    references,
+    strip,
+    text_of,
+    where,
+)
 from psmkit.audit.knowledge import MARK, knowledge
 from psmkit.model.structs import Field, Struct
 
@@ -33,21 +45,8 @@ __all__ = ["read"]
 
 _COPIES = re.compile(r"(?:__builtin_|__builtin___)?mem(?:cpy|move)(?:_chk)?")
 _ALLOCATES = re.compile(r"\w*[cmr]alloc\w*|ncclCalloc\w*", re.IGNORECASE)
-_CASTS = (
-    CursorKind.CSTYLE_CAST_EXPR,
-    CursorKind.CXX_STATIC_CAST_EXPR,
-    CursorKind.CXX_REINTERPRET_CAST_EXPR,
-    CursorKind.CXX_CONST_CAST_EXPR,
-    CursorKind.UNEXPOSED_EXPR,
-    CursorKind.PAREN_EXPR,
-)
 _DECLARED = (CursorKind.STRUCT_DECL, CursorKind.UNION_DECL, CursorKind.CLASS_DECL, CursorKind.TYPEDEF_DECL)
-_FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD, CursorKind.FUNCTION_TEMPLATE)
 _ROUNDS = 16  # calls within calls
-_ASSIGN, _ADDRESS = (
-    22,
-    5,
-)  # CXBinaryOperator_Assign, CXUnaryOperator_AddrOf: the Python module has no name for them before 19
 
 # What a value is, or what it points to. A message that came in, from the peer or from whoever calls; one that goes out; resources that this process
 # had before; memory that was allocated here.
@@ -137,7 +136,7 @@ class _Reader:
         if cursor.kind in (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
             for child in cursor.get_children():
                 self._top(child)
-        elif cursor.kind in _FUNCTIONS and cursor.is_definition():
+        elif cursor.kind in FUNCTIONS and cursor.is_definition():
             usr = cursor.get_usr()
             if usr not in self.functions:
                 params = [one for one in cursor.get_children() if one.kind == CursorKind.PARM_DECL]
@@ -170,19 +169,19 @@ class _Reader:
 
     def _variable(self, cursor: Any) -> None:
         """A global: what its initializer refers to, and the entries of a table of functions."""
-        refs = _references(cursor)
+        refs = references(cursor)
         self.variables.setdefault(cursor.get_usr(), set()).update(refs)
         lists = [one for one in cursor.get_children() if one.kind == CursorKind.INIT_LIST_EXPR]
         for whole in lists:
             rows = [row for row in whole.get_children() if row.kind == CursorKind.INIT_LIST_EXPR]
-            for entry in [whole] if _text(whole) else rows:
-                name = _text(entry)
+            for entry in [whole] if text_of(whole) else rows:
+                name = text_of(entry)
                 if name:
-                    self.tables.append((f"{name} ({Path(_file(cursor)).name})", _references(entry)))
+                    self.tables.append((f"{name} ({Path(file_of(cursor)).name})", references(entry)))
 
     def _seed(self, function: _Function, params: list[Any]) -> None:
         """What the arguments of a handler are, by its signature."""
-        shape = "".join(_letter(one.type) for one in params)
+        shape = "".join(letter(one.type) for one in params)
         usrs = function.params
         if re.fullmatch(r"ppvivip", shape):  # connection, state, request, its size, answer, its size, done
             self._label(function, usrs[2], {IN}, "a request")
@@ -226,9 +225,9 @@ class _Reader:
                 return False
             self._typed(cursor, self._look(function, values[-1]))
             return self._assigned(function, cursor.get_usr(), cursor.type, values[-1])
-        if cursor.kind == CursorKind.BINARY_OPERATOR and _is_assignment(cursor):
+        if cursor.kind == CursorKind.BINARY_OPERATOR and is_assignment(cursor):
             left, right = list(cursor.get_children())
-            target = _strip(left)
+            target = strip(left)
             if target.kind == CursorKind.DECL_REF_EXPR and target.referenced is not None:
                 return self._assigned(function, target.referenced.get_usr(), left.type, right)
             return False
@@ -246,28 +245,28 @@ class _Reader:
         """The type that a source gives to a connection's resources."""
         target = layout.record(layout.pointee(cursor.type))
         if OWN in seen[0] and seen[2] and target is not None and target.get_size() > 0:
-            self.resources.setdefault(Path(_file(cursor)), {}).setdefault(target.get_declaration().spelling, target)
+            self.resources.setdefault(Path(file_of(cursor)), {}).setdefault(target.get_declaration().spelling, target)
 
     def _call(self, function: _Function, cursor: Any) -> bool:
         name = cursor.spelling
         arguments = list(cursor.get_arguments())
         changed = False
         if _COPIES.fullmatch(name) and len(arguments) >= 2:
-            target = _strip(arguments[0])
-            if target.kind == CursorKind.DECL_REF_EXPR and _is_object(target):
+            target = strip(arguments[0])
+            if target.kind == CursorKind.DECL_REF_EXPR and is_object(target):
                 seen, way = self._look(function, arguments[1])[:2]
                 changed |= self._label(function, target.referenced.get_usr(), seen & {IN, PEER}, way)
             return changed
         if _ALLOCATES.fullmatch(name):
             for one in arguments:
-                target = _strip(one)
+                target = strip(one)
                 if target.kind == CursorKind.DECL_REF_EXPR and target.referenced is not None:
                     changed |= self._label(function, target.referenced.get_usr(), {FRESH})
             return changed
         for sender in knowledge().senders:
             if sender.receives >= 0 and len(arguments) > sender.receives and re.fullmatch(sender.name, name):
-                target = _strip(arguments[sender.receives])
-                if target.kind == CursorKind.DECL_REF_EXPR and _is_object(target):
+                target = strip(arguments[sender.receives])
+                if target.kind == CursorKind.DECL_REF_EXPR and is_object(target):
                     labels = {IN, PEER} if sender.peer else {IN}
                     changed |= self._label(function, target.referenced.get_usr(), labels, sender.way)
         called = cursor.referenced
@@ -285,7 +284,7 @@ class _Reader:
         held = ""
         peer = False
         for _ in range(64):
-            cursor = _strip(cursor)
+            cursor = strip(cursor)
             target = layout.record(layout.pointee(cursor.type))
             wire = known.wire(target.get_declaration().spelling) if target is not None else None
             peer = peer or (wire is not None and wire.peer)
@@ -316,7 +315,7 @@ class _Reader:
             for cursor in function.look():
                 if cursor.kind == CursorKind.CALL_EXPR:
                     self._judge_call(function, cursor)
-                elif cursor.kind == CursorKind.BINARY_OPERATOR and _is_assignment(cursor):
+                elif cursor.kind == CursorKind.BINARY_OPERATOR and is_assignment(cursor):
                     left, right = list(cursor.get_children())
                     if layout.record(left.type) is not None:
                         self._copy(function, cursor, left, right, None)
@@ -340,8 +339,8 @@ class _Reader:
             if re.fullmatch(sender.name, name):
                 for at, verb in ((sender.sends, "sent"), (sender.receives, "received")):
                     if 0 <= at < len(arguments):
-                        kind = _object(arguments[at])
-                        self._type(kind, f"{sender.way}, {verb}", f"{name} at {_where(cursor)}")
+                        kind = object_of(arguments[at])
+                        self._type(kind, f"{sender.way}, {verb}", f"{name} at {where(cursor)}")
         for one in arguments:
             if (what := layout.kind_of(one.type)) is not None and what[0] in layout.HANDLES:
                 self._read(function, cursor, None, one, what[0])
@@ -362,7 +361,7 @@ class _Reader:
                 ):
                     continue
                 values = [one for one in cursor.get_children() if one.kind.is_expression()]
-                source = _strip(values[-1]) if values else None
+                source = strip(values[-1]) if values else None
                 if source is None or source.kind != CursorKind.DECL_REF_EXPR or source.referenced is None:
                     continue
                 usr = source.referenced.get_usr()
@@ -373,7 +372,7 @@ class _Reader:
                     self._type(
                         layout.pointee(cursor.type),
                         function.ways.get(usr, ""),
-                        f"{function.name} at {_where(cursor)}",
+                        f"{function.name} at {where(cursor)}",
                     )
 
     def _copy(self, function: _Function, cursor: Any, to: Any, source: Any, size: Any) -> None:
@@ -392,7 +391,7 @@ class _Reader:
         self, cursor: Any, place: Any, size: Any, labels: set[str]
     ) -> tuple[list[Field], bool, Struct | None, bool]:
         """What is copied, as `_fields` says, and whether it is of resources whose type no source shows."""
-        kind = _object(place)
+        kind = object_of(place)
         blank = OWN in labels and (kind is None or kind.get_canonical().kind == TypeKind.VOID)
         if blank:
             kind = self._resources(kind, cursor)
@@ -408,7 +407,7 @@ class _Reader:
         """The type of a connection's resources: that which sources give them in this folder or the next one above, if it is one."""
         if layout.record(kind) is not None:
             return kind
-        place = Path(_file(cursor))
+        place = Path(file_of(cursor))
         for near in (place, *place.parents):
             found = {}
             for file, types in self.resources.items():
@@ -427,8 +426,8 @@ class _Reader:
             what = layout.kind_of(kind)
             fields = [Field("", kind.spelling, what[0], 0, kind.get_size(), what[1])] if what else []
             return fields, False, None
-        moved = _moves(expression)
-        length = _constant(size) if size is not None else None
+        moved = moves(expression)
+        length = constant(size) if size is not None else None
         fields = list(one.local)
         if not moved and length is not None:
             fields = [entry for entry in fields if entry.offset < length]
@@ -437,12 +436,12 @@ class _Reader:
 
     def _read(self, function: _Function, cursor: Any, to: Any | None, source: Any, kind: str) -> None:
         """A handle out of a message of the peer is used."""
-        place = _strip(source)
+        place = strip(source)
         if place.kind != CursorKind.MEMBER_REF_EXPR:
             return
         labels, way, _ = self._look(function, source)
         if IN in labels and PEER in labels and OUT not in labels:
-            one = Field(place.spelling, source.type.spelling, kind, 0, source.type.get_size(), line=_line(cursor))
+            one = Field(place.spelling, source.type.spelling, kind, 0, source.type.get_size(), line=line_of(cursor))
             self._add(cursor, function, "read", None, way, True, [one], False)
 
     def _add(
@@ -456,9 +455,9 @@ class _Reader:
         fields: list[Field],
         part: bool,
     ) -> None:
-        file = _file(cursor) or function.file
+        file = file_of(cursor) or function.file
         flow = _Flow(
-            kind, function.name, file, _line(cursor), one.name if one else "", way or "a message", peer, fields, part
+            kind, function.name, file, line_of(cursor), one.name if one else "", way or "a message", peer, fields, part
         )
         flow.reached = self._entries(function)
         self.flows.setdefault((kind, file, flow.line, flow.struct), flow)
@@ -490,142 +489,9 @@ class _Reader:
             todo += self.variables.get(usr, ())
             if (function := self.functions.get(usr)) is not None:
                 if not function.refs:
-                    function.refs = _references(function.cursor)
+                    function.refs = references(function.cursor)
                 todo += function.refs
         return seen
-
-
-# ---- expressions ----
-
-
-def _strip(cursor: Any) -> Any:
-    """An expression without casts, parentheses, & and *, indices and steps of a pointer."""
-    for _ in range(64):
-        children = list(cursor.get_children())
-        if cursor.kind in _CASTS and children:
-            cursor = children[-1]
-        elif cursor.kind in (CursorKind.UNARY_OPERATOR, CursorKind.ARRAY_SUBSCRIPT_EXPR) and children:
-            cursor = children[0]
-        elif cursor.kind == CursorKind.BINARY_OPERATOR and len(children) == 2 and not _is_assignment(cursor):
-            pointers = [
-                one for one in children if one.type.get_canonical().kind in (TypeKind.POINTER, TypeKind.CONSTANTARRAY)
-            ]
-            if not pointers:
-                return cursor
-            cursor = pointers[0]
-        else:
-            return cursor
-    return cursor
-
-
-def _moves(cursor: Any) -> bool:
-    """Whether an expression adds to a pointer."""
-    return any(
-        one.kind in (CursorKind.BINARY_OPERATOR, CursorKind.ARRAY_SUBSCRIPT_EXPR)
-        for one in [cursor, *cursor.walk_preorder()]
-        if one.kind.is_expression()
-    )
-
-
-def _object(cursor: Any) -> Any | None:
-    """The type of what an expression leads to, before casts: what a pointer points to, else the object itself."""
-    inner = _strip(cursor)
-    # &pointer is the pointer itself; a pointer is what it leads to.
-    taken = _addressed(cursor)
-    kind = inner.type
-    return kind if taken else layout.pointee(kind)
-
-
-def _addressed(cursor: Any) -> bool:
-    """Whether the address of an object is taken, with no * between."""
-    for _ in range(64):
-        children = list(cursor.get_children())
-        if cursor.kind in _CASTS and children:
-            cursor = children[-1]
-        else:
-            return cursor.kind == CursorKind.UNARY_OPERATOR and _operator("Unary", cursor) == _ADDRESS
-    return False
-
-
-def _is_object(cursor: Any) -> bool:
-    """Whether a name is a variable that is an object, and no pointer to one."""
-    return cursor.referenced is not None and cursor.type.get_canonical().kind != TypeKind.POINTER
-
-
-def _operator(kind: str, cursor: Any) -> int:
-    function = getattr(conf.lib, f"clang_getCursor{kind}OperatorKind")
-    function.argtypes, function.restype = [Cursor], c_uint
-    return int(function(cursor))
-
-
-def _is_assignment(cursor: Any) -> bool:
-    return _operator("Binary", cursor) == _ASSIGN
-
-
-def _constant(cursor: Any) -> int | None:
-    """The value of a size, where the compiler knows it."""
-    evaluate = getattr(cursor, "evaluate", None)
-    found = evaluate() if evaluate else None
-    if isinstance(found, int):
-        return found
-    inner = _strip(cursor)
-    if inner.kind == CursorKind.CXX_UNARY_EXPR:  # sizeof
-        children = list(inner.get_children())
-        if children:
-            size = children[-1].type.get_size()
-            return size if size > 0 else None
-    if inner.kind == CursorKind.INTEGER_LITERAL:
-        text = next((one.spelling for one in inner.get_tokens()), "")
-        return int(text, 0) if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", text) else None
-    if (
-        inner.kind == CursorKind.DECL_REF_EXPR
-        and inner.referenced is not None
-        and inner.referenced.kind == CursorKind.ENUM_CONSTANT_DECL
-    ):
-        return int(inner.referenced.enum_value)
-    return None
-
-
-def _references(cursor: Any) -> set[str]:
-    """USRs of the functions and variables that an expression or a body refers to."""
-    return {
-        one.referenced.get_usr()
-        for one in cursor.walk_preorder()
-        if one.kind == CursorKind.DECL_REF_EXPR
-        and one.referenced is not None
-        and one.referenced.kind in (*_FUNCTIONS, CursorKind.VAR_DECL)
-    }
-
-
-def _text(cursor: Any) -> str:
-    """The first string in an initializer, not in a list within it: the name of its entry."""
-    for child in cursor.get_children():
-        if child.kind == CursorKind.INIT_LIST_EXPR:
-            return ""
-        for one in child.walk_preorder():
-            if one.kind == CursorKind.STRING_LITERAL:
-                return str(one.spelling).strip('"')
-    return ""
-
-
-def _letter(kind: Any) -> str:
-    """v: void*; p: another pointer; i: an int; x: all else."""
-    plain = kind.get_canonical()
-    if plain.kind == TypeKind.POINTER:
-        return "v" if plain.get_pointee().kind == TypeKind.VOID else "p"
-    return "i" if plain.kind == TypeKind.INT else "x"
-
-
-def _line(cursor: Any) -> int:
-    return int(cursor.location.line)
-
-
-def _file(cursor: Any) -> str:
-    return str(cursor.location.file.name) if cursor.location.file else ""
-
-
-def _where(cursor: Any) -> str:
-    return f"{Path(_file(cursor)).name}:{cursor.location.line}"
 
 
 def read(request: dict[str, Any]) -> dict[str, Any]:
