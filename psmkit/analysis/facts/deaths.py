@@ -86,7 +86,7 @@ _LONGEST = 140
 _SENTENCES = 2
 _CAUSES = ("Some common causes", "There are some potential", "Possible ")
 _ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
-_ACTOR_END = "launch.ray.actor_died"
+_ACTOR_ENDS = ("launch.ray.actor_died", "launch.ray.actor_node_died")
 _ACTOR_DEAD = "launch.ray.actor_dead"
 _OWNER = "launch.ray.owner_died"
 _ACTOR_LINES = 16
@@ -314,18 +314,18 @@ def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
     callers: list[Event] = []
     above: dict[tuple[int, str | None], dict[str, Event]] = defaultdict(dict)  # by stream and writer
     for event in events:
-        block = above[event.stream, event.tag] if event.name in _ACTOR or event.name == _ACTOR_END else {}
+        block = above[event.stream, event.tag] if event.name in (*_ACTOR, *_ACTOR_ENDS) else {}
         if event.name in _ACTOR:
             block[_ACTOR[event.name]] = event
         elif event.name == _OWNER:  # the actor followed its owner
             above[event.stream, event.tag].clear()
             callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
-        elif event.name == _ACTOR_END:
+        elif event.name in _ACTOR_ENDS:
             near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
             block.clear()
             callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
             if "INTENDED" not in str(event.fields.get("exit", "")):
-                death = Death(events=[event], where=_ray_detail(event))
+                death = Death(events=[event], where=_ray_detail(event) if "detail" in event.fields else "its node died")
                 _of_actor(death, near)
                 out.append(death)
         elif event.fields.get("type") == "ActorDiedError" or (

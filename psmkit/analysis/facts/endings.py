@@ -75,6 +75,7 @@ _OUTSIDE = (
         "ucx.",
         "nixl.",
         "ompi.",
+        "psm3.",
         "deepep.",
         "xla.",
         "jax.",

@@ -49,6 +49,7 @@ _NO_END = (
     "launch.mpi.daemon_lost",
     "launch.ray.worker_died",
     "launch.ray.actor_died",
+    "launch.ray.actor_node_died",
     "launch.ray.owner_died",
 )
 

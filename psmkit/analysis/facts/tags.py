@@ -130,6 +130,7 @@ HEADS = (
     _form("Neuron", rf"^\d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}):\d+ "),
     _form("UCX", rf"^\[\d+\.\d+\] \[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+(?::\d+)?\]"),
     _form("UCX", rf"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>{_N}) *:\d+:\d+\] "),
+    _form("SHARP", rf"^\[(?P<host>[A-Za-z][\w.-]*):\d+:(?P<pid>{_N}) (?:- |unique id )"),
     _form("libmlx5", r"^mlx5: (?P<host>[\w.-]+): got completion with error"),
     _form("libfabric", rf"^libfabric:(?P<pid>{_N}):\d+:"),
     _form("HCCL", rf"\bHCCL\((?P<pid>{_N}),\w+\):"),

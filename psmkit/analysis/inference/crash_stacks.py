@@ -41,7 +41,8 @@ _UCX = "libucs.so"
 _UCX_HANDLER = ("ucs_handle_error", "ucs_debug_", "ucs_fatal_error", "ucs_error_signal", "ucs_log_")
 # Calls of NCCL, MPI and of what is below them begin so; a capital follows, or the underscore ends the prefix.
 _ENTRIES = ("nccl", "pnccl", "MPI_", "PMPI_", "cuda", "ibv_", "ucp_", "fi_", "horovod_")
-_FRAMES = ("sys.ompi.frame", "sys.ucx.frame", "sys.absl.frame")
+_ABSL = ("sys.absl.frame", "sys.absl.pc")  # the second is the top of a stack
+_FRAMES = ("sys.ompi.frame", "sys.ucx.frame", *_ABSL)
 _MOST_FRAMES = 4000
 # Frames of one stack have at most so many lines of other processes between them.
 _GAP = 200
@@ -126,7 +127,7 @@ def _one(frames: Iterable[Event]) -> Iterator[Event]:
             far = abs(frame.ref.seq - before.ref.seq) > _GAP
             if (
                 far
-                or frame.name != before.name
+                or (frame.name != before.name and not {frame.name, before.name} <= {*_ABSL})
                 or (frame.tag, frame.fields.get("pid")) != (before.tag, before.fields.get("pid"))
             ):
                 return
@@ -197,7 +198,7 @@ def _place(frame: Event) -> str:
 
 def _own_tags(job: Job) -> dict[Ref, int | None]:
     """The process of a frame behind two tags: the tag of a scan is the first one."""
-    frames = [e.ref for e in job.events("sys.absl.frame") if e.tag is not None][:_MOST_FRAMES]
+    frames = [e.ref for e in job.events(*_ABSL) if e.tag is not None][:_MOST_FRAMES]
     lines.prefetch(job, frames)
     return {ref: process_of_tags("".join(e.text for e in job.quotes.of(ref)))[0] for ref in frames}
 

@@ -19,11 +19,13 @@ from psmkit.model.wording import plural
 __all__ = [
     "absent",
     "came",
+    "few",
     "headline",
     "hosts",
     "how_known",
     "named_ranks",
     "named_self",
+    "near_ends",
     "other_ends",
     "place",
     "places",
@@ -142,6 +144,24 @@ def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
     found = {r.fields.get("addr") if r is not None else None for r in requests}
     (addr,) = found if len(found) == 1 else (None,)
     return [Named(host=addr)] if isinstance(addr, str) else []
+
+
+def near_ends(job: Job, events: Iterable[Event]) -> list[Named]:
+    """The processes that print these lines of Open MPI about a connection, by the host and the process id on the lines above each."""
+    above = {(e.stream, e.ref.seq): e.fields for e in job.events("mpi.help")}
+    out: dict[Named, None] = {}
+    for event in events:
+        near = (above.get((event.stream, event.ref.seq - n), {}) for n in range(1, _NEAR))
+        fields = {key: value for found in near for key, value in found.items()}
+        host, pid = fields.get("host"), fields.get("pid")
+        if event.name == "ompi.tcp_unreached" and isinstance(host, str):
+            out[Named(host=host, pid=pid if isinstance(pid, int) else None)] = None
+    return list(out)
+
+
+def few(named: Sequence[Named]) -> list[Named]:
+    """These processes if they are few: what many print alike blames none of them."""
+    return list(named) if len(named) <= _MOST else []
 
 
 def absent(events: Iterable[Event]) -> list[Named]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text
-from psmkit.analysis.facts.tags import pid_of_tag
+from psmkit.analysis.facts.tags import pid_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.exceptions import (
     called,
@@ -38,6 +38,14 @@ _HOOK = re.compile(r'\[rank\d+\]: +File "')
 _ERROR = ("ERROR", "[E]")
 # Calls of NCCL as the bindings of vLLM, SGLang and torch name them.
 _CALLS = ("nccl", "NCCL_")
+
+
+#: Where multiprocessing starts its child processes.
+_CHILD = "multiprocessing/process.py"
+_OF_CHILD = (
+    " Python marks places in the lines of a stack for an exception only, and this one passes through _bootstrap() of multiprocessing, which prints "
+    "an exception that nothing caught and ends the process."
+)
 
 
 @rule(order=78)
@@ -133,6 +141,9 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
     calls = [e for e in frames if str(e.fields.get("fn", "")).startswith(_CALLS)]
     level = any(_at_level_error(job, e) for e in (*frames[:1], *frames[-1:]))
     error = level or _by_hook(job, frames[-1])
+    children = {(e.stream, e.tag) for e in frames if _ends_child(job, e)} if not error else set()
+    ended = any((e.stream, e.tag) in children and _marked(job, e) for e in frames)
+    error |= ended
     who, ranks, named = _who(job, run, frames)
     deepest = innermost(calls or frames) or frames[-1]
     last = called(job, deepest)
@@ -150,9 +161,10 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
         + (" A logger prints a stack at level ERROR for an exception." if level else "")
         + (
             " torch prints a stack with the rank before each line for an exception that nothing caught."
-            if error and not level
+            if error and not (level or ended)
             else ""
-        ),
+        )
+        + (_OF_CHILD if ended else ""),
         next_step="Give the rest of the log: the line below the stack names the exception.",
         refs=list(dict.fromkeys([deepest.ref, *(f.ref for f in reversed((calls or frames)[-4:]))]))[:4],
         ranks=ranks,
@@ -165,6 +177,19 @@ def _part(job: Job, run: int | None, frames: Sequence[Event]) -> Finding:
 def _by_hook(job: Job, event: Event) -> bool:
     """Whether torch's hook for uncaught exceptions printed this frame: it puts the rank right before it."""
     return _HOOK.search("".join(e.text for e in job.quotes.of(event.ref))) is not None
+
+
+def _ends_child(job: Job, event: Event) -> bool:
+    """Whether a frame is the one in which multiprocessing catches what a child process raised, prints it, and ends the process."""
+    return event.fields.get("fn") == "_bootstrap" and str(event.fields.get("file", "")).endswith(_CHILD)
+
+
+def _marked(job: Job, event: Event) -> bool:
+    """Whether Python marked a place in the source line below a frame, which it does for an exception only."""
+    source = lines.below(job, event.ref)
+    marks = lines.below(job, source) if source is not None else None
+    text = without_tag("".join(e.text for e in job.quotes.of(marks)), event.tag) if marks is not None else ""
+    return "^" in text and not set(text.strip()) - set("^~ ")
 
 
 def _at_level_error(job: Job, event: Event) -> bool:

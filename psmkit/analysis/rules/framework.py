@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,6 +30,9 @@ _RERUN = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the fir
 _READ = "Read the NCCL WARN lines of this log: the first one that is an error says why."
 #: What NCCL's error strings say to the user beside the error.
 _ADVICE = (" (run with NCCL_DEBUG=", " - please report this issue to the NCCL developers")
+
+
+_DESTROYED = re.compile(r"^\W*Process Group destroyed on rank (\d{1,9})\b")
 
 
 @rule(order=35)
@@ -68,7 +72,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     known = last[0].known if last else None
     told = last[0].text if last else told
     tagged = (
-        (_tagged(job, run, events) or _by_text(last) or _ended(job, run, events, last))
+        (_tagged(job, run, events) or _by_text(last) or _destroyed(job, events) or _ended(job, run, events, last))
         if not ranks and not peer
         else []
     )
@@ -154,6 +158,13 @@ def _by_text(last: Sequence[LastError]) -> list[Named]:
         return []
     either = known.blames == "unknown"
     return [Named(rank, comm="its communicator", either=either, peer_unnamed=either)]
+
+
+def _destroyed(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The rank whose process group torch destroys in the exception: torch before 2.0 adds it on the line below the error of ncclCommAbort()."""
+    texts = ("".join(e.text for e in job.quotes.of(lines.below(job, event.ref))) for event in events)
+    ranks = {int(found[1]) for text in texts if (found := _DESTROYED.search(text)) is not None}
+    return [Named(rank, comm="its process group") for rank in ranks] if len(ranks) == 1 else []
 
 
 def _ended(job: Job, run: int | None, events: Sequence[Event], last: Sequence[LastError]) -> list[Named]:

@@ -235,6 +235,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         ranked = [Named(rank) for rank in said.named_ranks(job, entry, events)]
         named = said.absent(events) or ranked or said.places(events) or ([] if own else said.hosts(events))
         named = named or (outside.tagged_process(job, events) if own else [])
+    if not named and entry.own_rank is not None:
+        named = said.few(said.named_self(job, events))
     procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):
@@ -242,6 +244,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     if either:
         peers = said.other_ends(job, events)
         own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
+        if near := said.near_ends(job, events):
+            own_ends, peers = near, named
         ends = dict.fromkeys([*(own_ends or named), *peers])
         named = [replace(n, either=True, peer_unnamed=not peers) for n in ends]
     if own and not either and len(ranks) == len(named) == 1 and named[0].rank is None and named[0].pid is not None:
