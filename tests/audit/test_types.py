@@ -136,7 +136,7 @@ def test_a_truncated_library_is_one_line(tmp_path: Path, part: int) -> None:
     path = library(tmp_path, f"{INFO % 'void *p'}struct p2pConnectInfo one;\n")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * part // 4])
-    _said(path)
+    assert _said(path)
 
 
 def test_a_library_for_another_machine_is_read(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     rank = job.rank_of(entry.proc) if entry.proc is not None else missing_at(job, entry.addr, run)
     name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, {no_log(job, run)})"
     name = name_of(job, entry.proc) if entry.proc is not None else name
-    secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
-    how = f"has not answered for {secs} s" if secs else "does not answer"
+    secs = max((v for e in entry.events() if isinstance(v := e.fields.get("secs"), int | float)), default=0)
+    how = f"has not answered for {secs:g} s" if secs else "does not answer"
     if gone:
         how = "closed its connection, and its peers cannot reach it again"
     stage = stage_of(job, entry.proc) if entry.proc is not None else None
