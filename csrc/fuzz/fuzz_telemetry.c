@@ -67,7 +67,7 @@ static void check_sums(struct psm_tel *tel)
         const struct psm_tel_link *l = &links[i];
         struct psm_tel_fit fit;
         psm_tel_fit((double)l->count, l->sx, l->sy, l->sxx, l->sxy, l->syy, &fit);
-        fuzz_need(!fit.good || (fit.r2 >= 0 && fit.r2 <= 1 && fit.rate > 0), "a line that is none");
+        fuzz_need(fit.why != PSM_TEL_FIT_GOOD || (fit.r2 >= 0 && fit.r2 <= 1 && fit.rate > 0), "a line that is none");
     }
     fuzz_need(psm_tel_take_times(tel, times, KEYS + 1) <= KEYS + 1, "more times than keys");
 }
