@@ -49,6 +49,8 @@ def _check(path: Path) -> None:
             head = file.read(20)
     except OSError as error:
         raise InputError(str(path), error.strerror or str(error)) from None
+    if head.startswith((b"INPUT(", b"GROUP(", b"/* GNU ld")):
+        raise AuditError(f"{path}: a linker script, give the library that it names")
     if head[:4] != b"\x7fELF":
         raise AuditError(f"{path}: not an ELF file")
     if head[4:6] != b"\x02\x01":

@@ -120,6 +120,11 @@ def test_a_text_and_a_missing_file_are_one_line(tmp_path: Path) -> None:
     assert "not a file" in _said(tmp_path)
 
 
+def test_a_linker_script_says_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "libpsm.so").write_text("INPUT(libpsm.so.0)")
+    assert "give the library that it names" in _said(tmp_path / "libpsm.so")
+
+
 def test_a_library_of_32_bits_is_one_line(tmp_path: Path) -> None:
     path = library(tmp_path, "int one;\n")
     data = bytearray(path.read_bytes())
