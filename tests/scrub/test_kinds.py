@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -166,6 +167,7 @@ def test_a_record_file_is_written_as_the_lines_that_are_read_of_it(tmp_path: Pat
     result = scrub(str(record), str(tmp_path / "out.log"))
     assert any("written as text" in note for note in result.notes)
     text = (tmp_path / "out.log").read_text()
-    assert "host1:1000:1000 [0] NCCL INFO record of process 1000, rank 3, command driver" in text
+    # The thread of the events keeps the number that the kernel gave it, which may come before 4711.
+    assert re.search(r"host1:(100[01]):\1 \[0\] NCCL INFO record of process \1, rank 3, command driver", text)
     assert "gpu-node17" not in text
     assert essence(psmkit.analyze([tmp_path / "out.log"])) == essence(psmkit.analyze([record]))
