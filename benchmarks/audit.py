@@ -78,7 +78,7 @@ def cost(libraries: list[Path], pahole: str) -> None:
             rows.append(f"| {label} | {what} | {clock:.2f} | {processors:.2f} | {memory:.0f} |")
             label = ""
     text = (
-        f"{processor()}, 2 cores, load {load()} (other work runs); medians of {RUNS} runs in turn. psmkit: with the start of both Pythons, all types that it knows, their places, and "
+        f"{processor()}, 2 cores, load {load()}; medians of {RUNS} runs in turn. psmkit: with the start of both Pythons, all types that it knows, their places, and "
         "the larger of its two processes."
     )
     table("cost", "\n".join([text, "", *rows]))
