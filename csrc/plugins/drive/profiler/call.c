@@ -164,7 +164,16 @@ static const char *at_instruction(const ucontext_t *context)
 
 static void fault(int number, siginfo_t *info, void *context)
 {
-    signal(number, SIG_DFL);
+    /* The first of several threads reports, and ends the process. The others give it time; they may hold a lock that it
+     * needs. A fault in this handler ends the process, too. */
+    static _Atomic bool taken;
+    static _Thread_local bool reports;
+    if (reports || atomic_exchange(&taken, true)) {
+        if (!reports) sleep(5);
+        signal(number, SIG_DFL);
+        return;
+    }
+    reports = true;
     const char *call = mine ? atomic_load(&mine->call) : NULL;
     const char *where = access_of(number, info), *at = number == SIGABRT ? "" : at_instruction(context);
     /* So far NCCL's strings are constants. */
