@@ -21,7 +21,7 @@ _ENDS = {"send": "sending", "recv": "receiving"}
 
 @rule(order=72)
 def find(job: Job) -> list[Finding]:
-    """PSM409 for the fail-overs of each run, by what became of them."""
+    """PSM409 for the fail-overs of each run, by what became of them; PSM406 where the log does not show it."""
     groups: dict[tuple[int | None, Move], list[Failover]] = defaultdict(list)
     for proc, ours in failovers(job).items():
         for one in ours:
@@ -34,7 +34,7 @@ def _finding(job: Job, run: int | None, move: Move, found: Sequence[Failover]) -
     given_up = any(one.given_up is not None for one in found)
     return new_finding(
         job,
-        "PSM409",
+        "PSM406" if move is Move.OPEN else "PSM409",
         run=run,
         title=_title(job, procs, move, found, given_up),
         severity=Severity.INFO if move >= Move.COMPLETE and not given_up else Severity.WARNING,
