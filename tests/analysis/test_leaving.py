@@ -128,6 +128,11 @@ def test_a_destroy_that_waits_for_its_host_shows_that_the_peers_destroyed_too(tm
     assert not of(told(tmp_path, story, nccl="2.31.2+cuda13.0").findings, "PSM319")
 
 
+def test_ranks_that_exchange_descriptors_keep_a_destroy_of_their_host_open(tmp_path: Path) -> None:
+    exchange = "0 asks 1 for 0x50 as 0x40f06cb450b4d01\n1 hears 0 for 0x50 as 0x40f06cb450b4d01\n1 answers 0 for 0x50 as 0x40f06cb450b4d01\n0 gets 1 for 0x50 as 0x40f06cb450b4d01\n"
+    assert not of(told(tmp_path, exchange + CALLS + "1 ends\n0,2,3 calls AllReduce 1024\n").findings, "PSM319")
+
+
 STACK = (
     "stands accept (libc.so.6); ncclSocketAccept (misc/socket.cc:900); bootstrapIntraNodeBarrier (bootstrap.cc:1200); "
     "commDestroySync (init.cc:2800); ncclCommFinalize (init.cc:2850); <module> (train.py:40)\n"

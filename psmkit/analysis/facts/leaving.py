@@ -1,7 +1,8 @@
 """How each member of a communicator left it, and which communicators were made out of others.
 
 NCCL prints the call of an abort (from 2.28.3 on) and of a revoke, and the end of an abort and of a destroy. It prints neither the call of
-ncclCommDestroy nor one of ncclCommFinalize. The end of an abort is also the end of a communicator that shared its resources with an aborted
+ncclCommDestroy nor one of ncclCommFinalize. A destroy ends only when no rank of its host is connected to its proxy service: who imports
+memory by descriptors is. From 2.31 on it also has a barrier of the host. Ranks of other hosts do not matter to it. The end of an abort is also the end of a communicator that shared its resources with an aborted
 parent. From 2.30.3 on all these lines need the subsystem DESTROY, before that INIT.
 """
 

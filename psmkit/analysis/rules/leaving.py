@@ -217,10 +217,19 @@ def _in_barrier(stand: standing.Stand) -> bool:
 
 
 def _waits_in_destroy(job: Job, member: CommInstance, other: CommInstance) -> bool:
-    """Whether the destroy of a member waits for another one: from 2.31 on for all ranks of its host."""
+    """Whether the destroy of a member has a barrier with another one: from 2.31 on with all ranks of its host."""
     release = release_of(job, member.proc)
-    same = job.process(member.proc).host == job.process(other.proc).host
-    return same and release is not None and release >= _BARRIER
+    return _beside(job, member, other) and release is not None and release >= _BARRIER
+
+
+def _waits_for_host(job: Job, member: CommInstance, other: CommInstance) -> bool:
+    """Whether the destroy of a member ends only after another one of its host left: ranks that exchange descriptors are connected."""
+    connected = bool(job.scan.totals.fds_matched or job.scan.fds) and _beside(job, member, other)
+    return connected or _waits_in_destroy(job, member, other)
+
+
+def _beside(job: Job, one: CommInstance, other: CommInstance) -> bool:
+    return job.process(one.proc).host == job.process(other.proc).host
 
 
 def _first(job: Job, gone: Sequence[Left]) -> str:
@@ -267,8 +276,8 @@ def _destroyed(job: Job, group: _Group) -> Finding | None:
     pairs: list[PairQueue] = []
     for one in gone:
         for member in group.rest:
-            if _waits_in_destroy(job, one.member, member):
-                continue  # it ended, so that one called destroy: its last lines are lost
+            if _waits_for_host(job, one.member, member):
+                continue  # the destroy ended, so that one left, too: its last lines are lost
             pair = _unsent(job, group, member, one.member)
             if pair is not None:
                 pairs.append(pair)
@@ -297,7 +306,7 @@ def _destroyed(job: Job, group: _Group) -> Finding | None:
         why=(
             f"{ranks} destroyed {name} after {_counts(group, [one.member for one in early])}; {others} made {_counts(group, waiting)}. "
             + (
-                "A destroy waits only for the own work of a rank, or (NCCL 2.31 and later) of its host, so the missing call can never come."
+                "A destroyed communicator makes no more calls, so the missing one never comes."
                 if proven
                 else "A lost line would look the same."
             )

@@ -161,7 +161,7 @@ TABLE = (
         title="communicator destroyed while others use it",
         effect=Effect.HANGS,
         precedence=97,
-        meaning="A rank destroyed a communicator before it made a call that its peers made and that needs it. NCCL's destroy does not wait for the calls of peers; from 2.31 on it waits until all ranks of its host destroy, too.",
+        meaning="A rank destroyed a communicator before it made a call that its peers made and that needs it. NCCL's destroy does not wait for ranks of other hosts; for those of its own host only if they are connected to its proxy service, or from 2.31 on.",
         next_step="Compare the number of calls of the ranks, and destroy a communicator only when all its ranks made their last call.",
     ),
     Code(
