@@ -4,6 +4,7 @@ A story is a text. Its first lines set the scene (``nccl VERSION``, ``ranks N``,
 
     all starts
     all begins                      # communicator "world"; "all begins tp" another one, of the ranks that say so
+    4   missing in tp               # a member of it that prints nothing
     0-2 calls AllReduce 1024 x3
     3   warns proxy.cc:1665 text
     -   prints what the launcher says
@@ -117,6 +118,58 @@ class Story:
     def ends(self, rank: int, rest: str) -> None:
         identity = re.sub(r" nvmlDev \d+| commId \S+", "", self.identity(rank, rest or "world"))
         self.info(rank, f"{identity} - Destroy COMPLETE", 9)
+
+    def leaves(self, rank: int, rest: str) -> None:
+        """``leaves by Abort [of COMM]``, ``leaves by Revoke``: what NCCL 2.28 and later print when the call begins and when it ends."""
+        _, how, *more = rest.split()
+        self._left(rank, how, "START", more[-1] if more else "world")
+        self._left(rank, how, "COMPLETE", more[-1] if more else "world")
+
+    def tries(self, rank: int, rest: str) -> None:
+        """``tries to Abort [of COMM]``: the beginning only."""
+        _, how, *more = rest.split()
+        self._left(rank, how, "START", more[-1] if more else "world")
+
+    def _left(self, rank: int, how: str, step: str, comm: str) -> None:
+        identity = re.sub(r" nvmlDev \d+| commId \S+", "", self.identity(rank, comm))
+        if how == "Revoke":
+            text = f"{identity.replace('nranks', 'nRanks')} - Revoke {step}"
+            return self.info(rank, text + (", result 0" if step == "COMPLETE" else ""))
+        if step == "START":
+            return self.info(rank, f"{identity.replace('nranks', 'nRanks')} - Abort START")
+        return self.info(rank, f"{identity} - Abort COMPLETE", 9)
+
+    def shrinks(self, rank: int, rest: str) -> None:
+        """``shrinks world to small``: begins a communicator out of another one; ``shrunk world to small`` completes it."""
+        self._child(rank, "ncclCommShrink", rest, "- Init START")
+
+    def shrunk(self, rank: int, rest: str) -> None:
+        self._child(rank, "ncclCommShrink", rest, " - Init COMPLETE")
+
+    def _child(self, rank: int, function: str, rest: str, end: str) -> None:
+        parent, _, child = rest.split()
+        identity = self.identity(rank, child).partition(" commId ")[0]
+        key = self.comms[parent].index(rank)
+        self.info(
+            rank, f"{function} {identity} parent {self.address(rank, parent)} childCount 0 color 0 key {key}{end}"
+        )
+
+    def grows(self, rank: int, rest: str) -> None:
+        """``grows world to big``: a rank of ``world`` or a new one begins the larger communicator."""
+        parent, _, child = rest.split()
+        kind = "existing" if rank in self.comms.get(parent, ()) else "new"
+        self.info(
+            rank, f"ncclCommGrow: {kind} rank creating new communicator with {len(self.comms[child])} total ranks"
+        )
+        shown = f"[Rank {self.comms[child].index(rank)}] ncclCommGrow {self.identity(rank, child)}"
+        self.info(rank, f"{shown} - Init START")
+
+    def grown(self, rank: int, rest: str) -> None:
+        """``grown world to big``: it is complete."""
+        parent, _, child = rest.split()
+        if rank in self.comms.get(parent, ()):
+            return self._child(rank, "ncclCommGrow", rest, " - Init COMPLETE")
+        return self.info(rank, f"ncclCommGrow {self.identity(rank, child)} - Init COMPLETE")
 
     def calls(self, rank: int, rest: str) -> None:
         """``calls AllReduce 1024 [x3] [of COMM]``"""
@@ -267,10 +320,15 @@ class Story:
         told = [re.sub(r"\s\s+# .*", "", line).strip() for line in text.splitlines()]
         for line in told:
             # who is in a communicator is known before the first of them says so
-            if " begins" in line and line.split()[1] == "begins":
+            verb = line.split()[1:2]
+            if verb == ["begins"]:
                 self._join(*line.split(None, 2))
+            elif verb in (["shrinks"], ["grows"], ["missing"]):
+                self._join(line.split()[0], "", line.split()[-1])
         for line in filter(None, told):
             first, verb, rest = [*line.split(None, 2), "", ""][:3]
+            if verb == "missing":
+                continue
             if first in ("nccl", "ranks", "hosts"):
                 setattr(self, "version" if first == "nccl" else first, verb if first == "nccl" else int(verb))
                 continue

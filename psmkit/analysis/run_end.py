@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.leaving import revoked
 from psmkit.analysis.facts.naming import name_of, names_of, spans_of, spans_text, words
 from psmkit.analysis.facts.places import absent, may_drive_others, unnamed
 from psmkit.analysis.facts.progress import torn_down
@@ -97,13 +98,16 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         return RunEnd(False, f"the {logs} of {spans_text(lacking.spans())} of {nranks} {are} missing")
     ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = abort_ends(job)
-    given_up = sorted({i.rank for i in members if i.end in aborted})
-    if given_up:
+    for how, ranks in (
         # Frameworks abort both at a normal exit and after a timeout, with the same lines.
-        return RunEnd(
-            False,
-            f"{spans_text(spans_of(given_up))} aborted the communicator, which does not show whether the work before it was complete",
-        )
+        ("aborted", sorted({i.rank for i in members if i.end in aborted})),
+        ("revoked", sorted({i.rank for i in members if i.index in revoked(job)})),
+    ):
+        if ranks:
+            return RunEnd(
+                False,
+                f"{spans_text(spans_of(ranks))} {how} the communicator, which does not show whether the work before it was complete",
+            )
     opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
     if opening:
@@ -225,7 +229,8 @@ def all_torn_down(job: Job, run: RunInfo) -> bool:
     aborts = abort_ends(job)
     seen = {i.rank for i in instances if i.group == run.world and i.rank >= 0}
     whole = run.nranks is not None and len(seen) >= run.nranks
-    return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
+    given_up = any(i.end in aborts or i.index in revoked(job) for i in instances)
+    return whole and proof.done(job, run.index) and not given_up
 
 
 def _rank(job: Job, instance: CommInstance) -> int:

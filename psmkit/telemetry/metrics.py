@@ -72,7 +72,8 @@ _TABLE = (
     ("nccl.network.duration", "s", "histogram", (*_COMM, "nccl.network.event"), "Events of the network plugin, by the id that it gave."),
     ("nccl.network.io", "By", "counter", (*_COMM, "nccl.network.event"), "Bytes of the network plugin's events."),
     ("nccl.kernel.phase.duration", "s", "histogram", (*_COMM, "nccl.kernel.phase"), "Phases of a kernel's channels by the GPU's timer: initial_sync, compute, final_sync. NCCL 2.31 and later, with kernel_phase."),
-    ("nccl.event.duration", "s", "histogram", (*_COMM, "nccl.event"), "Other events: group, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch, proxy_op, proxy_step."),
+    ("nccl.event.duration", "s", "histogram", (*_COMM, "nccl.event"), "Other events: group, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch, proxy_op, proxy_step. Where NCCL reports no later end, those of copy engines (ce_) last as long as the host takes to put them on the stream."),
+    ("nccl.copy_engine.io", "By", "counter", _COMM, "Bytes that collectives gave to copy engines, by their batches of copies (ce_batch). NCCL 2.29 and later."),
     # ---- what is open now ----
     ("nccl.operation.open", "{operation}", "gauge", (*_COMM, "nccl.event"), "Events that have begun and not ended, at the last export."),
     ("nccl.operation.open.age", "s", "gauge", (*_COMM, "nccl.event"), "Age of the oldest of them."),

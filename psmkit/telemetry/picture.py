@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from psmkit.report import html, svg
 from psmkit.report.drawing import duration, size
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.layout import (
+    CE,
     COLL,
     FUNCTIONS,
     KERNEL,
@@ -31,11 +33,15 @@ from psmkit.telemetry.take import Array, Take, text, word
 __all__ = ["draw", "page", "timeline"]
 
 _OPERATIONS = 4  # the last operations that most ranks have; the first ones show the job's start
-_COLL, _P2P, _PROXY_OP, _STEP, _KERNEL, _PHASE = 1, 2, 3, 4, 6, 15
+_COLL, _P2P, _PROXY_OP, _STEP, _KERNEL, _CE_COLL, _CE_SYNC, _CE_BATCH, _PHASE = 1, 2, 3, 4, 6, 12, 13, 14, 15
+_COLLECTIVES = (_COLL, _CE_COLL)
 _SENDS = 4
 _KINDS = {
     "collective": "collective: call to completion",
     "message": "send or receive: call to completion",
+    "given": "collective by copy engine: until the host gave it to the stream",
+    "flags": "flags of the ranks: given to the stream",
+    "copies": "copies: given to the stream",
     "send": "proxy send",
     "receive": "proxy receive",
     "kernel": "kernel channel",
@@ -75,7 +81,7 @@ def draw(takes: Sequence[Take], comm: str | None = None) -> str:
     found = _recorded(takes, comm, _OPERATIONS)
     operations = [b for bars in found.ranks.values() for b in bars if b.lane == _OWN]
     ranks = counted(len(found.ranks), "rank")
-    if operations[0].kind == "collective":
+    if operations[0].kind != "message":
         names = sorted({b.label.partition(",")[0] for b in operations}, key=lambda label: int(label.split()[-1]))
         last = names[-1].removeprefix(f"{names[0].split()[0]} ")  # AllReduce 6 to 9
         some = names[0] if len(names) == 1 else f"the last {len(names)} collectives, {names[0]} to {last},"
@@ -192,33 +198,55 @@ def _last(ranks: dict[int, Array], last: int | None) -> Iterator[tuple[int, Arra
     """
     if last is None:
         for rank, rows in sorted(ranks.items()):
-            tops = rows[np.isin(rows["event"]["type"], (_COLL, _P2P))]
+            tops = rows[np.isin(rows["event"]["type"], (*_COLLECTIVES, _P2P))]
             yield rank, rows, tops[np.argsort(tops["start_ns"])]
         return
-    sequences: dict[int, int] = {}
+    # NCCL counts the collectives of copy engines on their own
+    ranks_of: Counter[tuple[int, int]] = Counter()
+    begins: dict[tuple[int, int], int] = {}
     for rows in ranks.values():
-        colls = rows[rows["event"]["type"] == _COLL]
-        for seq in set(member(colls, COLL)["seq"].tolist()) if len(colls) else ():
-            sequences[seq] = sequences.get(seq, 0) + 1
-    most = max(sequences.values(), default=0)
-    chosen = sorted(seq for seq, n in sequences.items() if n == most)[-last:]
+        for kind, at, numbers in _numbers(rows):
+            found = dict(zip(numbers.tolist(), rows["start_ns"][at].tolist(), strict=True))
+            for number, begin in found.items():
+                ranks_of[kind, number] += 1
+                begins[kind, number] = min(begin, begins.get((kind, number), begin))
+    most = max(ranks_of.values(), default=0)
+    common = [key for key in begins if ranks_of[key] == most]
+    kept = set(sorted(common, key=lambda key: (begins[key], key))[-last:])
     for rank, rows in sorted(ranks.items()):
-        tops = rows[rows["event"]["type"] == (_COLL if chosen else _P2P)]
-        if chosen and len(tops):
-            tops = tops[np.isin(member(tops, COLL)["seq"], chosen)]
-        yield rank, rows, tops if chosen else tops[np.argsort(tops["start_ns"])][-last:]
+        if not kept:
+            tops = rows[rows["event"]["type"] == _P2P]
+            yield rank, rows, tops[np.argsort(tops["start_ns"])][-last:]
+            continue
+        chosen = np.zeros(len(rows), bool)
+        for kind, at, numbers in _numbers(rows):
+            chosen[at] = np.isin(numbers, [number for of, number in kept if of == kind])
+        yield rank, rows, rows[chosen]
+
+
+def _numbers(rows: Array) -> Iterator[tuple[int, Array, Array]]:
+    """The collectives of a rank by their type: their places, and their numbers within the communicator, which all ranks give them."""
+    for kind, layout in ((_COLL, COLL), (_CE_COLL, CE)):
+        at = np.flatnonzero(rows["event"]["type"] == kind)
+        if len(at):
+            yield kind, at, member(rows[at], layout)["seq"]
 
 
 def _bars(rows: Array, tops: Array) -> Iterator[_Bar]:
     """An operation of a rank, with what belongs to it."""
     for top in tops:
-        collective = top["event"]["type"] == _COLL
-        u = member(np.array([top], ROW), COLL if collective else P2P)[0]
+        type_ = int(top["event"]["type"])
+        u = member(np.array([top], ROW), {_COLL: COLL, _P2P: P2P, _CE_COLL: CE}[type_])[0]
         name = word(FUNCTIONS, int(u["func"]), "operation")
-        peer = f"{'to' if name == 'Send' else 'from'} {int(u['peer'])}" if not collective else ""
+        peer = f"{'to' if name == 'Send' else 'from'} {int(u['peer'])}" if type_ == _P2P else ""
         tag = user_tag(top["event"])[0]
-        label = f"{name} {peer or int(u['seq'])}" + (f", tag {tag}" if tag else "")
-        yield _Bar(_OWN, "collective" if collective else "message", int(top["begin_ns"]), int(top["end_ns"]), label)
+        engine = ", copy engine" if type_ == _CE_COLL else ""
+        label = f"{name} {peer or int(u['seq'])}{engine}" + (f", tag {tag}" if tag else "")
+        # only where NCCL reports it is the end of the copies known
+        given = type_ == _CE_COLL and not u["end_ns"]
+        kind = "message" if type_ == _P2P else "given" if given else "collective"
+        yield _Bar(_OWN, kind, int(top["begin_ns"]), int(top["end_ns"]), label)
+    yield from _engine(rows, tops[tops["event"]["type"] == _CE_COLL]["handle"].tolist())
     channels: dict[int, int] = {}
     for op, u in _children(rows, _PROXY_OP, tops["handle"].tolist(), PROXY_OP):
         channel = channels[int(op["handle"])] = int(u["channel"])
@@ -236,6 +264,17 @@ def _bars(rows: Array, tops: Array) -> Iterator[_Bar]:
         lane = (2, int(u["channel"]), f"ch {int(u['channel'])} kernel")
         label = ", ".join(phases[int(kernel["handle"])])
         yield _Bar(lane, "kernel", int(kernel["begin_ns"]), int(kernel["end_ns"]), label)
+
+
+def _engine(rows: Array, parents: Sequence[int]) -> Iterator[_Bar]:
+    """What collectives gave to the stream of the copy engine: waits for flags, and copies."""
+    lane = (0, 1, "copy engine")
+    for row, u in _children(rows, _CE_SYNC, parents, CE):
+        label = f"{'complete' if u['complete'] else 'ready'} flags of {counted(int(u['ops']), 'rank')}"
+        yield _Bar(lane, "flags", int(row["begin_ns"]), int(row["end_ns"]), label)
+    for row, u in _children(rows, _CE_BATCH, parents, CE):
+        copies = counted(int(u["ops"]), "copy", "copies")
+        yield _Bar(lane, "copies", int(row["begin_ns"]), int(row["end_ns"]), f"{copies}, {size(int(u['bytes']))}")
 
 
 def _side(row: Array) -> str:

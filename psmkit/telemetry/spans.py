@@ -46,6 +46,7 @@ from psmkit.telemetry.totals import operation_key
 __all__ = ["Exemplars", "Spans", "build"]
 
 _GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL, _PHASE = 0, 1, 2, 3, 4, 5, 6, 7, 12, 15
+_CE_SYNC, _CE_BATCH = 13, 14
 _OPERATIONS = (_COLL, _P2P, _CE_COLL)
 _FOREIGN, _SENDS = 2, 4
 _WHY = {1: "slowest", 2: "open", 3: "sampled", 4: "incomplete"}
@@ -369,7 +370,7 @@ class _Maker:
             out += [(int(u["idle_ns"]), "idle"), (int(u["sleep_ns"]), "sleep"), (int(u["append_ns"]), "append")]
         elif row.type == 8:
             out += [(int(u["mark1_ns"]), "group start returned"), (int(u["mark2_ns"]), "group end called")]
-        elif row.type in (12, 13, 14):
+        elif row.type in (_CE_COLL, _CE_SYNC, _CE_BATCH):
             out += [(int(u["begin_ns"]), "copies begun"), (int(u["end_ns"]), "copies done")]
         elif row.type in OWN_ROWS:
             own = [name for name, kind in OWN_ROWS[row.type] if kind == TIME]
@@ -406,7 +407,10 @@ class _Maker:
             out["nccl.user_tag.reserved_bit"] = True
         if row.type in (_COLL, _P2P):
             out["nccl.channels"] = int(u["channels"])
-        if row.type == 12:
+        if row.type == _CE_SYNC:
+            out["nccl.copy_engine.flag"] = "complete" if u["complete"] else "ready"
+        elif row.type == _CE_BATCH:
+            out["nccl.copy_engine.copies"] = int(u["ops"])
             out["nccl.size"] = int(u["bytes"])
         for name in ("send_buff", "recv_buff", "buff"):
             if name in u.dtype.names and u[name]:

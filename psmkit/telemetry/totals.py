@@ -331,6 +331,8 @@ class Totals:
                 self.count("nccl.network.io", (*key, event), int(row["bytes"]))
         else:
             self._merge("nccl.event.duration", (*key, kind), row["duration"])
+            if kind == "ce_batch" and row["bytes"]:
+                self.count("nccl.copy_engine.io", key, int(row["bytes"]))
 
     def _open(self, take: Take) -> None:
         rows = take.open_rows

@@ -89,6 +89,14 @@ def test_rank_whose_log_shows_the_call_did_not_begin_it(tmp_path: Path) -> None:
     assert "and its stream did not begin it: ranks 0, 2 and 3 wait for its ready flag" in found.title
 
 
+def test_rank_that_aborted_instead_of_coming_has_the_line_as_evidence(tmp_path: Path) -> None:
+    logs = stays_away()
+    logs[1].abort()
+    (found,) = flags(tmp_path, logs)
+    assert "Rank 1 aborted the communicator." in found.explanation
+    assert any("Abort COMPLETE" in e.text for e in found.evidence)
+
+
 def test_rank_that_began_and_did_not_complete(tmp_path: Path) -> None:
     logs = engine(1, 1, 1, 1, coll="AlltoAll")
     waits(logs[0], COMPLETE + 12, 2, 0, offset=28)

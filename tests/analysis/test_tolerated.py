@@ -87,8 +87,8 @@ def _failover(end: str = "") -> list[Rank]:
 def test_network_fail_over_that_completed_is_a_note(tmp_path: Path) -> None:
     report = report_of(tmp_path, _failover(_NET))
     assert report.verdict is Verdict.INCONCLUSIVE and "look first" not in report.reason
-    assert [(f.code, f.severity) for f in report.findings] == [("PSM401", Severity.INFO)]
-    assert "repaired" in report.findings[0].title
+    assert [(f.code, f.severity) for f in report.findings] == [("PSM409", Severity.INFO)]
+    assert report.findings[0].title.endswith("moved a connection off network device 0")
 
 
 def test_completed_fail_over_is_not_blamed_for_a_later_watchdog(tmp_path: Path) -> None:

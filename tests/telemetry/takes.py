@@ -10,6 +10,7 @@ import numpy as np
 from psmkit.telemetry.layout import (
     API,
     BUCKETS,
+    CE,
     COLL,
     COMM,
     EVENT,
@@ -137,6 +138,20 @@ def collective(rank: int, seq: int, *, first: int = 0, start: int = CLOCK - 10**
         row(rank, first, base + 4, base + 1, 3, start + 100_000, end if done else 0, PROXY_OP, flags=STOPPED if done else 0,
             pid=4000 + rank, peer=peer, steps=1, channel=3, bytes=4096),
         row(rank, first, base + 5, base + 1, 6, start + 90_000, end, KERNEL, channel=3, gpu_begin_ns=5000, gpu_end_ns=605_000),
+    ]  # fmt: skip
+
+
+def copies(rank: int, seq: int, *, start: int = CLOCK - 10**6, reported: int = 0) -> list[Any]:
+    """The rows of an AllGather of two ranks by copy engine: its call, the collective, its two waits for flags and its copies. NCCL reports an
+    end of the copies only if ``reported``."""
+    base = 0x5E << 56 | rank << 44 | (8192 + seq * 16) << 24 | 1
+    first = 8192 + seq * 16
+    return [
+        row(rank, first, base, 0, 9, start, start + 60_000, API, func=2, count=64),
+        row(rank, first, base + 1, base, 12, start + 10_000, start + 50_000, CE, seq=seq, count=64, func=2, datatype=0, end_ns=reported),
+        row(rank, first, base + 2, base + 1, 13, start + 12_000, start + 20_000, CE, ops=2, complete=0, func=255, datatype=255),
+        row(rank, first, base + 3, base + 1, 14, start + 21_000, start + 30_000, CE, ops=2, bytes=128, func=255, datatype=255),
+        row(rank, first, base + 4, base + 1, 13, start + 31_000, start + 40_000, CE, ops=2, complete=1, func=255, datatype=255),
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from psmkit.telemetry.layout import ROW
 from psmkit.telemetry.picture import draw, page, timeline
 from psmkit.telemetry.take import OFFSET, Take
 from tests.telemetry import takes
-from tests.telemetry.takes import CLOCK, WALL, collective, joined, message
+from tests.telemetry.takes import CLOCK, WALL, collective, copies, joined, message
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -115,3 +115,34 @@ def test_the_page_has_all_operations_where_the_picture_has_the_last() -> None:
     text = page(made_of)
     assert "<h1>Operations of 2 ranks</h1>" in text and "Communicator 9f3c11d2a0b47e65" in text
     assert all(f"AllReduce {seq}" in text for seq in range(9))
+
+
+def test_a_collective_by_copy_engine_shows_its_flags_and_copies() -> None:
+    rows = [row for rank in range(2) for seq in (0, 2) for row in copies(rank, seq, start=CLOCK - 10**6 + seq * 10**5)]
+    root = fromstring(draw([made(spans=rows)]))
+    assert texts(root)[0] == "The last 2 collectives, AllGather 0 to 2, on 2 ranks"
+    found = titles(root)
+    assert "rank 1: AllGather 2, copy engine, 40 us" in found
+    lane = "rank 0, copy engine: "
+    assert {
+        lane + "ready flags of 2 ranks, 8 us",
+        lane + "2 copies, 128 B, 9 us",
+        lane + "complete flags of 2 ranks, 9 us",
+    } <= set(found)
+    legend = [t for g in root.iter(f"{SVG}g") for t in texts(g)]
+    assert "collective by copy engine: until the host gave it to the stream" in legend
+    assert "collective: call to completion" not in legend, "its end is not reported"
+
+
+def test_copies_whose_end_is_reported_are_drawn_to_their_end() -> None:
+    rows = [row for rank in range(2) for row in copies(rank, 0, reported=CLOCK - 10**5)]
+    root = fromstring(draw([made(spans=rows)]))
+    legend = [t for g in root.iter(f"{SVG}g") for t in texts(g)]
+    assert "collective: call to completion" in legend and not [t for t in legend if t.startswith("collective by")]
+
+
+def test_copy_engines_and_kernels_number_their_collectives_apart() -> None:
+    rows = [row for rank in range(2) for row in (*collective(rank, 0, start=CLOCK - 3 * 10**6), *copies(rank, 0))]
+    found = titles(fromstring(draw([made(spans=rows)])))
+    assert any(t.startswith("rank 0: AllReduce 0, ") for t in found)
+    assert any(t.startswith("rank 0: AllGather 0, copy engine, ") for t in found)

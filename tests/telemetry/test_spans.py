@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from psmkit.telemetry.layout import PROXY_OP, PROXY_STEP, ROW
 from psmkit.telemetry.spans import build
 from psmkit.telemetry.take import Take
-from tests.telemetry.takes import CLOCK, FOREIGN, SENDS, STOPPED, WALL, collective, joined, made, message, row
+from tests.telemetry.takes import CLOCK, FOREIGN, SENDS, STOPPED, WALL, collective, copies, joined, made, message, row
 
 RESOURCE = Resource({"service.name": "test"})
 
@@ -190,3 +190,18 @@ def test_every_attribute_can_be_exported() -> None:
     take = made()
     for span in spans_of(dataclasses.replace(take)):
         assert all(isinstance(v, (str, int, float, bool)) for v in span.attributes.values())
+
+
+def test_a_collective_by_copy_engine_is_one_trace_with_its_flags_and_copies() -> None:
+    spans = spans_of(trees(*(copies(rank, 2) for rank in range(2))))
+    assert len({s.context.trace_id for s in spans}) == 1
+    coll = named(spans, "AllGather with copy engines", 0)
+    batch = named(spans, "ce batch", 0)
+    assert coll.attributes is not None and batch.attributes is not None
+    assert coll.attributes["nccl.sequence"] == 2 and "nccl.size" not in coll.attributes
+    assert batch.parent is not None and batch.parent.span_id == coll.context.span_id
+    assert (batch.attributes["nccl.size"], batch.attributes["nccl.copy_engine.copies"]) == (128, 2)
+    flags = [
+        s.attributes["nccl.copy_engine.flag"] for s in spans if s.name == "ce sync" and s.attributes["nccl.rank"] == 0
+    ]
+    assert flags == ["ready", "complete"]

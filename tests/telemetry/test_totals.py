@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from psmkit.telemetry import totals as module
-from psmkit.telemetry.layout import COMM, LINK, OP
+from psmkit.telemetry.layout import COMM, LINK, OP, TIME
 from psmkit.telemetry.metrics import BOUNDS, METRICS, prometheus_name
 from psmkit.telemetry.take import STEP, Take
 from psmkit.telemetry.totals import FORGET, Distribution, Totals
-from tests.telemetry.takes import CLOCK, HASH, WALL, comm, joined, link, made, op
+from tests.telemetry.takes import CLOCK, HASH, WALL, comm, fields, joined, link, made, op, stat
 
 Found = dict[str, dict[tuple[str, ...], float | Distribution]]
 
@@ -172,3 +172,14 @@ def test_connections_are_counted_by_stage_and_told_one_by_one_where_they_may_be_
     told = {int(v[4], 16) for v in now["psm.step.age"]}
     assert told == {*range(400, 500), *range(222, 250)}
     assert now["psmkit.telemetry.series.overflow"]["psm.step.stage",] == 350 - 128
+
+
+def test_the_batches_of_copy_engines_say_how_many_bytes_they_copy() -> None:
+    batch = fields(TIME, comm=0, what=14, duration=stat([3000, 9000]), bytes=4096)
+    totals = Totals()
+    for number in range(2):
+        totals.add(take(number, comms=comm(0), times=batch))
+    now, key = found(totals), (f"{HASH:016x}", "0")
+    assert now["nccl.copy_engine.io"][key] == 8192
+    duration = now["nccl.event.duration"][*key, "ce_batch"]
+    assert isinstance(duration, Distribution) and duration.count == 4

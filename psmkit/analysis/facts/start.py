@@ -7,7 +7,10 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
 from psmkit.logparse.types import CommInstance, Thread
 
-__all__ = ["MET", "begins", "initialising", "main_thread", "past_bootstrap"]
+__all__ = ["GROW", "MET", "begins", "grown_from", "initialising", "main_thread", "past_bootstrap"]
+
+#: NCCL's function that adds ranks to a communicator, as it names itself in the lines of an init.
+GROW = "ncclCommGrow"
 
 
 #: Messages (or prefixes) that a rank prints only after all ranks of its communicator have met in the bootstrap.
@@ -28,12 +31,41 @@ MET = (
 )
 
 
+#: Those of them that only an init prints.
+_MET_IN_INIT = ("bootstrap.timings", "comm.shape", "init.timings", "init.thread_thresholds", "init.channels")
+
+
 def past_bootstrap(job: Job, run: RunInfo) -> bool:
-    """Whether any rank passed the point where all ranks must have met."""
-    instances = [i for proc in run.procs for i in job.instances_of.get(proc, ())]
+    """Whether any rank passed the point where all ranks must have met.
+
+    A process that worked in a smaller communicator before shows it for the run's largest one by lines of that one only.
+    """
+    later = _worked_before(job, run)
+    instances = [i for p in run.procs for i in job.instances_of.get(p, ()) if p not in later or i.group == run.world]
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
-    return any(printed(job, p, *MET) for p in run.procs)
+    if later and any((e.last or e.ref).seq > later.get(e.proc, 1 << 62) for e in job.events(*_MET_IN_INIT)):
+        return True
+    return any(printed(job, p, *MET) for p in run.procs if p not in later)
+
+
+def _worked_before(job: Job, run: RunInfo) -> dict[int, int]:
+    """The processes that completed another communicator before the init of the run's largest one, and where that begins."""
+    out: dict[int, int] = {}
+    for instance in job.members.get(run.world, ()) if run.world is not None else ():
+        ours = (i for i in job.instances_of.get(instance.proc, ()) if i.group != run.world)
+        start = instance.start.seq if instance.start is not None else -1
+        if any(i.complete is not None and i.complete.seq < start for i in ours):
+            out[instance.proc] = start
+    return out
+
+
+def grown_from(job: Job, group: int) -> int | None:
+    """How many ranks a communicator had before ncclCommGrow adds new ones, which keep the numbers behind those; None if it does not grow."""
+    starts = {i.start: i for i in job.members.get(group, ()) if i.start is not None}
+    grown = [e.proc for e in job.events("comm.start") if e.fields.get("kind") == GROW and e.ref in starts]
+    sizes = (i.nranks for proc in grown for i in job.instances_of[proc] if i.group != group and i.complete is not None)
+    return max(sizes, default=None)
 
 
 def begins(job: Job, run: RunInfo) -> bool:

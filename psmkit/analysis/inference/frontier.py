@@ -32,7 +32,7 @@ from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model.settings import LOG_NAME, STAMPED
 
-__all__ = ["Owes", "deciding", "outlives", "owing", "suspect", "watched"]
+__all__ = ["Owes", "deciding", "goes_on", "outlives", "owing", "suspect", "watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +325,14 @@ def _prints(job: Job, proc: int, kinds: tuple[str, ...]) -> bool:
 
 
 def outlives(job: Job, proc: int) -> bool:
+    """Whether the end of a process's log is no cut, as :func:`goes_on` says, or the process alone lacks a report that all its peers print."""
+    run = job.run_of(proc)
+    if run is None or proc in lost(job):
+        return False
+    return goes_on(job, proc) or job.rank_of(proc) in _unreported(job).get(run, ())
+
+
+def goes_on(job: Job, proc: int) -> bool:
     """Whether the end of a process's log is no cut: the log, or the stream that it is part of, goes on.
 
     That is so if it is the process that others report as silent, or that `psmkit record` saw alive and silent, if it reports a wait itself, or if lines about a wait follow in
@@ -339,9 +347,7 @@ def outlives(job: Job, proc: int) -> bool:
         return True  # lines from outside name this process
     ends, complaining = _lasting(job)
     shown, by = ends.get((run, stream), (0, -1))
-    if (by != proc and shown > process.last.seq) or proc in complaining:
-        return True
-    return job.rank_of(proc) in _unreported(job).get(run, ())
+    return (by != proc and shown > process.last.seq) or proc in complaining
 
 
 @once

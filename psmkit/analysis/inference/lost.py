@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.aborts import abort_ends
+from psmkit.analysis.facts.calls import needs_all, needs_root
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name
@@ -36,12 +37,6 @@ MILESTONES = (
     ("init.thread_thresholds", "the end of its connections"),
     ("init.channels", "the count of its channels"),
 )
-
-
-#: Collectives whose result needs data from every rank, on every rank or on the root, and from the root.
-_FROM_ALL = frozenset("AllReduce AllGather ReduceScatter AlltoAll AllToAll AllToAllPivot".split())
-_TO_ROOT = frozenset("Reduce Gather".split())
-_FROM_ROOT = frozenset("Broadcast Bcast Scatter".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +167,8 @@ def _by_ends(job: Job) -> Iterator[Lost]:
         calls = _last_calls(job, group)
         # a rank calls the collectives of a communicator in order, so the last one stands for all before it
         ended = [i for i in members if i.end is not None and i.end not in aborted and i.index in calls]
-        proves_all = [i for i in ended if _needs_all(calls[i.index], i.rank)]
-        proves_root = [i for i in ended if calls[i.index].get("coll") in _FROM_ROOT]
+        proves_all = [i for i in ended if needs_all(calls[i.index], i.rank)]
+        proves_root = [i for i in ended if needs_root(calls[i.index])]
         for instance in members:
             if instance.end is not None:
                 continue
@@ -195,14 +190,6 @@ def _last_calls(job: Job, group: int) -> dict[int, Mapping[str, Value]]:
     """The last collective of each member, by instance."""
     found = job.groups.get(group)
     return {r.instance: r.last_op for r in found.ranks if r.last_op is not None} if found is not None else {}
-
-
-def _needs_all(call: Mapping[str, Value], rank: int) -> bool:
-    """Whether a collective ends on this rank only after all ranks called it. An empty one ends at once."""
-    if call.get("count") == 0:
-        return False
-    coll = call.get("coll")
-    return coll in _FROM_ALL or (coll in _TO_ROOT and call.get("root") == rank)
 
 
 def _by_pairs(job: Job) -> Iterator[Lost]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import calls, damage
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.leaving import left_out
 from psmkit.analysis.facts.naming import comm_name, ranks_text, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
@@ -266,6 +267,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     ours = proof.of(job, run)
     if ours.failed:
         return None  # a failed rank stops calling, and its error gives the reason
+    if left_out(job).get(group.group):
+        return None  # a shrink ended the common work: who calls on stands alone
     name = comm_name(job, group.group)
     outside = bool(ours.lasting)
     # the end of a log is no proof that a rank stopped there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.leaving import Left, left
 from psmkit.analysis.facts.naming import comm_name, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference.findings import new_finding
@@ -29,6 +30,7 @@ def _finding(job: Job, one: Absent) -> Finding:
     procs = [p for r in one.ranks if (p := job.proc_in(one.group, r)) is not None]
     waiting = [flag.event.proc for flag in one.flags]
     members = {r.rank: r for r in job.groups[one.group].ranks} if one.group in job.groups else {}
+    gone = [f"Rank {out.member.rank} {out.way} the communicator." for out in _left(job, one)]
     lasts: list[Ref | None] = [members[r].last for r in one.ranks[:_SHOWN] if r in members]
     return new_finding(
         job,
@@ -36,9 +38,12 @@ def _finding(job: Job, one: Absent) -> Finding:
         run=next((job.run_of(p) for p in waiting), None),
         title=_title(job, one, name),
         confidence=0.9,
-        explanation=" ".join([*(_proof(flag) for flag in one.flags[:_SHOWN]), _meaning(one), *_elsewhere(job, one)]),
+        explanation=" ".join(
+            [*(_proof(flag) for flag in one.flags[:_SHOWN]), _meaning(one), *_elsewhere(job, one), *gone]
+        ),
         refs=[
             *(f.event.ref for f in one.flags[:_SHOWN]),
+            *(out.ref for out in _left(job, one)),
             *lasts,
             one.flags[0].setup,
             *(job.process(p).last for p in procs[:2]),
@@ -96,6 +101,12 @@ def _elsewhere(job: Job, one: Absent) -> list[str]:
             if flag.event.proc == proc and flag.group != one.group:
                 out.append(f"Rank {rank} waits itself in communicator {comm_name(job, flag.group)}: {_proof(flag)}")
     return out
+
+
+def _left(job: Job, one: Absent) -> list[Left]:
+    """The absent members that left the communicator, which is why they do not come."""
+    ours = left(job)
+    return [ours[i.index] for i in job.members.get(one.group, ()) if i.rank in one.ranks and i.index in ours][:_SHOWN]
 
 
 def _meaning(one: Absent) -> str:

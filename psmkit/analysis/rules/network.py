@@ -14,6 +14,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.moved import of_a_move
 from psmkit.analysis.inference.reported_lines import reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -152,7 +153,7 @@ def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
         if known is not None and known.severity in ("warning", "error") and known.finding in _CODES:
             wanted[name] = known.finding
     for event in job.scan.events.of(*wanted):
-        if event.proc >= 0 and event not in inside:
+        if event.proc >= 0 and event not in inside and not of_a_move(job, event):
             out[job.run_of(event.proc)].append((event, wanted[event.name]))
     return dict(out)
 

@@ -10,7 +10,7 @@ from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.places import absent, may_drive_others
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.facts.start import main_thread, past_bootstrap
+from psmkit.analysis.facts.start import grown_from, main_thread, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.lost import lost
@@ -85,15 +85,20 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     )
     if unnamed and not where and not outside:
         return None  # some of them were seen before their init, and the log may end before they reach it
+    before = grown_from(job, run.world)
+    grown = before is not None and min(missing.listed) >= before
+    new = f"new {_rank_words(missing)}" if grown else _rank_words(missing)
+    # another launcher may have started new ranks, and have their logs
+    sure = outside if grown else 2 * len(missing) < run.nranks or outside
     return new_finding(
         job,
         "PSM201",
         run=run.index,
-        title=f"{_rank_words(missing)} of {run.nranks} {plural(len(missing), 'has', 'have')} {'not reached init' if where else 'no line in the input'}{where}: {wait}",
-        severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
+        title=f"{new} of {run.nranks} {plural(len(missing), 'has', 'have')} {'not reached init' if where else 'no line in the input'}{where}: {wait}",
+        severity=None if sure else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
-            f"The communicator {comm_name(job, run.world)} has {run.nranks} ranks. {counted(len(waiting), 'process', 'processes')} printed Init START and "
+            f"{'ncclCommGrow makes the' if grown else 'The'} communicator {comm_name(job, run.world)} {'with' if grown else 'has'} {run.nranks} ranks. {counted(len(waiting), 'process', 'processes')} printed Init START and "
             f"stopped before the bootstrap was complete{', all at the same line' if rest and len(waiting) > 1 else ''}. No line shows Init START of {_rank_words(missing)}."
             + (
                 ""
@@ -104,7 +109,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
         comm=comm_name(job, run.world),
         ranks=missing.listed,
-        culprits=missing.listed,
+        culprits=missing.listed if sure else (),
         stage="bootstrap",
     )
 

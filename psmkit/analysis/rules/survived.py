@@ -10,6 +10,7 @@ from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.inference.moved import of_a_move
 from psmkit.analysis.registry import rule
 from psmkit.model import CODES, Finding, Severity
 
@@ -35,6 +36,7 @@ def _of_run(job: Job, run: int) -> list[Finding]:
             or cascade.first.chain
             or (cascade.severity in ("harmless", "info") and not (cascade.first.tolerated and cascade.noted))
             or cascade.first.event.name in _OF_OTHER_RULES
+            or of_a_move(job, cascade.first.event)
         ):
             continue
         groups.setdefault((*faults.signature(job, cascade), cascade.settled, cascade.aftermath), []).append(cascade)

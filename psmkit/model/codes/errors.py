@@ -86,4 +86,12 @@ TABLE = (
         meaning="A launcher, a scheduler or a person ended the job (torchrun, mpirun, srun, Ctrl-C).",
         next_step="Look first at the rank that the launcher names first.",
     ),
+    Code(
+        code="PSM409",
+        title="network device of a connection failed",
+        severity=Severity.INFO,
+        survived=False,
+        meaning="A network device of a connection failed, and NCCL moves the connection to another one (port fail-over, NCCL_IB_RESILIENCY_PORT_FAILOVER). If that works, the job goes on.",
+        next_step="Check the link, cable and switch port of the named device: the connection has no device to spare until the port is recovered.",
+    ),
 )

@@ -111,6 +111,20 @@ static struct event op_of(void *parent)
                           .rank = 3};
 }
 
+/* What NCCL sends for a collective by copy engine: the flags of the ranks, the copies, the flags again. */
+static void copies(void *context, void *api)
+{
+    struct event e = {.type = ncclProfileCeColl, .parent = api, .func = "AllGather", .datatype = "ncclInt8", .rank = 3};
+    void *coll = start(context, e), *above = is("copies-astray") ? api : coll;
+    enum { N = 3 };
+    const uint64_t kinds[N] = {ncclProfileCeSync, ncclProfileCeBatch, ncclProfileCeSync};
+    for (int i = 0; i < N; i++) {
+        void *part = start(context, (struct event){.type = kinds[i], .parent = above, .ops = 2, .rank = 3});
+        if (part) table.stop(part);
+    }
+    if (coll) table.stop(coll);
+}
+
 static void sequence(void *context, void *other)
 {
     void *group_api = NULL, *api = NULL;
@@ -118,6 +132,7 @@ static void sequence(void *context, void *other)
         group_api = start(context, (struct event){.type = ncclProfileGroupApi});
         if (group_api) table.state(group_api, ncclProfilerGroupStartApiStop, NULL);
         api = start(context, (struct event){.type = ncclProfileCollApi, .parent = group_api, .func = "AllReduce"});
+        if (version >= 6 && (is("copies") || is("copies-astray"))) copies(context, api);
         if (api) table.stop(api);
     }
     void *group = start(context, (struct event){.type = ncclProfileGroup});

@@ -85,6 +85,21 @@ def test_a_breach_by_the_profiler_is_named(check: Built, way: str) -> None:
     assert not [line for line in lines if line.startswith("NCCL broke")]
 
 
+def test_the_events_of_copy_engines_belong_to_their_collective(check: Built) -> None:
+    for version in (6, 7):
+        wrapped = {"PSM_PROFILER_WRAP": str(check.profiler)} if version == 6 else {}
+        lines = check.run("copies", version, **wrapped)
+        assert breaches(lines) == []
+        assert any(
+            f"PROFILER/Check : 10 events of v{version} so far, 0 open; 0 breaches: none" in line for line in lines
+        )
+        line, *_ = breaches(check.run("copies-astray", version, **wrapped))
+        assert "rule parent-kind" in line and "parentObj is of kind CollApi" in line
+        assert f"event: CeSync < CollApi AllReduce < GroupApi < {COMM}" in line.replace(
+            " of communicator", " < communicator"
+        )
+
+
 def test_every_rule_is_broken_once() -> None:
     names = set(re.findall(r'\[RULE_\w+\] = \{"([a-z-]+)"', (CHECK / "contract.c").read_text()))
     tried = {*CALLER, *(rule for rule, _, _ in PLUGIN.values()), "not-asked", "null-handle", "mask", "no-context"}
