@@ -51,7 +51,7 @@ class Named:
     """A process to blame as a text names it: none of the processes that printed NCCL's lines. Unknown parts are None.
 
     ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`. ``comm`` is the process group of torch that ``rank`` counts in, if
-    the lines do not show the global rank. ``either``: it is one end of a connection that failed, and the lines do not show which end broke it;
+    the lines do not show the global rank. ``either``: it is one end of a connection that failed, or of two calls that differ, and the lines do not show which end broke it;
     ``peer_unnamed``: nor do they name the other end. ``gpu`` is the PCI address of the GPU that failed.
     """
 

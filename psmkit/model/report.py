@@ -29,7 +29,7 @@ class Culprit:
     """The rank or process to blame. Unknown parts are None.
 
     ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
-    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are ends of a connection,
+    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are ends of a connection, or ranks whose calls differ,
     and the lines do not show which end broke it; ``peer_unnamed``: nor do they name the other end. ``gpu`` is the PCI address of the GPU
     that failed, if its rank is unknown.
     """

@@ -70,6 +70,7 @@ _CONDITIONS = {
     "assumed: host offset": "if ranks follow devices as elsewhere on this host",
     "assumed: local rank": "if the job has one host",
     "assumed: number of a worker": "if its launcher counts ranks",
+    "assumed: element of NVSHMEM": "if the elements of NVSHMEM are the ranks",
     "assumed: own devices": "as its process counts",
     "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
 }

@@ -139,7 +139,7 @@ def test_processes_that_abort_together_are_those_that_their_handlers_name(tmp_pa
     (tmp_path / "job.log").write_text(text)
     analyzed = psmkit.analyze([tmp_path / "job.log"])
     deaths = [f for f in analyzed.findings if f.code == "PSM402"]
-    assert [[(n.host, n.pid) for n in f.named] for f in deaths] == [[("n1", 701)], [("n2", 702)]]
+    assert [[(n.host, n.pid) for n in f.named] for f in deaths] == [[("n1", 701), ("n2", 702)], [("n2", 702)]]
     assert all("std::runtime_error" in f.title and "on rank" not in f.title for f in deaths)
 
 

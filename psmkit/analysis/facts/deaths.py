@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from psmkit.analysis.facts import engines, launcher_ends, lines, outside
+from psmkit.analysis.facts import engines, launcher_ends, lines, only, outside
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
 from psmkit.analysis.facts.death_per_process import Deaths
 from psmkit.analysis.facts.job import Job
@@ -41,6 +41,7 @@ _SIGNALS = frozenset(
         "sys.glog.signal",
         "sys.gasnet.signal",
         "sys.realm.signal",
+        "sys.runtime.signal",
     )
 )
 #: Lines in which a process says why it aborts, and those of which a value says it.
@@ -92,6 +93,8 @@ _ACTOR_ENDS = ("launch.ray.actor_died", "launch.ray.actor_node_died")
 _ACTOR_DEAD = "launch.ray.actor_dead"
 _OWNER = "launch.ray.owner_died"
 _ACTOR_LINES = 16
+#: Slurm ends a step because a task failed, and what it says of tasks.
+_STEP_ENDED, _TASKS = "launch.ended.slurm.failed", "launch.slurm."
 #: What DeepSpeed's launcher prints after it ended the others.
 _RAISED = "launch.deepspeed.raised"
 
@@ -162,24 +165,10 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
-    _give_to_the_only(job, run, kept)
+    only.name_it(job, run, kept)
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
-
-
-def _give_to_the_only(job: Job, run: int | None, found: Sequence[Death]) -> None:
-    """Name the process of a job that is one program with all GPUs, where a shell or the program's last words tell of its end."""
-    nobody = [d for d in found if (d.rank, d.proc, d.pid, d.local, d.host) == (None,) * 5]
-    if run is None or run >= len(job.runs) or len(job.runs[run].procs) != 1 or len(nobody) != 1:
-        return
-    (proc,) = job.runs[run].procs
-    nranks, ranks = job.runs[run].nranks, len(job.ranks_of(proc))
-    whole = nranks == ranks if nranks is not None else ranks > 1
-    if whole and nobody[0].signal is not None and all(e.name.startswith("sys.") for e in nobody[0].events):
-        nobody[0].host, nobody[0].pid = job.process(proc).host, job.process(proc).pid
-        if ranks == 1:
-            nobody[0].rank, nobody[0].proc = job.rank_of(proc), proc
 
 
 def workers(job: Job, run: int | None) -> int | None:
@@ -200,13 +189,16 @@ def _in_pairs(found: list[Death]) -> set[int]:
     """Give as many lines without a process to as many deaths by the same signal, in the order of their lines: abort() prints before its handler."""
     given: set[int] = set()
     for number in {d.signal for d in found if d.signal is not None}:
-        same = sorted((d for d in found if d.signal == number), key=lambda d: (d.events[0].stream, d.events[0].ref.seq))
+        # of a handler's lines the one with the signal may be cut off
+        fits = (d for d in found if d.signal == number or (d.signal is None and d.itself))
+        same = sorted(fits, key=lambda d: (d.events[0].stream, d.events[0].ref.seq))
         named = [d for d in same if (d.pid is not None or d.rank is not None) and not d.sent]
         nobody = [d for d in same if (d.rank, d.pid, d.local, d.host) == (None,) * 4]
         if len(named) != len(nobody) or {d.events[0].stream for d in same} != {same[0].events[0].stream}:
             continue
         if all(a.events[0].ref.seq < b.events[0].ref.seq for a, b in zip(nobody, named, strict=True)):
-            kinds = {(d.where or "").partition(": ")[0] for d in nobody} if len(nobody) > 1 else set()
+            same_text = len({d.where for d in nobody}) == 1
+            kinds = set() if same_text else {(d.where or "").partition(": ")[0] for d in nobody}
             for stray, death in zip(nobody, named, strict=True):
                 if kinds:  # whose text a line below several is, the log does not show
                     stray.where = next(iter(kinds)) if len(kinds) == 1 else None
@@ -238,6 +230,11 @@ def _without_strays(found: list[Death]) -> list[Death]:
     left = [d for d in found if id(d) not in dropped]
     nobody = [d for d in left if d.rank is d.pid is d.local is None]
     hosts = [d for d in nobody if d.host is not None]
+    tasks = [d for d in left if any(e.name.startswith(_TASKS) for e in d.events) and not d.sent]
+    for death in [d for d in nobody if d.host is None and tasks and all(e.name == _STEP_ENDED for e in d.events)]:
+        death.where = None  # Slurm names the task that failed, too
+        tasks[0].take(death)
+        dropped.add(id(death))
     for death in nobody if len(hosts) == 1 else ():
         if death.host is None and (death.signal is None or death.signal == hosts[0].signal):
             hosts[0].take(death)

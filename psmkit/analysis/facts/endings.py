@@ -21,6 +21,7 @@ __all__ = [
     "runs",
     "stopped",
     "timed_out",
+    "trapped",
     "warned",
     "went_on",
     "worked_on",
@@ -146,6 +147,16 @@ def stopped(job: Job, event: Event) -> bool:
 def timed_out(job: Job, event: Event) -> bool:
     """Whether a watchdog had given up on a collective before this line of the same stream."""
     return _first(_first_timeouts(job), job, event)
+
+
+def trapped(job: Job, event: Event) -> bool:
+    """Whether a kernel of DeepEP had stopped itself because it waited in vain, before this line of the same stream: the device then reports an error."""
+    return _first(_first_traps(job), job, event)
+
+
+@once
+def _first_traps(job: Job) -> dict[tuple[int | None, int], int]:
+    return _firsts(job, job.events("deepep.timeout"))
 
 
 def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) -> bool:

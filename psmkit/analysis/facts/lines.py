@@ -29,6 +29,8 @@ _HEAD = re.compile(
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
+#: A level at which a program reports no error.
+_QUIET = re.compile(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
@@ -111,7 +113,8 @@ def of_an_error(job: Job) -> str | None:
             text = " ".join("".join(e.text for e in job.quotes.of(ref)).split())
             level = catalogue(job).match(text, where="other")
             harmless = level is not None and level[0].severity == "harmless" and "failed" not in text.lower()
-            if not harmless and catalogue(job).phrase("a word of an error", text) is not None:
+            quiet = _QUIET.search(text) is not None  # its program does not take it for an error
+            if not (harmless or quiet) and catalogue(job).phrase("a word of an error", text) is not None:
                 return text
             ref = below(job, ref)
     return None

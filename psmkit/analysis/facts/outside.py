@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -40,6 +41,8 @@ __all__ = [
 #: Ray prints equal lines of several processes once, with the tag of one of them.
 FOLDED = "x across cluster]"
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
+#: The level of a logger.
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 _MOST_LINES = 4000
 _STACK_LINES = 400
 _SEVERAL = -1  # processes
@@ -69,7 +72,9 @@ def global_rank(job: Job, event: Event) -> int | None:
     own = event.fields.get(_own_ranks(job).get(event.name, ""))
     if isinstance(own, int):
         return own
-    if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.", "sys.gasnet.", "sys.realm.")):
+    if isinstance(rank, int) and event.name.startswith(
+        ("launch.elastic.", "launch.mpi.", "sys.gasnet.", "sys.realm.", "sys.runtime.")
+    ):
         return rank
     alone = _only_process(job, event) if pid is None else None
     if alone is not None:
@@ -213,8 +218,25 @@ def _only_process(job: Job, event: Event) -> int | None:
     found = _alone(job).get(event.stream)
     if found is None:
         return None
-    host = pdsh_host(job, job.process(found).last)
+    last = job.process(found).last
+    if _passed_on(job, found) and "".join(e.text for e in job.quotes.of(event.ref)).find(job.process(found).name) < 0:
+        return None
+    host = pdsh_host(job, last)
     return found if host is None or host == pdsh_host(job, event.ref) else None
+
+
+def _passed_on(job: Job, proc: int) -> bool:
+    """Whether another process logs the lines of this one: a level of its own stands before NCCL's line. What it logs besides can be its own words."""
+    if (known := _logged(job).get(proc)) is None:
+        process = job.process(proc)
+        head = "".join(e.text for e in job.quotes.of(process.last)).partition(f"{process.host}:{process.pid}")[0]
+        known = _logged(job)[proc] = _LEVEL.search(head) is not None
+    return known
+
+
+@once
+def _logged(job: Job) -> dict[int, bool]:
+    return {}
 
 
 def pdsh_host(job: Job, ref: Ref) -> str | None:

@@ -28,7 +28,8 @@ def ended(job: Job, run: int | None) -> bool:
 
 def since(timeout: Event | None) -> str | None:
     """The time of day at which a wait began that a watchdog reports; None if the line lacks its time or the limit."""
-    limit = timeout.fields.get("timeout") if timeout is not None else None
+    # a watchdog looks from time to time, so a wait is longer than its limit
+    limit = timeout.fields.get("ran", timeout.fields.get("timeout")) if timeout is not None else None
     at = clock.seconds(timeout.time) if timeout is not None else None
     if not isinstance(limit, int) or at is None:
         return None

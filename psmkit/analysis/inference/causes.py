@@ -196,12 +196,16 @@ def few_of(job: Job, run: int | None, ranks: Collection[int]) -> bool:
 
 
 def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> bool:
-    """Whether each of a few ranks reports a failure of its own: then each may be a cause.
+    """Whether each of a few ranks, or of a few processes of unknown rank, reports a failure of its own: then each may be a cause.
 
     Where most ranks of the job fail alike, something else is: what they share, or the rank that does not report.
     """
     ranks = {d.rank for d in found if d.rank is not None}
-    if len(ranks) < len(found) or not few_of(job, run, ranks):
+    processes = {(d.host, d.pid) for d in found if d.pid is not None}
+    if len(ranks) < len(found):
+        if len(processes) < len(found) or len(processes) > _MOST_ALIKE:
+            return False
+    elif not few_of(job, run, ranks):
         return False
     return all(d.itself and not d.by_peer and not _about_a_peer(job, d) for d in found)
 

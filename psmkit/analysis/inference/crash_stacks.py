@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _C_LIBRARY = (
     "_int_free",
     "_int_malloc",
     "malloc_",
+    "__nss_database_lookup",  # the exported name next to memcpy() and memset()
 )
 _C_LIBRARIES = ("libc.", "libc-", "libpthread.", "libpthread-", "libstdc++.")
 # What signal handlers and glog print of themselves, and of what they cannot name.
@@ -41,6 +43,18 @@ _UCX = "libucs.so"
 _UCX_HANDLER = ("ucs_handle_error", "ucs_debug_", "ucs_fatal_error", "ucs_error_signal", "ucs_log_")
 # Calls of NCCL, MPI and of what is below them begin so; a capital follows, or the underscore ends the prefix.
 _ENTRIES = ("nccl", "pnccl", "MPI_", "PMPI_", "cuda", "ibv_", "ucp_", "fi_", "horovod_")
+_LIBRARIES = dict.fromkeys(_ENTRIES, "a library") | {
+    "nccl": "NCCL",
+    "pnccl": "NCCL",
+    "MPI_": "MPI",
+    "PMPI_": "MPI",
+    "cuda": "CUDA",
+    "ucp_": "UCX",
+    "fi_": "libfabric",
+    "horovod_": "Horovod",
+}
+#: Where a thread begins.
+_THREADS = ("start_thread", "clone")
 _ABSL = ("sys.absl.frame", "sys.absl.pc")  # the second is the top of a stack
 _FRAMES = ("sys.ompi.frame", "sys.ucx.frame", *_ABSL)
 _MOST_FRAMES = 4000
@@ -54,7 +68,8 @@ _ABOVE = 3
 class Stack:
     """A printed stack. ``first`` is its first frame outside the C library, ``entry`` the outermost call with a known name.
 
-    ``whole`` is False if the log does not show its top, ``torn`` is True if it lacks a frame above the first one. ``refs`` are their lines.
+    ``whole`` is False if the log does not show its top, ``torn`` is True if it lacks a frame above the first one. ``nearest`` is True if the names
+    are those of the nearest exported functions. ``refs`` are their lines.
     """
 
     first: str
@@ -62,6 +77,7 @@ class Stack:
     whole: bool
     torn: bool
     refs: tuple[Ref, ...]
+    nearest: bool = False
 
     @property
     def told(self) -> str:
@@ -73,6 +89,8 @@ class Stack:
     @property
     def explained(self) -> str:
         """What the stack shows, in a sentence."""
+        if self.nearest:
+            return "A thread of the library begins in this stack at a function that only programs call: its names are those of the nearest exported functions."
         if self.torn:
             return f"A frame above {self.first} is not in the log, or its line is torn."
         if not self.whole:
@@ -154,6 +172,8 @@ def _read(frames: Sequence[Event]) -> Stack | None:
             entry = frame
     if first is None:
         return None
+    if (library := _nearest(frames)) is not None and _is_entry(str(first.fields.get("fn", ""))):
+        return Stack(library, None, True, False, (first.ref,), nearest=True)
     named = entry if entry is not None and _function(entry) != _function(first) else None
     top = frames[0].fields.get("n", 0)
     at, number = frames.index(first), first.fields.get("n")
@@ -162,6 +182,15 @@ def _read(frames: Sequence[Event]) -> Stack | None:
     return Stack(
         _place(first), _function(named) if named is not None else None, (top == 0 or handler) and not torn, torn, refs
     )
+
+
+def _nearest(frames: Sequence[Event]) -> str | None:
+    """The library that lacks the names of its own functions: a thread begins in one that programs call."""
+    names = [str(frame.fields.get("fn", "")) for frame in frames]
+    for name, below in itertools.pairwise(names):
+        if below.startswith(_THREADS) and _is_entry(name):
+            return next(library for prefix, library in _LIBRARIES.items() if name.startswith(prefix))
+    return None
 
 
 def _of_handler(frame: Event, before: bool) -> tuple[bool, bool]:

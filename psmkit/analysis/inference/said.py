@@ -19,6 +19,7 @@ from psmkit.model.wording import plural
 __all__ = [
     "absent",
     "came",
+    "elements",
     "few",
     "headline",
     "hosts",
@@ -45,6 +46,7 @@ _STALLED = "Stalledops:"
 _HOST_BELOW = {"launch.mpi.daemon_gone": "hostname:"}
 _NEAR = 4  # lines
 _LOOPBACK = ("127.", "::1", "localhost")
+_NVL_PEERS = 8
 _NOBODY = ("a process", "0 processes")
 
 
@@ -146,6 +148,15 @@ def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
     return [Named(host=addr)] if isinstance(addr, str) else []
 
 
+def elements(events: Iterable[Event]) -> list[Named]:
+    """The two elements of NVSHMEM between which there is no way, if all lines are about the same two."""
+    pairs = {(e.fields.get("pe"), e.fields.get("other")) for e in events}
+    ends = {pe for pair in pairs for pe in pair if isinstance(pe, int)}
+    return (
+        [Named(pe, basis=f"{ASSUMED}element of NVSHMEM", either=True) for pe in sorted(ends)] if len(ends) == 2 else []
+    )
+
+
 def near_ends(job: Job, events: Iterable[Event]) -> list[Named]:
     """The processes that print these lines of Open MPI about a connection, by the host and the process id on the lines above each."""
     above = {(e.stream, e.ref.seq): e.fields for e in job.events("mpi.help")}
@@ -170,6 +181,8 @@ def absent(events: Iterable[Event]) -> list[Named]:
     reporters: set[int] = set()
     for event in events:
         rank, peer, value = (event.fields.get(name) for name in ("rank", "peer", "value"))  # a value is about any peer
+        if rank is None:
+            rank, peer = _in_node(event)
         if isinstance(rank, int):
             reporters.add(rank)
             if isinstance(peer, int) and value is None:
@@ -178,6 +191,17 @@ def absent(events: Iterable[Event]) -> list[Named]:
     if len(late) != 1 or len(reporters) < 2 or waits[late[0]] != reporters:
         return []
     return [Named(late[0], basis=f"{ASSUMED}rank of its group")]
+
+
+def _in_node(event: Event) -> tuple[int | None, int | None]:
+    """The rank of its group that prints a line of a DeepEP job on several nodes, and the one of the same node for which it waits.
+
+    DeepEP counts the nodes (RDMA) and, in each, 8 GPUs (NVL).
+    """
+    node, own, peer = (event.fields.get(name) for name in ("rdma", "nvl", "src_nvl"))
+    if not isinstance(node, int) or not isinstance(own, int):
+        return None, None
+    return node * _NVL_PEERS + own, node * _NVL_PEERS + peer if isinstance(peer, int) else None
 
 
 def headline(job: Job, entry: Message, events: Sequence[Event], named: Sequence[Named]) -> str:
@@ -247,13 +271,27 @@ def _text(named: Sequence[Named]) -> str:
     return "a process on " + " of ".join(where)
 
 
-def _barrier(events: Iterable[Event]) -> str | None:
+def _nodes(events: Sequence[Event]) -> str | None:
+    """Who gave up in a kernel of DeepEP between nodes, and whom it waited for on its own node."""
+    pairs = {_in_node(e) for e in events}
+    ranks, peers = ({pair[at] for pair in pairs} - {None} for at in (0, 1))
+    if not ranks or any(rank is None for rank, _ in pairs):
+        return None
+    wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in DeepEP"
+    return (
+        f"{wait} after {'it' if len(ranks) == 1 else 'they'} waited for {ranks_text(peers)}"
+        if 0 < len(peers) < _MOST
+        else wait
+    )
+
+
+def _barrier(events: Sequence[Event]) -> str | None:
     """Who gave up in a barrier of DeepEP. A value above 0 means that the peer did not come."""
     fields = [e.fields for e in events]
     ranks = {r for f in fields if isinstance(r := f.get("rank"), int)}
     late = {p for f in fields if isinstance(v := f.get("value"), int) and v > 0 and isinstance(p := f.get("peer"), int)}
     if not ranks:
-        return None
+        return _nodes(events)
     wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in a barrier of DeepEP"
     return f"{wait}: {ranks_text(late)} did not come" if 0 < len(late) < _MOST else wait
 

@@ -17,13 +17,13 @@ from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
-from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, without_followers
+from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, few_of, without_followers
 from psmkit.analysis.inference.exceptions import raised, uncaught
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
-from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER, plural
+from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER, counted, plural
 
 __all__ = ["find"]
 
@@ -36,6 +36,11 @@ _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffe
 #: After an exception of C++ whose text the title quotes.
 _READ_CORE = "Read the lines above this exception. A core dump (gdb) shows where it was thrown."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
+#: What CUDA reports of a kernel that stopped itself.
+_TRAPS = ("unspecified launch failure", "illegal instruction")
+#: std::terminate() without an exception has no text: a thread object was destroyed while its thread ran, or a pure virtual function was called.
+_NO_EXCEPTION = "without an active exception"
+_READ_THREADS = "Read the line above it, and the core dump (gdb): no exception was thrown. A thread that nobody joined, or a call of a destroyed object, often at the exit of the program, ends a process in this way."
 _ROCM = "sys.rocm.exception"
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
@@ -87,6 +92,7 @@ def _sorted_out(
             late
             or death.sent
             or (death.by_peer and elsewhere)
+            or (endings.trapped(job, head) and any(words_ in (death.where or "") for words_ in _TRAPS))
             or _follows(job, death, given_up, quitters)
             or ((another or (apart and death.listed)) and _swept_up(death))
         ):
@@ -136,7 +142,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if all(d.listed for d in origins) and (len(origins) > 1 or any(d.later for d in origins)):
         return [*out, _listed(job, run, origins)]
     first = any(d.root for d in origins)
-    if len(origins) > 1 and not first and len({d.signal for d in origins}) == 1 and each_by_itself(job, run, origins):
+    each = (
+        len(origins) > 1 and not first and len({d.signal for d in origins}) == 1 and each_by_itself(job, run, origins)
+    )
+    if each and all(d.rank is not None for d in origins):
         return [*out, _listed(job, run, origins)]
     equal = alike(job, run) if origins and origins[0] is deaths[0] else set()
     origins = [d for d in origins if d is deaths[0] or d.rank not in equal]
@@ -158,7 +167,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     text = f" {after}." if others else ""
     for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
-        out.append(_crash(job, run, death, text, together if lead else (), equal if lead else set(), like))
+        beside = [d for d in origins if d is not death] if each and lead else []
+        out.append(_crash(job, run, death, text, together if lead else (), equal if lead else set(), like, beside))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -306,8 +316,12 @@ def _crash(
     together: Sequence[Death],
     equal: set[int],
     like: Sequence[Death],
+    beside: Sequence[Death] = (),
 ) -> Finding:
-    """The finding of a crash: ``together`` are in the same message, ``equal`` raised the same exception, ``like`` crashed in the same way."""
+    """The finding of a crash: ``together`` are in the same message, ``equal`` raised the same exception, ``like`` crashed in the same way.
+
+    ``beside`` crashed by itself, too, and has a finding of its own.
+    """
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     again = _started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
@@ -323,6 +337,9 @@ def _crash(
     explanation = stack.explained if stack is not None else ""
     explanation += " Each of these ranks raised this exception by itself." if equal else ""
     explanation += " Each of these ranks crashed by itself." if like else ""
+    if beside:
+        more = counted(len(beside), "more process", "more processes")
+        explanation += f" {more} died by the same signal, each by itself; which was the first, the log does not show."
     explanation += after
     folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
     if folded > 1:
@@ -351,16 +368,16 @@ def _crash(
         if death.rank is not None or death.proc is not None
         else 0.8,
         explanation=explanation.strip() or None,
-        next_step=_next_step(job, run, death, stack, title),
+        next_step=_next_step(job, run, death, stack, title, bool(together)),
         refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
         procs=[d.proc for d in all_ if d.proc is not None],
-        # Ranks in one message failed in the same way, so none of them is the origin.
-        culprits=ranks if not together else [],
+        # Where most ranks failed in the same way, in one message, none of them is the origin.
+        culprits=ranks if not together or few_of(job, run, ranks) else [],
         stage="killed",
         named=[]
         if together or death.proc is not None
-        else [n for d in (death, *shared) for n in launcher_ends.as_named(d)],
+        else [n for d in (death, *shared, *beside) for n in launcher_ends.as_named(d)],
     )
 
 
@@ -370,7 +387,9 @@ def _lost_node(death: Death) -> bool:
     return only and death.host is not None and (death.where or "").endswith("lost the node")
 
 
-def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stack | None, title: str) -> str | None:
+def _next_step(
+    job: Job, run: int | None, death: Death, stack: crash_stacks.Stack | None, title: str, several: bool
+) -> str | None:
     """What to do about a crash, unless the text of its title says so."""
     if lines.catalogue(job).phrase("advice", title) is not None and not death.oom:
         return None
@@ -390,11 +409,15 @@ def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stac
             return _READ_STACK.format(stack.first)
         if not death.where or all(e.name != "sys.terminate" for e in death.events):
             return None
+        if _NO_EXCEPTION in death.where:
+            return _READ_THREADS
         return _READ_CORE if ": " in death.where else _READ_WHAT
     if death.reason is not None and death.reason.name == RECORDED:
         return "Read the error file or the last lines of this process: they show the traceback of this exception."
     if death.reason is not None:
-        return _of_exception(job, death.reason)
+        entry = lines.catalogue(job).by_name.get(death.reason.name)
+        told = entry.next_step if entry is not None and entry.title is not None else None
+        return told or _of_exception(job, death.reason)
     if death.raised:
         head = death.events[0]
         for item in uncaught(job, run):
@@ -405,7 +428,8 @@ def _next_step(job: Job, run: int | None, death: Death, stack: crash_stacks.Stac
         return None
     if death.rank is None and death.pid is None and death.local is None and death.host is None:
         return "Give the whole output of the launcher and of all ranks: this line does not name the process."
-    return "Read the last lines of this process: an exception or a message before its exit shows the reason."
+    whose, its = ("these processes", "their") if several else ("this process", "its")
+    return f"Read the last lines of {whose}: an exception or a message before {its} exit shows the reason."
 
 
 def _of_exception(job: Job, reason: Event) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, outside
@@ -16,6 +17,8 @@ from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
 
 __all__ = ["find"]
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 #: Of a data loader worker that SIGKILL ended.
 _NO_CORE = " Another process or the kernel sent SIGKILL to the worker. A process that SIGKILL ends leaves no core dump."
@@ -62,7 +65,8 @@ def _exceptions(
         return []
     first = min(by_rank.values(), key=lambda i: (i.event.stream, i.event.ref.seq))
     # An exception with another text may follow from the first one; in a stream of its own it has no order.
-    origins = [i for i in by_rank.values() if i.text == first.text or i.event.stream != first.event.stream]
+    same = _without_numbers(first.text)
+    origins = [i for i in by_rank.values() if _without_numbers(i.text) == same or i.event.stream != first.event.stream]
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
     how = ended_by(job, [i.event for i in origins])
     return [
@@ -79,7 +83,9 @@ def _exceptions(
                 else "An uncaught Python exception ends the rank."
             )
             + _peers_wait(job, run, by_rank),
-            next_step="Read the traceback. The error is in the program, not in NCCL.",
+            next_step="Read the traceback. A check of the program failed: if it is about the result of a collective, compare what each rank sent."
+            if all(i.text.startswith("AssertionError") for i in origins)
+            else "Read the traceback: it shows where in the program the exception was raised.",
             refs=[i.event.ref for i in [*origins[:3], *by_rank.values()][:4]],
             ranks=sorted(by_rank),
             procs=[p for i in by_rank.values() if (p := outside.proc_of_event(job, i.event)) is not None],
@@ -89,6 +95,11 @@ def _exceptions(
             stage="error",
         )
     ]
+
+
+def _without_numbers(text: str) -> str:
+    """The text of an exception without its values, by which the same failure on several ranks differs."""
+    return _NUMBER.sub("#", text)
 
 
 def _helpers(job: Job, run: int | None) -> list[Finding]:

@@ -52,6 +52,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         process = thrower(job, run, loose) if by_rank.keys() == {None} else []
         # a rank that is being torn down after a timeout fails in many ways
         after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
+        trapped = all(endings.trapped(job, e) for e in by_rank.values())
+        giver, after = "a kernel of DeepEP" if trapped else "the watchdog", after or trapped
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else joined(named_text(m) for m in members[:_SHOWN] or process) or "a rank"
@@ -72,7 +74,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 title=f"{text} on {who}"
                 + (f": {room.told}" if room is not None else f": {told}" if told else "")
                 + (differing(str(e.fields.get("error", "")) for e in by_rank.values()) if room is None else "")
-                + (", after the watchdog gave up: a consequence" if after else ""),
+                + (f", after {giver} gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
                 explanation=(OF_GROUP if any(m.comm is not None for m in members) else None)

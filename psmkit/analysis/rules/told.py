@@ -6,13 +6,14 @@ only if no error of NCCL's and no watchdog explains the run. None counts if the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
+from psmkit.analysis.facts.tags import ranks_in
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
@@ -38,7 +39,7 @@ __all__ = ["find"]
 
 _SURE, _LATER, _AGREED = 0.9, 0.65, 0.96
 _LONGEST = 60
-_SHOWN = 4
+_SHOWN, _NEAR = 4, 3
 # An engine wraps the exceptions of its workers, which say more: entries with a higher order count only without one.
 _EXCEPTIONS = 1000
 
@@ -67,7 +68,8 @@ def _kinds(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[tu
     """The lines of each entry that may be a cause, the first line of a run first: those behind it may follow from it."""
     kinds: dict[str, list[Event]] = {}
     for event in job.events(*entries, run=run) if entries else []:
-        if not (_continued(job, run, event) or endings.stopped(job, event) or _never_started(job, event)):
+        follows = endings.stopped(job, event) or _never_started(job, event) or _of_signal(job, event)
+        if not (follows or _continued(job, run, event)):
             kinds.setdefault(event.name, []).append(event)
     return sorted(kinds.items(), key=lambda item: (item[1][0].stream, item[1][0].ref.seq))
 
@@ -81,6 +83,15 @@ def _never_started(job: Job, event: Event) -> bool:
         and ssh.ref.seq < event.ref.seq
         and ssh.fields.get("host") == event.fields.get("host")
         for ssh in job.events("launch.ssh.unreached")
+    )
+
+
+def _of_signal(job: Job, event: Event) -> bool:
+    """Whether UCX prints the stack of a signal that it names just above: the end of that process has a finding of its own."""
+    if event.name != "ucx.backtrace":
+        return False
+    return any(
+        e.stream == event.stream and 0 < event.ref.seq - e.ref.seq <= _NEAR for e in job.events("sys.ucx.signal")
     )
 
 
@@ -241,7 +252,9 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):
         named = outside.headed_process(job, events)
-    if either:
+    if entry.name == "nvshmem.unreachable":
+        named = said.elements(events)
+    elif either:
         peers = said.other_ends(job, events)
         own_ends = [Named(pid=job.process(p).pid, host=job.process(p).host) for p in procs[:1] if len(procs) == 1]
         if near := said.near_ends(job, events):
@@ -411,12 +424,14 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"the {str(last[0].fields['part']).lower()} of {who} hit an exception{place}; the line that names the exception is not in the log"
+            title=f"the {_part(str(last[0].fields['part']))} of {who} hit an exception{place}; the line that names the exception is not in the log"
             if last and "part" in last[0].fields
             else f"{who} printed a Python traceback{through}; the log ends before the line that names the exception",
             severity=Severity.ERROR if last else Severity.WARNING,
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
-            explanation="An exception that nothing catches ends the process.",
+            explanation="This part of the program reports an exception in this way when it ends."
+            if last and "part" in last[0].fields
+            else "An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
             named=process if len(last) == 1 else [],
             next_step="Give the rest of the log: the line below the stack names the exception.",
@@ -425,6 +440,11 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             stage="error",
         )
     ]
+
+
+def _part(name: str) -> str:
+    """``scheduler`` for ``Scheduler``; the name of a class stays as it is."""
+    return name.lower() if name[1:].islower() else name
 
 
 def _agents(job: Job, run: int | None) -> list[Finding]:
@@ -508,7 +528,20 @@ def _waits(job: Job, run: int | None) -> list[Finding]:
 
 
 def _for_devices(events: Sequence[Event]) -> str:
+    last = events[-1].fields
+    if "devices" in last:  # XLA of 2020 and 2021: a thread for each device of the process
+        same = [
+            e.fields for e in events if (e.fields.get("run_id"), e.fields.get("op")) == (last["run_id"], last["op"])
+        ]
+        wait, every = {d for f in same if isinstance(d := f.get("device"), int)}, set(ranks_in(last["devices"]))
+        late = every - wait
+        whom = f"{_devices(late)} (no such line is of {plural(len(late), 'it', 'them')})" if late else "the others"
+        return f"{_devices(wait)} {plural(len(wait), 'waits', 'wait')} at a rendezvous of XLA for {whom}"
     return f"XLA waits for `{str(events[0].fields.get('what', ''))[:_LONGEST]}` for {events[0].fields.get('seconds')} s"
+
+
+def _devices(devices: Iterable[int]) -> str:
+    return ranks_text(devices).replace("rank", "device", 1)
 
 
 def _for_workers(events: Sequence[Event]) -> str:

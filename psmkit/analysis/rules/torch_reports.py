@@ -262,6 +262,8 @@ def _mismatch(
         if clear or not prints:
             parts = [f"{ranks_text(named)}: {parts[0]}"]
     group = "" if whole else " (numbers within their process group)"
+    # of two that differ from each other, the lines do not show which one is wrong
+    pair = sorted(named) if clear and len(ordered) == len(named) == 2 and not culprits else []
     return new_finding(
         job,
         "PSM301",
@@ -274,6 +276,7 @@ def _mismatch(
         ranks=sorted(named) if whole else sorted(global_.values()),
         procs=job.procs_of(run, named if whole else global_.values()),
         culprits=culprits,
+        named=[Named(rank, comm=None if whole else "its process group", either=True) for rank in pair],
         stage=RAISED,
     )
 
