@@ -58,8 +58,8 @@ PAGE = Page(
         ),
     ),
     (
-        "What differs by release, by NCCL's sources. What copy engines do not take runs in kernels: an AllGather as one, the other three as sends and",
-        "recvs.",
+        "What differs by release, by NCCL's sources; a release without a row above was not run. What copy engines do not take runs in kernels: an",
+        "AllGather as one, the other three as sends and recvs.",
         "",
         "| release | copy engines take a collective if | one-sided calls |",
         "|---|---|---|",
