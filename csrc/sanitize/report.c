@@ -67,6 +67,7 @@ static const struct psm_record_message messages[] = {
     [SAN_NOT_RECORDED] = PSM_MESSAGE_SANITIZER_NOT_RECORDED,
     [SAN_HOST_ACCESS] = PSM_MESSAGE_SANITIZER_HOST_ACCESS,
     [SAN_DEAD_OWNER] = PSM_MESSAGE_SANITIZER_DEAD_OWNER,
+    [SAN_EMPTY_UNMAP] = PSM_MESSAGE_SANITIZER_EMPTY_UNMAP,
     [MESSAGE_STACK] = PSM_MESSAGE_SANITIZER_STACK,
     [MESSAGE_LEAK] = PSM_MESSAGE_SANITIZER_LEAK,
     [MESSAGE_LEFT] = PSM_MESSAGE_SANITIZER_LEFT,
@@ -120,6 +121,9 @@ static void print(const struct report_record *r)
         break;
     case SAN_DEAD_OWNER:
         psm_msg_sanitizer_dead_owner(r->report, r->call, r->object, r->value, r->owner_rank, r->owner_pid);
+        break;
+    case SAN_EMPTY_UNMAP:
+        psm_msg_sanitizer_empty_unmap(r->report, r->call, r->object, r->value, r->size);
         break;
     case MESSAGE_FOREIGN_UNRANKED:
         psm_msg_sanitizer_foreign_2(r->report, r->call, r->object, r->value, r->owner_pid);

@@ -282,6 +282,7 @@ enum san_finding {
     SAN_NOT_RECORDED,
     SAN_HOST_ACCESS,
     SAN_DEAD_OWNER,
+    SAN_EMPTY_UNMAP,
     SAN_FINDINGS
 };
 

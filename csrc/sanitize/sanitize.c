@@ -299,12 +299,34 @@ void psm_san_end(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
         unknown(call, kind, value);
 }
 
+/* Unmapping a whole reservation of this process in which nothing is mapped: it cannot end what another part of the
+ * program mapped there, so it is reported and never refused. */
+static bool empty_reservation(const struct psm_san_call *call, uint64_t address, uint64_t size)
+{
+    struct san_shard *shard;
+    struct san_copy copy = {0};
+    const struct san_object *o = san_lock(PSM_SAN_RANGE, address, &shard);
+    bool whole = o && o->state == SAN_ALIVE && o->size == size;
+    if (whole) san_copy(&copy, o);
+    san_unlock(shard);
+    if (whole)
+        san_report(&(struct san_report){.finding = SAN_EMPTY_UNMAP,
+                                        .call = call->name,
+                                        .kind = PSM_SAN_RANGE,
+                                        .value = address,
+                                        .size = size,
+                                        .generation = copy.object.generation,
+                                        .birth = &copy.birth,
+                                        .tid = copy.object.tid});
+    return whole;
+}
+
 void psm_san_unmap(struct psm_san_call *call, uint64_t address, uint64_t size)
 {
     struct san_span span;
     if (san_span_first(PSM_SAN_MAP, address, address + size, &span))
         call->unmapped = (struct psm_san_unmapped){address, address + size, san_generation()};
-    else
+    else if (!empty_reservation(call, address, size))
         psm_san_end(call, PSM_SAN_MAP, address); /* unmapped before, or of another process */
 }
 

@@ -103,8 +103,8 @@ def make(place: Path, found: Headers | None = None) -> Path:
     script.write_text(f'#!/bin/sh\nPSM_NVCC_HOME="{place}" exec "{sys.executable}" -m psmkit.nvcc "$@"\n')
     script.chmod(0o755)
     for source in found.folders:
-        # NCCL's own build looks for a folder cccl, as CUDA 13 has it.
-        if source.name == "cccl" or source.parent.name == "cuda_cccl":
+        # NCCL's own build looks for a folder cccl, as CUDA 13 has it. CUDA 12 has no such folder, and NCCL before 2.27 does not look there.
+        if source.name == "cccl":
             _link(source, place / "include" / "cccl")
         else:
             for path in sorted(source.iterdir()):

@@ -80,6 +80,14 @@ def test_second_free_and_unrecorded_event_are_warnings_and_fail_nothing(tmp_path
     assert report.verdict is Verdict.HEALTHY
 
 
+def test_unmapping_an_empty_reservation_is_only_told(tmp_path: Path) -> None:
+    text = (
+        "cuMemUnmap unmaps address-range 0x7f0000000000 of 4194304 bytes, in which nothing is mapped: this ends nothing"
+    )
+    found = one(tmp_path, text, stacks=("used", "born"))
+    assert (found.code, found.severity, found.culprits) == ("PSM512", Severity.INFO, ())
+
+
 def test_stream_that_waits_for_an_unrecorded_event_is_only_told(tmp_path: Path) -> None:
     logs = [log.work(3).destroy() for log in ranks()]
     text = "cudaStreamWaitEvent asks for event 0x3f2a80200020, which was never recorded: CUDA takes it as complete"

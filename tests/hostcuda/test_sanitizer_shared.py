@@ -131,6 +131,18 @@ def test_unmapped_memory_and_a_second_unmap_are_told(run: Run) -> None:
     assert "cuMemUnmap frees or destroys mapping" in told.reports[1]
 
 
+def test_unmapping_an_empty_reservation_is_told_and_not_refused(run: Run) -> None:
+    told = run(
+        VMM + CREATE + MAP + "drv.ok.cuMemUnmap(at, n); drv.cuMemUnmap(at, 2 * n); drv.ok.cuMemAddressFree(at, 2 * n)"
+    )
+    assert "unmaps address-range" in told.one() and told.one().endswith("nothing is mapped: this ends nothing")
+
+
+def test_unmapping_part_of_an_empty_reservation_a_second_time_is_a_double_free(run: Run) -> None:
+    told = run(VMM + CREATE + MAP + "drv.ok.cuMemUnmap(at, n); assert drv.cuMemUnmap(at, n) != 0")
+    assert "cuMemUnmap frees or destroys mapping" in told.one()
+
+
 def test_memory_handle_released_once_too_often_is_told(run: Run) -> None:
     once_more = "k = drv.new('CUmemGenericAllocationHandle *'); drv.ok.cuMemRetainAllocationHandle(k, drv.ffi.cast('void *', at))\n"
     told = run(

@@ -119,8 +119,7 @@ char *Lane::place(End &end, size_t bytes, bool write)
 {
     const auto &entry = end.fifo[end.step % STEPS];
     if (end.has_fifo && __atomic_load_n(entry.mode, __ATOMIC_RELAXED) == 1 /* NCCL_MODE_OFFSET: a shared buffer */)
-        return memory_->at(end.device_buffer + __atomic_load_n(entry.offset, __ATOMIC_RELAXED), bytes, write,
-                           "a shared connection buffer");
+        return memory_->at(end.device_buffer + offset_in(entry.offset), bytes, write, "a shared connection buffer");
     const size_t at = end.step % STEPS * end.slot;
     if (!end.buffer || at + bytes > end.room)
         refuse(LAUNCH_FAILURE, "%zu bytes do not fit into slot %u of a connection buffer of %zu", bytes,

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <variant>
 #include <vector>
 
 namespace psm
@@ -18,6 +19,14 @@ enum { LL_LINE = 16, LL_DATA = 8, LL128_LINE = 128, LL128_DATA = 120, LL128_SLIC
 /* Where flags of LL wrap around, all of a slot is written once. */
 constexpr uint64_t LL_CLEAN = 0x7ffffff8;
 
+/* Where a slot is in a shared buffer, as the tree declares it: 64 bits wide from 2.31.2 on. */
+using Offset = std::variant<int *, int64_t *>;
+inline int64_t offset_in(const Offset &offset)
+{
+    return std::visit([](const auto *at) { return static_cast<int64_t>(__atomic_load_n(at, __ATOMIC_RELAXED)); },
+                      offset);
+}
+
 /* One direction of a connection to a peer, and the part of it that a proxy thread reads. */
 struct End {
     char *buffer = nullptr;        /* slots of the protocol */
@@ -28,7 +37,8 @@ struct End {
     uint64_t *saved = nullptr; /* where the step is kept between operations */
     uint64_t step = 0;
     struct {
-        int *mode, *offset;
+        int *mode;
+        Offset offset;
         int64_t *size; /* signed: proxies write -1 */
     } fifo[STEPS] = {};
     bool has_fifo = false, in_use = false;

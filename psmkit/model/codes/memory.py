@@ -96,7 +96,7 @@ TABLE = (
         code="PSM512",
         title="double or invalid free",
         severity=Severity.WARNING,
-        meaning="Memory or a handle was freed twice, or the freed address is not the start of an allocation.",
+        meaning="Memory or a handle was freed twice, or the freed address is not the start of an allocation. A whole reservation that is unmapped while nothing is mapped in it is only noted: that ends nothing.",
         next_step="The stacks show both frees. Remove one of them.",
     ),
     Code(

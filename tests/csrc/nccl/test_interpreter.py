@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.csrc.nccl import compiled
 from tests.csrc.nccl.compiled import PROTOCOLS, Interpreter
 
 Array = npt.NDArray[np.generic]
@@ -295,3 +298,23 @@ def test_functions_without_a_schedule_are_refused(interpreter: Interpreter, func
     rc, said = interpreter.launch(function if function != "of another table" else "no such LL", send, recv, 100)
     assert rc == 801, said
     assert words in said and "|untouched" in said
+
+
+@pytest.mark.parametrize("kind", ["int", "int64_t"])
+def test_the_offset_in_a_shared_buffer_has_the_width_that_the_tree_declares(kind: str, tmp_path: Path) -> None:
+    """32 bits up to 2.31.0, 64 bits in 2.31.2."""
+    source, program = tmp_path / "offset.cc", tmp_path / "offset"
+    source.write_text(
+        f"""#include "nccl_flow.h"
+        int main() {{
+            {kind} there[2] = {{40, -1}};
+            psm::End end;
+            end.fifo[0].offset = &there[0];
+            return psm::offset_in(end.fifo[0].offset) == 40 ? 0 : 1;
+        }}"""
+    )
+    command = compiled.compiler()
+    assert command
+    folders = [f"-I{place}" for place in (compiled.SOURCES, compiled.ROOT / "csrc/hostcuda/include")]
+    subprocess.run([command, "-std=c++17", *folders, source, "-o", program], check=True, timeout=120)
+    assert subprocess.run([program], check=False, timeout=60).returncode == 0
