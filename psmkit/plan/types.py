@@ -98,6 +98,11 @@ class DataType(_Named):
     FLOAT8E4M3 = 10
     FLOAT8E5M2 = 11
 
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)[self]
+
 
 class RedOp(_Named):
     """The reduction of elements, with NCCL's numbers."""
@@ -269,6 +274,9 @@ class Work:
         kernel: a kernel executes it; otherwise its ops move the data.
         nbytes: bytes that it moves.
         task: position of its task among the rank's tasks.
+        extends: the batch that it starts extends the one before (planner).
+        place: byte of its work struct in the plan (planner).
+        round_to, round_from: the ranks that the round of a send or recv joins this one with (planner).
     """
 
     channel: int
@@ -278,6 +286,10 @@ class Work:
     kernel: bool
     nbytes: int
     task: int
+    extends: bool = False
+    place: int = 0
+    round_to: int = 0
+    round_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +312,7 @@ class Plan:
         tasks: tasks in it.
         ops: its proxy ops.
         works: its work for the kernel.
+        storage: where the kernel finds them: ``arguments``, ``fifo``, ``persistent``.
     """
 
     rank: int
@@ -317,6 +330,7 @@ class Plan:
     tasks: int
     ops: tuple[Op, ...]
     works: tuple[Work, ...]
+    storage: str = "fifo"
 
     @property
     def channels(self) -> tuple[int, ...]:
