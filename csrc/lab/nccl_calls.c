@@ -118,6 +118,7 @@ static bool collective(struct nccl_work *run)
 
 bool nccl_launch(struct nccl_work *run, uint64_t iter)
 {
+    if (run->c->task.pattern == PATTERN_TASKS) return nccl_tasks_launch(run, iter);
     if (run->c->task.pattern == PATTERN_PUT_SIGNAL) return put_and_signal(run, iter);
     if (run->c->task.pattern < PATTERN_ALLREDUCE) return send_and_recv(run, iter);
     return skipped(run, iter) != SKIP_NONE || collective(run);
