@@ -30,7 +30,9 @@ bool nccl_cuda_ok(struct nccl_work *run, cudaError_t code, const char *call);
 #define NCCL(function, ...) nccl_settle(run, run->api->function(__VA_ARGS__), #function)
 #define CUDA(function, ...) nccl_cuda_ok(run, run->api->function(__VA_ARGS__), #function)
 
-/* nccl_calls.c: the calls of an iteration, and a graph of them. */
+/* nccl_calls.c: the calls of an iteration, and a graph of them; what this rank leaves out of it, and of a message. */
+enum lab_skip nccl_skipped(const struct nccl_work *run, uint64_t iter);
+uint64_t nccl_shortened(const struct nccl_case *c, uint64_t bytes);
 bool nccl_launch(struct nccl_work *run, uint64_t iter);
 bool nccl_capture(struct nccl_work *run, uint64_t iter, cudaGraphExec_t *graph);
 

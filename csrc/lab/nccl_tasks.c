@@ -100,14 +100,17 @@ static const struct nccl_call *group_of(const struct nccl_case *c, uint64_t iter
 
 bool nccl_tasks_launch(struct nccl_work *run, uint64_t iter)
 {
-    size_t each = nccl_type_size(run->c->type);
+    const struct nccl_case *c = run->c;
+    enum lab_skip skip = nccl_skipped(run, iter);
+    size_t each = nccl_type_size(c->type);
+    int type = (int)c->type;
     if (!NCCL(ncclGroupStart)) return false;
-    for (const struct nccl_call *call = group_of(run->c, iter); !call->ends; call++) {
-        size_t n = call->bytes / each;
-        int type = (int)run->c->type;
-        if (call->send && !NCCL(ncclSend, run->out + call->at, n, type, call->peer, run->comm, run->stream))
-            return false;
-        if (!call->send && !NCCL(ncclRecv, run->in + call->at, n, type, call->peer, run->comm, run->stream))
+    for (const struct nccl_call *call = group_of(c, iter); !call->ends; call++) {
+        bool other = call->peer != run->rank;
+        if (other && skip == (call->send ? SKIP_SEND : SKIP_RECV)) continue;
+        uint64_t bytes = call->send && other ? nccl_shortened(c, call->bytes) : call->bytes;
+        if (call->send ? !NCCL(ncclSend, run->out + call->at, bytes / each, type, call->peer, run->comm, run->stream)
+                       : !NCCL(ncclRecv, run->in + call->at, bytes / each, type, call->peer, run->comm, run->stream))
             return false;
     }
     return NCCL(ncclGroupEnd);

@@ -234,6 +234,25 @@ def test_groups_of_a_task_file_are_run_and_compared(lab: Lab, tmp_path: Path) ->
     assert calls == ["send 1 1000", "send 1 1000", "send 1 12", "end", "recv 1 28", "end"]
 
 
+def test_what_a_rank_leaves_out_of_the_last_group_hangs_its_peer(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    arguments = ("--ranks", "3", "--tasks", str(tmp_path / "tasks"), "--differ", "rank=1,skip=send")
+    status, result = lab(*arguments, deadline=SHORT)
+    assert (status, states(result)) == (1, ["hung", "waiting", "waiting"])
+    assert [rank["stage"] for rank in result["ranks"]] == ["move"] * 3
+
+
+def test_a_shorter_message_of_a_task_file_is_told(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    status, result = lab("--ranks", "3", "--tasks", str(tmp_path / "tasks"), "--differ", "rank=1,shorter=8")
+    assert status == 1
+    assert (report(result, 0)["wrong_from"], report(result, 0)["wrong_iter"], report(result, 0)["wrong_offset"]) == (
+        1,
+        1,
+        20,
+    )
+
+
 def test_messages_between_the_same_ranks_have_data_of_their_own(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text("0: send 64 to=1 times=2\n1: recv 64 from=0 times=2\n")
     status, result = lab("--ranks", "2", "--tasks", str(tmp_path / "tasks"), "--fault", "lab.data:corrupt,rank=0,nth=2")
