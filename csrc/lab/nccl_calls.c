@@ -3,12 +3,12 @@
 
 #include "nccl_run.h"
 
-static enum lab_skip skipped(const struct nccl_work *run, uint64_t iter)
+enum lab_skip nccl_skipped(const struct nccl_work *run, uint64_t iter)
 {
     return iter + 1 == run->c->task.iters ? run->c->task.skip : SKIP_NONE;
 }
 
-static uint64_t shortened(const struct nccl_case *c, uint64_t bytes)
+uint64_t nccl_shortened(const struct nccl_case *c, uint64_t bytes)
 {
     return bytes - (c->task.shorter < bytes ? c->task.shorter : bytes);
 }
@@ -16,13 +16,13 @@ static uint64_t shortened(const struct nccl_case *c, uint64_t bytes)
 static bool send_and_recv(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    enum lab_skip skip = skipped(run, iter);
+    enum lab_skip skip = nccl_skipped(run, iter);
     size_t each = nccl_type_size(c->type);
     if (!NCCL(ncclGroupStart)) return false;
     for (int r = 0; r < run->ranks; r++) {
         uint64_t at = (uint64_t)r * run->stride, bytes = nccl_message(c, run->rank, r, iter);
         if (lab_sends(&c->task, run->rank, r, run->ranks) && !(skip == SKIP_SEND && r != run->rank)) {
-            if (r != run->rank) bytes = shortened(c, bytes);
+            if (r != run->rank) bytes = nccl_shortened(c, bytes);
             if (!NCCL(ncclSend, run->out + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
                 return false;
         }
@@ -49,7 +49,7 @@ static bool put_to_peers(struct nccl_work *run, uint64_t iter)
     const struct nccl_case *c = run->c;
     if (!NCCL(ncclGroupStart)) return false;
     for (int r = 0; r < run->ranks; r++) {
-        uint64_t to = (uint64_t)run->rank * run->stride, bytes = shortened(c, nccl_message(c, run->rank, r, iter));
+        uint64_t to = (uint64_t)run->rank * run->stride, bytes = nccl_shortened(c, nccl_message(c, run->rank, r, iter));
         if (r != run->rank &&
             !NCCL(ncclPutSignal, run->out + (uint64_t)r * run->stride, bytes / nccl_type_size(c->type),
                   (ncclDataType_t)c->type, r, run->in_window, to, 0, 0, 0, run->comm, run->stream))
@@ -73,7 +73,7 @@ static bool wait_for_peers(struct nccl_work *run)
 /* A put needs no call of its target, so the ranks signal first that their buffers may be written. */
 static bool put_and_signal(struct nccl_work *run, uint64_t iter)
 {
-    enum lab_skip skip = skipped(run, iter);
+    enum lab_skip skip = nccl_skipped(run, iter);
     const struct nccl_api *api = run->api;
     if (!api->ncclPutSignal || !api->ncclSignal || !api->ncclWaitSignal)
         return nccl_fail(run, "lab", "too old", "there is no ncclPutSignal");
@@ -90,7 +90,7 @@ static bool collective(struct nccl_work *run)
 {
     const struct nccl_case *c = run->c;
     const struct nccl_api *api = run->api;
-    size_t count = shortened(c, c->task.size) / nccl_type_size(c->type);
+    size_t count = nccl_shortened(c, c->task.size) / nccl_type_size(c->type);
     /* The library's numbers: sum 0, prod 1, max 2, min 3, avg 4. */
     int type = (int)c->type, op = (int)c->op, root = (int)c->root;
     switch (c->task.pattern) {
@@ -118,9 +118,10 @@ static bool collective(struct nccl_work *run)
 
 bool nccl_launch(struct nccl_work *run, uint64_t iter)
 {
+    if (run->c->task.pattern == PATTERN_TASKS) return nccl_tasks_launch(run, iter);
     if (run->c->task.pattern == PATTERN_PUT_SIGNAL) return put_and_signal(run, iter);
     if (run->c->task.pattern < PATTERN_ALLREDUCE) return send_and_recv(run, iter);
-    return skipped(run, iter) != SKIP_NONE || collective(run);
+    return nccl_skipped(run, iter) != SKIP_NONE || collective(run);
 }
 
 /* ---- graphs ---- */

@@ -58,6 +58,7 @@ static bool set(void *which, const char *key, const char *value)
     if (IS("keep")) return lab_flag(value, &c->keep);
     if (IS("windows")) return lab_flag(value, &c->windows);
     if (IS("cta_policy")) return lab_choice(value, policies, &n) && (c->policy = (enum nccl_policy)n, true);
+    if (IS("tasks")) return lab_number(value, 1, 10000000, &c->tasks.lines);
     if (IS("graph")) return lab_number(value, 0, 1000000, &c->graph);
 #undef IS
     return false;
@@ -74,6 +75,12 @@ int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size)
     if (more <= 0) return more;
     if (!lab_case_set(line, set, c, &c->task, text, size)) return -1;
     const struct lab_task *task = &c->task;
+    if ((task->pattern == PATTERN_TASKS) != (c->tasks.lines != 0)) {
+        snprintf(text, size, "case %.60s: the pattern tasks comes with tasks=N, the number of lines behind it",
+                 task->name);
+        return -1;
+    }
+    if (task->pattern == PATTERN_TASKS && !nccl_tasks_read(c, text, size)) return -1;
     size_t each = nccl_type_size(c->type);
     if (task->size % each || task->shorter % each) {
         snprintf(text, size, "case %.60s: size %llu less %llu is no multiple of the %zu bytes of a %s", task->name,

@@ -91,6 +91,7 @@ int main(int argc, char **argv)
         struct nccl_outcome outcome;
         nccl_run(&api, &c, here.rank, here.ranks, &outcome);
         nccl_report(&outcome);
+        nccl_tasks_free(&c);
         if (outcome.stuck) {
             fflush(NULL);
             _Exit(1); /* the end of the process would wait for it, too */

@@ -117,6 +117,20 @@ enum nccl_op { OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_AVG };
 enum nccl_memory { MEMORY_CUDA, MEMORY_NCCL };
 enum nccl_policy { POLICY_DEFAULT, POLICY_EFFICIENCY, POLICY_ZERO }; /* the library's numbers */
 
+/* A call of a group, for the pattern `tasks`. */
+struct nccl_call {
+    bool ends, send; /* ends: no call, the end of its group */
+    int peer;
+    uint32_t number;    /* of its messages with the peer in this group and direction, from 0 */
+    uint64_t bytes, at; /* at: in the buffer */
+};
+struct nccl_tasks {
+    uint64_t lines, groups;
+    struct nccl_call *calls;
+    size_t n, room;
+    uint64_t bytes[2]; /* of the buffer of recvs, of that of sends */
+};
+
 struct nccl_case {
     struct lab_task task;
     enum nccl_op op;
@@ -129,9 +143,13 @@ struct nccl_case {
     bool windows;  /* both buffers are symmetric windows */
     enum nccl_policy policy;
     uint64_t graph; /* each iteration is captured, and launched so many times; 0: it is not captured */
+    struct nccl_tasks tasks;
 };
 /* 1: a case; 0: the list has ended; -1: text says what is wrong. */
 int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);
+/* The lines behind a case whose pattern is `tasks`. false: text says what is wrong. */
+bool nccl_tasks_read(struct nccl_case *c, char *text, size_t size);
+void nccl_tasks_free(struct nccl_case *c);
 
 /* ---- data ---- */
 

@@ -187,6 +187,10 @@ static bool get_buffers(struct nccl_work *run)
     case PATTERN_ALLTOALL_COLL:
         run->out_bytes = run->in_bytes = c->task.size * n;
         break;
+    case PATTERN_TASKS:
+        run->out_bytes = c->tasks.bytes[1];
+        run->in_bytes = c->tasks.bytes[0];
+        break;
     default:
         run->out_bytes = run->in_bytes = run->stride * n;
     }
@@ -217,8 +221,8 @@ static void fill(struct nccl_work *run, uint8_t *out, uint64_t n, uint64_t at, i
     case PATTERN_BROADCAST:
         to = 0;
         __attribute__((fallthrough));
-    default:
-        lab_fill(out, n, at, run->c->task.seed, from, to, iter);
+    default: /* several messages between two ranks have seeds of their own */
+        lab_fill(out, n, at, run->c->task.seed ^ run->message << 40, from, to, iter);
     }
 }
 
@@ -233,6 +237,11 @@ static bool write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes,
         if (!CUDA(cudaMemcpy, to_memory + at, run->piece, n, cudaMemcpyHostToDevice)) return false;
     }
     return true;
+}
+
+static bool write_message(struct nccl_work *run, const struct nccl_call *call, uint64_t iter)
+{
+    return write_out(run, run->out + call->at, call->bytes, call->peer, iter);
 }
 
 static bool prepare(struct nccl_work *run, uint64_t iter)
@@ -253,6 +262,9 @@ static bool prepare(struct nccl_work *run, uint64_t iter)
     case PATTERN_SCATTER:
         for (int r = 0; r < run->ranks && (c->task.pattern != PATTERN_SCATTER || run->rank == (int)c->root); r++)
             if (!write_out(run, run->out + (uint64_t)r * c->task.size, c->task.size, r, iter)) return false;
+        break;
+    case PATTERN_TASKS:
+        if (!nccl_tasks_each(run, iter, true, write_message)) return false;
         break;
     default:
         for (int r = 0; r < run->ranks; r++)
@@ -306,6 +318,11 @@ static bool compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes
     return true;
 }
 
+static bool compare_message(struct nccl_work *run, const struct nccl_call *call, uint64_t iter)
+{
+    return compare(run, run->in + call->at, call->bytes, call->bytes + GUARD, call->peer, iter);
+}
+
 static bool compare_all(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
@@ -329,6 +346,8 @@ static bool compare_all(struct nccl_work *run, uint64_t iter)
             if (!compare(run, run->in + (uint64_t)r * c->task.size, c->task.size, all, r, iter)) return false;
         }
         return true;
+    case PATTERN_TASKS:
+        return nccl_tasks_each(run, iter, false, compare_message);
     default:
         for (int r = 0; r < run->ranks; r++) {
             bool came = lab_sends(&c->task, r, run->rank, run->ranks);

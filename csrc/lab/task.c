@@ -7,9 +7,9 @@
 
 #include "task.h"
 
-static const char *const patterns[] = {"pair",          "ring",      "alltoall",      "random",    "put-signal",
-                                       "allreduce",     "allgather", "reducescatter", "broadcast", "reduce",
-                                       "alltoall-coll", "gather",    "scatter",       NULL};
+static const char *const patterns[] = {"pair",   "ring",          "alltoall",  "random",        "put-signal",
+                                       "tasks",  "allreduce",     "allgather", "reducescatter", "broadcast",
+                                       "reduce", "alltoall-coll", "gather",    "scatter",       NULL};
 static const char *const streams[] = {"legacy", "blocking", "nonblocking", NULL};
 static const char *const skips[] = {"none", "send", "recv", NULL};
 

@@ -12,6 +12,7 @@ enum lab_pattern {
     PATTERN_ALLTOALL,
     PATTERN_RANDOM,
     PATTERN_PUT_SIGNAL,
+    PATTERN_TASKS,
     PATTERN_ALLREDUCE, /* this and what follows are collectives */
     PATTERN_ALLGATHER,
     PATTERN_REDUCESCATTER,

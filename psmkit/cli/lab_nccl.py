@@ -15,7 +15,7 @@ from psmkit.cli.output import show, show_page
 from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
-    from psmkit.lab.nccl import NcclCase
+    from psmkit.lab.nccl import Groups, NcclCase
     from psmkit.lab.nccl_library import Library
     from psmkit.lab.transfer import LabRun
     from psmkit.model import Report
@@ -69,6 +69,12 @@ LISTS: shared.Lists = {
     help="Groups or collectives of a case; 0: only create and destroy the communicator.  [2]",
 )
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast, reduce, gather and scatter.  [0]")
+@click.option(
+    "--tasks",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Run the groups of sends and recvs of a task file (docs/plan.md) instead of a pattern.",
+)
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
 @click.option("--windows", is_flag=True, help="Make the buffers symmetric windows; they are from ncclMemAlloc.")
 @click.option(
@@ -118,6 +124,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     library = nccl_library.find(place)
     kind = next(k for k in LINKS if k == given["link"])
     machine = Machine(given["gpus"] or -(-ranks // given["nodes"]), given["nodes"], kind)
+    groups = _groups(given, ranks)
     deadline: float = given["deadline"]
     environment: dict[str, str] = given["settings"]
     if given["kernels"]:
@@ -125,7 +132,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     with Progress(deadline, folder) as progress:
         done = lab.start(
             library,
-            _cases(size, given),
+            _cases(size, given, len(groups[0]) if groups else 0),
             ranks,
             folder,
             nodes=given["nodes"],
@@ -140,13 +147,40 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
                 leaks=True,
             ),
             environment=environment,
+            groups=groups,
             debug=given["debug"],
             watch=progress.watch,
         )
     return _show(done, library, form)
 
 
-def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
+def _groups(given: dict[str, Any], ranks: int) -> Groups:
+    """The groups of a task file."""
+    from click.core import ParameterSource
+
+    from psmkit import plan
+    from psmkit.lab.nccl import Call
+
+    if not given["tasks"]:
+        return ()
+    context = click.get_current_context()
+    for name in ("pattern", "size", "type", "op", "iters", "root"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--tasks says what is sent: --{name} cannot be given with it")
+    try:
+        all_groups = plan.groups(plan.read(given["tasks"], ranks), ranks)
+    except ValueError as error:
+        raise click.UsageError(f"--tasks: {error}; a run takes sends, recvs and ends of groups") from None
+    for task in (task for mine in all_groups for group in mine for task in group):
+        if not task.func.p2p:
+            raise click.UsageError(f"--tasks: '{task}' is a collective; a run takes sends and recvs")
+    return [
+        [[Call(t.func is plan.Func.SEND, t.peer, t.count * t.datatype.size) for t in group] for group in mine]
+        for mine in all_groups
+    ]
+
+
+def _cases(size: str, given: dict[str, Any], groups: int) -> list[NcclCase]:
     from psmkit.lab import nccl as lab
     from psmkit.lab import transfer
 
@@ -156,9 +190,9 @@ def _cases(size: str, given: dict[str, Any]) -> list[NcclCase]:
         pattern, kind, op, stream, memory = words
         case = lab.NcclCase(
             name=str(number),
-            pattern=pattern,
+            pattern=lab.TASKS if groups else pattern,
             size=each,
-            iters=given["iters"],
+            iters=groups or given["iters"],
             type=kind,
             op=op,
             root=given["root"],

@@ -6,7 +6,7 @@ See docs/plan.md.
 from __future__ import annotations
 
 from psmkit.plan.simulation import check_trace, rules, simulate, variants
-from psmkit.plan.tasks import MAX_BYTES, MAX_STEPS, TaskFileError, dump, generate, graph, parse, read
+from psmkit.plan.tasks import MAX_BYTES, MAX_STEPS, TaskFileError, dump, generate, graph, groups, parse, read
 from psmkit.plan.types import (
     MAX_CHANNELS,
     Breach,
@@ -54,6 +54,7 @@ __all__ = [
     "dump",
     "generate",
     "graph",
+    "groups",
     "parse",
     "read",
     "rules",

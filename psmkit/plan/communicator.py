@@ -28,7 +28,6 @@ __all__ = ["Communicator", "Counters", "Group"]
 #: Sends bytes to other ranks, by rank, and returns theirs for this rank: ``Rank.exchange`` of psmkit.testing, for example.
 Exchange = Callable[[Mapping[int, bytes]], Mapping[int, bytes]]
 
-_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # of DataType
 _FORMATS = {
     "b": DataType.INT8, "B": DataType.UINT8, "c": DataType.UINT8, "i": DataType.INT32, "I": DataType.UINT32, "l": DataType.INT64,
     "L": DataType.UINT64, "q": DataType.INT64, "Q": DataType.UINT64, "e": DataType.FLOAT16, "f": DataType.FLOAT32,
@@ -478,6 +477,6 @@ def _type_of(buffer: Buffer, given: DataType | None) -> DataType:
 
 
 def _count(size: int, kind: DataType) -> int:
-    if size % _SIZES[kind]:
+    if size % kind.size:
         raise ValueError(f"{size} bytes are not a multiple of the size of {kind.label}")
-    return size // _SIZES[kind]
+    return size // kind.size

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.plan.types import Func, Step, StepKind
+from psmkit.plan.types import DataType, Func, Step, StepKind
 
 __all__ = ["STEP", "Array", "Messages", "messages", "of", "operations", "pack", "split"]
 
@@ -28,7 +28,7 @@ STEP = np.dtype(
     ]
 )
 _STEP = struct.Struct("<6i3Q")
-_SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1], dtype=np.uint64)  # of datatypes
+_SIZES = np.array([kind.size for kind in DataType], dtype=np.uint64)
 Array = npt.NDArray[np.void]
 Numbers = npt.NDArray[np.int64]
 

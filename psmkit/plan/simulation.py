@@ -28,6 +28,12 @@ __all__ = ["check_trace", "configure", "rules", "simulate", "variants"]
 
 _EVENT = struct.Struct("=QQqqqii")
 _MOST_BREACHES = 1000
+_EXTENDS = 2  # psmPlanWorkInfo.first
+_STORAGES = {
+    int(lib.PSM_PLAN_ARGS): "arguments",
+    int(lib.PSM_PLAN_FIFO): "fifo",
+    int(lib.PSM_PLAN_PERSISTENT): "persistent",
+}
 _NOWHERE = (1 << 64) - 1  # order of a breach without an event
 
 
@@ -154,6 +160,7 @@ def _plans(result: Any, rank: int) -> Iterable[Plan]:
             tasks=int(info.ntasks),
             ops=tuple(_op(info.ops[k]) for k in range(info.nops)),
             works=tuple(_work(info.works[k]) for k in range(info.nworks)),
+            storage=_STORAGES[int(info.storage)],
         )
 
 
@@ -171,6 +178,10 @@ def _work(work: Any) -> Work:
         kernel=bool(work.kernel),
         nbytes=int(work.nbytes),
         task=int(work.task),
+        extends=work.first == _EXTENDS,
+        place=int(work.place),
+        round_to=work.roundTo,
+        round_from=work.roundFrom,
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "dump",
     "generate",
     "graph",
+    "groups",
     "parse",
     "read",
 ]
@@ -287,6 +288,25 @@ def _count(text: str) -> int:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def groups(steps: Iterable[Step], ranks: int) -> tuple[tuple[tuple[Task, ...], ...], ...]:
+    """The tasks of each group of each rank, rank by rank; ranks with fewer groups than others get empty ones at the end.
+
+    Raises:
+        ValueError: a step is neither a task nor the end of a group.
+    """
+    out: list[list[list[Task]]] = [[[]] for _ in range(ranks)]
+    for step in steps:
+        if step.kind not in (StepKind.TASK, StepKind.GROUP_END):
+            raise ValueError(f"'{step}' is neither a task nor the end of a group")
+        for mine in out if step.rank is None else (out[step.rank],):
+            if step.task is None:
+                mine.append([])
+            else:
+                mine[-1].append(step.task)
+    most = max(len(mine) if mine[-1] else len(mine) - 1 for mine in out)
+    return tuple(tuple(tuple(mine[i]) if i < len(mine) else () for i in range(most)) for mine in out)
 
 
 def dump(steps: Iterable[Step]) -> str:

@@ -98,6 +98,11 @@ class DataType(_Named):
     FLOAT8E4M3 = 10
     FLOAT8E5M2 = 11
 
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)[self]
+
 
 class RedOp(_Named):
     """The reduction of elements, with NCCL's numbers."""
@@ -199,12 +204,10 @@ class Config:
         scheduler: the generation that makes plans.
         variant: the bug that is simulated; ``coll-first`` has none.
         channels: number of channels for collectives.
-        p2p_channels: number of channels for sends and recvs, a power of two.
-        p2p_channels_per_peer: number of them per peer, a power of two.
+        p2p_channels, p2p_channels_per_peer: number of channels for sends and recvs, and of those of a peer, powers of two.
         pass_sm: sends and recvs run without a kernel, as copies that the proxy drives.
         launch_blocking: as CUDA_LAUNCH_BLOCKING: the host stream posts proxy ops.
-        work_fifo_depth: slots (legacy), a power of two; 0: 65536.
-        work_fifo_bytes: (planner) a power of two; 0: 1 MiB.
+        work_fifo_depth, work_fifo_bytes: slots (legacy), bytes (planner), powers of two; 0: 65536, 1 MiB.
         work_args_bytes: bytes of kernel arguments (planner); 0: 4096.
         p2p_chunk_bytes: bytes of a chunk; 0: 131072.
         comp_cap: compute capability of the GPUs, 90 for 9.0; 0: unknown.
@@ -269,6 +272,9 @@ class Work:
         kernel: a kernel executes it; otherwise its ops move the data.
         nbytes: bytes that it moves.
         task: position of its task among the rank's tasks.
+        extends: the batch that it starts extends the one before (planner).
+        place: byte of its work struct in the plan (planner).
+        round_to, round_from: the ranks that the round of a send or recv joins this one with (planner).
     """
 
     channel: int
@@ -278,6 +284,10 @@ class Work:
     kernel: bool
     nbytes: int
     task: int
+    extends: bool = False
+    place: int = 0
+    round_to: int = 0
+    round_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,18 +298,15 @@ class Plan:
         rank: its rank.
         id: its serial number in the communicator, from 1.
         channel_mask: the channels that it uses.
-        channel_ubound: one more than the highest of them.
-        channel_count: number of channels.
-        has_proxy_ops: it has proxy ops.
-        persistent: it belongs to a graph.
+        channel_ubound, channel_count: one more than the highest of them, and how many there are.
+        has_proxy_ops, persistent: it has proxy ops, it belongs to a graph.
         kernel: it is launched with a kernel.
-        colls: number of collectives in it.
-        p2ps: number of sends and recvs in it.
+        colls, p2ps: number of collectives, and of sends and recvs, in it.
         sync_count: count of its sync condition at the launch; None: it has none.
         work_bytes: bytes of its work structs.
         tasks: tasks in it.
-        ops: its proxy ops.
-        works: its work for the kernel.
+        ops, works: its proxy ops, and its work for the kernel.
+        storage: where the kernel finds them: ``arguments``, ``fifo``, ``persistent``.
     """
 
     rank: int
@@ -317,6 +324,7 @@ class Plan:
     tasks: int
     ops: tuple[Op, ...]
     works: tuple[Work, ...]
+    storage: str = "fifo"
 
     @property
     def channels(self) -> tuple[int, ...]:

@@ -211,6 +211,83 @@ def test_nodes_have_their_own_name_and_gpus(lab: Lab) -> None:
     assert ["device=1" in case for case in cases] == [False, True, False, True]
 
 
+TASKS = """
+0: send 1000 uint8 to=1 times=2
+0: send 3 to=1
+1: recv 1000 uint8 from=0 times=2
+1: recv 3 from=0
+end
+2: send 5 to=2
+2: recv 5 from=2
+1: send 7 to=0
+0: recv 7 from=1
+"""
+
+
+def test_groups_of_a_task_file_are_run_and_compared(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    status, result = lab("--ranks", "3", "--tasks", str(tmp_path / "tasks"))
+    assert (status, states(result)) == (0, ["good"] * 3), [r["text"] for r in result["ranks"]]
+    assert [report(result, rank)["bytes"] for rank in range(3)] == [28, 2012, 20]
+    assert [report(result, rank)["groups"] for rank in range(3)] == [2] * 3
+    calls = (lab.folder / "cases" / "rank-0.txt").read_text().splitlines()[1:]
+    assert calls == ["send 1 1000", "send 1 1000", "send 1 12", "end", "recv 1 28", "end"]
+
+
+def test_what_a_rank_leaves_out_of_the_last_group_hangs_its_peer(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    arguments = ("--ranks", "3", "--tasks", str(tmp_path / "tasks"), "--differ", "rank=1,skip=send")
+    status, result = lab(*arguments, deadline=SHORT)
+    assert (status, states(result)) == (1, ["hung", "waiting", "waiting"])
+    assert [rank["stage"] for rank in result["ranks"]] == ["move"] * 3
+
+
+def test_a_shorter_message_of_a_task_file_is_told(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    status, result = lab("--ranks", "3", "--tasks", str(tmp_path / "tasks"), "--differ", "rank=1,shorter=8")
+    assert status == 1
+    assert (report(result, 0)["wrong_from"], report(result, 0)["wrong_iter"], report(result, 0)["wrong_offset"]) == (
+        1,
+        1,
+        20,
+    )
+
+
+def test_messages_between_the_same_ranks_have_data_of_their_own(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text("0: send 64 to=1 times=2\n1: recv 64 from=0 times=2\n")
+    status, result = lab("--ranks", "2", "--tasks", str(tmp_path / "tasks"), "--fault", "lab.data:corrupt,rank=0,nth=2")
+    assert status == 1
+    # the lab changes a byte in the middle of the second one
+    assert (report(result, 1)["wrong"], report(result, 1)["wrong_from"], report(result, 1)["wrong_offset"]) == (
+        1,
+        0,
+        128,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "words"),
+    [
+        ("allreduce 4\n", (), "is a collective; a run takes sends and recvs"),
+        ("send 4 to=+1\nrecv 4 from=-1\npoll\n", (), "'poll' is neither a task nor the end of a group"),
+        ("send 4 to=+1\nrecv 4 from=-1\n", ("--size", "4K"), "--size cannot be given with it"),
+    ],
+)
+def test_a_task_file_that_cannot_be_run_is_refused(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, more: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "tasks").write_text(text)
+    command = ["--lib", str(library), "--tasks", str(tmp_path / "tasks"), *more, "--out", str(tmp_path / "out")]
+    assert words in " ".join(refusal(command, capsys).split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_cases_without_their_groups_are_refused(library: Path, tmp_path: Path) -> None:
+    case = nccl.NcclCase(pattern=nccl.TASKS, iters=2)
+    with pytest.raises(LabError, match="the cases need 2 groups of each of 2 ranks"):
+        nccl.start(nccl_library.find(library), [case], 2, tmp_path / "out", groups=[[[]], [[]]])
+
+
 def test_no_iteration_is_a_beginning_and_an_end(lab: Lab) -> None:
     status, result = lab("--ranks", "2", "--iters", "0")
     assert (status, report(result, 0)["bytes"]) == (0, 0)

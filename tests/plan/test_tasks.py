@@ -9,7 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psmkit.model.errors import PsmkitError
-from psmkit.plan import DataType, Func, RedOp, Step, StepKind, Task, TaskFileError, dump, generate, graph, parse, read
+from psmkit.plan import (
+    DataType,
+    Func,
+    RedOp,
+    Step,
+    StepKind,
+    Task,
+    TaskFileError,
+    dump,
+    generate,
+    graph,
+    groups,
+    parse,
+    read,
+)
 from psmkit.plan.tasks import MAX_BYTES, MAX_STEPS
 
 END = Step(StepKind.GROUP_END)
@@ -61,6 +75,18 @@ def test_steps_of_graphs_and_of_the_main_thread() -> None:
 
 def test_comments_and_blank_lines_say_nothing() -> None:
     assert parse("# a\n\n  allreduce 8  # b\n\tend\n", 2) == (task(Func.ALLREDUCE, 8), END)
+
+
+def test_groups_are_those_of_each_rank() -> None:
+    text = "0: send 1 to=1\n1: recv 1 from=0\nend\n0: end\n1: send 2 to=0\n0: recv 2 from=1\n0: recv 3 from=1\nend\n"
+    found = groups(parse(text, 2), 2)
+    assert [[[str(task) for task in group] for group in mine] for mine in found] == [
+        [["send 1 float32 to=1"], [], ["recv 2 float32 from=1", "recv 3 float32 from=1"]],
+        [["recv 1 float32 from=0"], ["send 2 float32 to=0"], []],
+    ]
+    assert groups([], 2) == ((), ())
+    with pytest.raises(ValueError, match="'poll' is neither a task nor the end of a group"):
+        groups(parse("send 1 to=+1\npoll\n", 2), 2)
 
 
 def test_a_group_that_is_open_at_the_end_is_ended() -> None:

@@ -1,5 +1,6 @@
 /* The work of NCCL from 2.26 on: batches in the arguments of the launch, and what they point to. */
 #include "connections.h"
+#include "works.h"
 
 #include <cstring>
 
@@ -21,6 +22,7 @@ struct Lists : Reader {
     ncclDevKernelArgs args = {};
     const char *bytes; /* of all arguments */
     size_t size;
+    uint64_t number = 0; /* of this launch, where works are recorded */
 };
 
 /* ---- point to point ---- */
@@ -40,7 +42,7 @@ void check_p2p(const Reader &r, const ncclDevWorkP2p &work)
         if (bytes > MOST_BYTES) refuse_damaged("SendRecv has a message of %zu bytes", bytes);
 }
 
-void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
+void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage, WorkRow &row)
 {
     check_p2p(r, work);
     if (work.sendNetReg || work.recvNetReg || work.sendIpcReg || work.recvIpcReg) refuse_registered("SendRecv");
@@ -50,6 +52,18 @@ void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
     if (!sends && !receives) refuse_damaged("SendRecv has no part for channel %d", place.number);
     if (sends) ncclP2pPartBounds(work.nSendChannels, part, work.sendBytes, &send_begin, &send_end);
     if (receives) ncclP2pPartBounds(work.nRecvChannels, part, work.recvBytes, &recv_begin, &recv_end);
+    row.send_peer = work.sendRank;
+    row.recv_peer = work.recvRank;
+    row.base = work.channelBase;
+    row.part = static_cast<uint32_t>(part);
+    row.send_parts = work.nSendChannels;
+    row.recv_parts = work.nRecvChannels;
+    row.send_all = work.sendBytes;
+    row.recv_all = work.recvBytes;
+    row.send_bytes = send_end - send_begin;
+    row.recv_bytes = recv_end - recv_begin;
+    row.send_ll = work.sendProtoLL;
+    row.recv_ll = work.recvProtoLL;
     const char *from = r.memory.window(work.sendAddr, send_begin, send_end, false, "the buffer of ncclSend");
     char *to = r.memory.window(work.recvAddr, recv_begin, recv_end, true, "the buffer of ncclRecv");
     if (from) from += send_begin;
@@ -126,8 +140,25 @@ void read_work(const Lists &r, size_t offset, void *out, size_t n)
 /* Works of a batch, and of those that extend it, that a profiler waits for. */
 using Marks = std::vector<uint64_t>;
 
-void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Channel &channel, Stage *together,
-                Marks *marks)
+/* What is recorded of a batch's works. */
+WorkRow row_of(const Lists &r, const Place &place, const Function &f, uint32_t batch, bool extends)
+{
+    WorkRow row = {};
+    row.comm = reinterpret_cast<uint64_t>(r.args.comm);
+    row.plan = r.number;
+    row.rank = r.comm.rank;
+    row.ranks = r.comm.nRanks;
+    row.send_peer = row.recv_peer = -1;
+    row.storage = static_cast<uint32_t>(r.args.workStorageType);
+    row.channel = static_cast<uint32_t>(place.number);
+    row.batch = batch;
+    row.extends = extends;
+    strncpy(row.function, f.name, sizeof row.function - 1);
+    return row;
+}
+
+void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, uint32_t number, bool extends,
+                Channel &channel, Stage *together, Marks *marks)
 {
     const Function f = function_of(batch.funcId);
     const bool p2p = batch.workType == ncclDevWorkTypeP2p;
@@ -139,15 +170,18 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
     if (p2p != (f.collective == Collective::SendRecv))
         refuse(LAUNCH_FAILURE, "function %s is given work of type %u", f.name, static_cast<unsigned>(batch.workType));
     if (!batch.offsetBitset) refuse(LAUNCH_FAILURE, "%s: a batch has no work", f.name);
+    WorkRow row = row_of(r, place, f, number, extends);
     for (unsigned i = 0; i < 64; i++) {
         if (!(batch.offsetBitset >> i & 1)) continue;
         channel.works++;
+        row.offset =
+            batch.offsetBase + i * static_cast<uint32_t>(p2p ? sizeof(ncclDevWorkP2p) : sizeof(ncclDevWorkColl));
         if (p2p) {
             ncclDevWorkP2p work;
             const size_t offset = batch.offsetBase + i * sizeof work;
             read_work(r, offset, &work, sizeof work);
             try {
-                read_p2p(r, place, work, *together);
+                read_p2p(r, place, work, *together, row);
             } catch (const Damage &damage) {
                 refuse_work(r, offset, damage);
             }
@@ -166,6 +200,7 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
             if (work.profilerEnabled) marks->push_back(channel.works);
             channel.consumed_to = batch.offsetBase + (i + 1) * static_cast<uint32_t>(sizeof work);
         }
+        if (r.number) works_add(row);
     }
 }
 
@@ -216,11 +251,14 @@ void read_channel(Lists &r, int number, size_t first, Channel &channel)
     Stage together;
     Marks marks;
     size_t begins = 0; /* stage that the batch begins with */
+    uint32_t count = 0;
+    bool extends = false;
     for (size_t at = first;;) {
         ncclDevWorkBatch batch;
         if (at >= batches) refuse(LAUNCH_FAILURE, "channel %d: batch %zu lies outside of the arguments", number, at);
         memcpy(&batch, r.bytes + sizeof r.args + at * sizeof batch, sizeof batch);
-        read_batch(r, place, batch, channel, &together, &marks);
+        read_batch(r, place, batch, count++, extends, channel, &together, &marks);
+        extends = batch.nextExtends;
         if (!batch.nextExtends) {
             if (!together.lanes.empty() || !together.copies.empty() ||
                 (!marks.empty() && begins == channel.stages.size())) {
@@ -261,6 +299,7 @@ void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan)
                sizeof r.args);
     memcpy(static_cast<void *>(&r.args), r.bytes, sizeof r.args);
     read_comm(r, r.args.comm);
+    if (works_wanted()) r.number = works_begin(reinterpret_cast<uint64_t>(r.args.comm));
     size_t block = 0;
     for (int number = 0; number < MAXCHANNELS; number++) {
         if (!(r.args.channelMask >> number & 1)) continue;

@@ -375,7 +375,9 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
                                       .nbytes = to - from,
                                       .place = offset,
                                       .op = task->task.peer != comm->config.rank && (to != from || task->nbytes == 0),
-                                      .opCount = (uint64_t)wip_channel(comm, c)->nwork << 1 | 1};
+                                      .opCount = (uint64_t)wip_channel(comm, c)->nwork << 1 | 1,
+                                      .to = comm->sendOrder[round],
+                                      .from = comm->recvOrder[round]};
             PSM_TRY(psm_plan_part(comm, plan, task, &piece));
             first = 0;
         }

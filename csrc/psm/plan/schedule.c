@@ -189,7 +189,9 @@ psm_status psm_plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_tas
                                        .task = task->number,
                                        .sendbuff = t->sendbuff,
                                        .recvbuff = t->recvbuff,
-                                       .place = part->place},
+                                       .place = part->place,
+                                       .roundTo = part->to,
+                                       .roundFrom = part->from},
                               .opCount = part->opCount,
                               .op = part->op};
     wip->nworks++;

@@ -51,6 +51,7 @@ struct plan_part {
     uint32_t place;
     bool op; /* needs a proxy op */
     uint64_t opCount;
+    int32_t to, from; /* planner, p2p: as in psmPlanWorkInfo */
 };
 psm_status psm_plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part);
 psm_status psm_plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send,

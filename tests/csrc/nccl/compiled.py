@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tests.csrc.base.compiled import BASE, WARNINGS, link, messages
+
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "csrc" / "nccl" / "interpreter"
 TYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2")
@@ -80,6 +82,9 @@ def build(folder: Path) -> ctypes.CDLL:
     table, made = folder / "host_table.cc", folder / "functions.inc"
     table.write_text(host_table(functions()))
     subprocess.run([sys.executable, SOURCES / "functions.py", table, made], check=True, timeout=60)
+    messages("psmkit", folder / "psm_messages.h")
+    used = [path for path in BASE.glob("*.c") if path.name != "log.c" and not path.name.startswith("fault")]
+    base = link(folder / "base.o", used, [*WARNINGS, "-fPIC", f"-I{folder}", f"-I{BASE}"], ["-r", "-nostdlib"])
     sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name != "facts_check.cc"]
     options = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
     options += [
@@ -89,7 +94,7 @@ def build(folder: Path) -> ctypes.CDLL:
     options += os.environ.get("PSM_TEST_CXXFLAGS", "").split()  # scripts/sanitize.sh
     output = folder / "libinterpreter.so"
     done = subprocess.run(
-        [command, *options, *sources, Path(__file__).parent / "driver.cc", "-o", output, "-lpthread"],
+        [command, *options, *sources, Path(__file__).parent / "driver.cc", base, "-o", output, "-lpthread"],
         capture_output=True,
         text=True,
         timeout=300,

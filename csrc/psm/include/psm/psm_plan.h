@@ -109,6 +109,7 @@ struct psmPlanWorkInfo {         /* work of a channel, in the order in which the
     int32_t isLast;   /* the kernel ends here */
     int32_t inFifo;   /* then it sets the channel's counter to doneAcks, which gives its slots back */
     uint32_t doneAcks;
+    int32_t roundTo, roundFrom; /* planner, p2p: the ranks that its round sends to and receives from */
 };
 enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTENT = 2 }; /* where works are stored */
 struct psmPlanInfo {
