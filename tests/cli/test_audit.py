@@ -120,3 +120,17 @@ def test_with_a_library_that_has_no_such_answer_the_hint_stays(
 ) -> None:
     found = _codes(capsys, "--lib", str(library(tmp_path, LEAKY % 8)))
     assert "PSM704" in found and "PSM521" not in found
+
+
+def test_a_library_of_another_release_than_the_log_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("node201:709393:709393 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n" + LOG.read_text("utf-8"))
+    for release, used in (("2.21.5", True), ("2.26.2", False)):
+        path = library(tmp_path, f'const char version[] = "NCCL version {release}+cuda12.4";\n' + LEAKY % 224)
+        main(["analyze", str(log), "--format", "json", "--lib", str(path)])
+        found = {one["code"]: one["title"] for one in json.loads(capsys.readouterr().out)["findings"]}
+        assert ("PSM521" in found) is used and ("PSM704" in found) is not used
+        said = f"the library given is NCCL {release}, but the log shows NCCL 2.21.5: its types were not used"
+        assert found.get("PSM710") == (None if used else said)
