@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from psmkit.audit.child import AuditError, ask
+from psmkit.audit.child import AuditError, ask, check_needs
 from psmkit.audit.structs import SOURCES, Suppression, arguments
 from psmkit.model import CODES, Evidence, Finding, Severity
 from psmkit.model.errors import InputError
@@ -79,6 +79,7 @@ def audit_contract(
         InputError: a file cannot be read.
         AuditError: the sources cannot be audited.
     """
+    check_needs("ways")
     for path in paths:
         if path.suffix not in SOURCES:
             raise InputError(str(path), f"not a source: this audit reads {', '.join(SOURCES)}")

@@ -11,94 +11,7 @@ from psmkit.audit.contract import ContractAudit, audit_contract
 from psmkit.audit.structs import Suppression
 from psmkit.model import Severity
 from psmkit.model.errors import InputError
-
-# What NCCL declares, as far as these tests need it.
-HEAD = """
-#include <stddef.h>
-#include <string.h>
-#include <stdlib.h>
-#include <stdint.h>
-typedef struct CUstream_st *cudaStream_t; typedef struct CUevent_st *cudaEvent_t;
-typedef int ncclResult_t; typedef int cudaError_t;
-enum { ncclSuccess = 0, ncclInternalError = 3 };
-enum { ncclProxyMsgSetup = 3, ncclProxyMsgConnect = 4, ncclProxyMsgRegister = 11 };
-struct ncclConnect { char data[256]; };
-struct ncclProxyConnection { void *transportResources; int sameProcess; int state; };
-struct ncclProxyConnector { struct ncclProxyConnection *connection; int sameProcess; };
-struct ncclConnector { struct ncclProxyConnector proxyConn; void *transportResources; };
-struct ncclComm; struct ncclTopoGraph; struct ncclPeerInfo { uint64_t hostHash, pidHash; int rank; }; struct ncclProxyState;
-struct ncclTransportComm {
-  ncclResult_t (*setup)(struct ncclComm*, struct ncclTopoGraph*, struct ncclPeerInfo*, struct ncclPeerInfo*, struct ncclConnect*,
-                        struct ncclConnector*, int channelId, int connIndex);
-  ncclResult_t (*connect)(struct ncclComm*, struct ncclConnect*, int nranks, int rank, struct ncclConnector*);
-  ncclResult_t (*free)(struct ncclConnector*);
-  ncclResult_t (*proxySetup)(struct ncclProxyConnection*, struct ncclProxyState*, void* reqBuff, int reqSize, void* respBuff, int respSize, int* done);
-  ncclResult_t (*proxyConnect)(struct ncclProxyConnection*, struct ncclProxyState*, void* reqBuff, int reqSize, void* respBuff, int respSize, int* done);
-  ncclResult_t (*proxyFree)(struct ncclProxyConnection*, struct ncclProxyState*);
-  ncclResult_t (*proxyRegister)(struct ncclProxyConnection*, struct ncclProxyState*, void* reqBuff, int reqSize, void* respBuff, int respSize, int* done);
-};
-struct ncclTransport { const char name[8]; struct ncclTransportComm send; };
-extern "C" {
-ncclResult_t ncclProxyConnect(struct ncclComm*, int transport, int send, int rank, struct ncclProxyConnector*);
-ncclResult_t ncclProxyCallBlocking(struct ncclComm*, struct ncclProxyConnector*, int type, void*, int, void*, int);
-int ncclCuMemEnable(void); int64_t ncclParamPassSm(void); int odd(int);
-ncclResult_t ncclCudaMalloc(void** ptr, size_t size); ncclResult_t ncclCudaFree(void* ptr);
-cudaError_t cudaStreamCreate(cudaStream_t*); cudaError_t cudaStreamDestroy(cudaStream_t);
-cudaError_t cudaEventCreate(cudaEvent_t*); cudaError_t cudaEventDestroy(cudaEvent_t);
-cudaError_t cudaIpcCloseMemHandle(void*); ncclResult_t helper(void* unknown);
-}
-template <typename T> ncclResult_t ncclCalloc(T** ptr, size_t n) { *ptr = (T*)calloc(n, sizeof(T)); return *ptr ? ncclSuccess : ncclInternalError; }
-#define NCCLCHECK(call) do { ncclResult_t RES = call; if (RES != ncclSuccess) { return RES; } } while (0)
-struct request { long size; };
-struct answer { char handle[64]; };
-struct big { char handle[160]; };
-struct resources { cudaStream_t stream; cudaEvent_t events[4]; void* buffer; int made; };
-struct other { void* buffer; long more; };
-"""
-TABLE = """
-struct ncclTransport testTransport = { "TEST", { sendSetup, sendConnect, sendFree, proxySetup, proxyConnect, proxyFree, PROXYREGISTER } };
-"""
-SETUP = """
-static ncclResult_t sendSetup(struct ncclComm* comm, struct ncclTopoGraph* graph, struct ncclPeerInfo* myInfo, struct ncclPeerInfo* peerInfo,
-    struct ncclConnect* connectInfo, struct ncclConnector* send, int channelId, int connIndex) {
-  struct request req; struct answer got;
-  NCCLCHECK(ncclProxyConnect(comm, 0, 1, myInfo->rank, &send->proxyConn));
-  NCCLCHECK(ncclProxyCallBlocking(comm, &send->proxyConn, ncclProxyMsgSetup, &req, sizeof(req), &got, sizeof(ANSWER)));
-  return ncclSuccess;
-}
-static ncclResult_t sendConnect(struct ncclComm* comm, struct ncclConnect* connectInfo, int nranks, int rank, struct ncclConnector* send) {
-  CALLER
-  NCCLCHECK(ncclProxyCallBlocking(comm, &send->proxyConn, ncclProxyMsgConnect, 0, 0, 0, 0));
-  return ncclSuccess;
-}
-static ncclResult_t sendFree(struct ncclConnector* send) { return ncclSuccess; }
-static ncclResult_t proxySetup(struct ncclProxyConnection* connection, struct ncclProxyState* state, void* reqBuff, int reqSize, void* respBuff,
-    int respSize, int* done) {
-  if (reqSize != sizeof(struct request)) return ncclInternalError;
-  if (respSize != sizeof(struct answer)) return ncclInternalError;
-  struct resources* resources;
-  NCCLCHECK(ncclCalloc(&resources, 1));
-  connection->transportResources = resources;
-  PROXYSETUP
-  *done = 1;
-  return ncclSuccess;
-}
-static ncclResult_t proxyConnect(struct ncclProxyConnection* connection, struct ncclProxyState* state, void* reqBuff, int reqSize, void* respBuff,
-    int respSize, int* done) {
-  struct resources* resources = (struct resources*)connection->transportResources;
-  cudaStreamCreate(&resources->stream);
-  for (int i = 0; i < 4; i++) cudaEventCreate(resources->events + i);
-  PROXYCONNECT
-  return ncclSuccess;
-}
-static ncclResult_t proxyFree(struct ncclProxyConnection* connection, struct ncclProxyState* state) {
-  struct resources* resources = (struct resources*)connection->transportResources;
-  PROXYFREE
-  return ncclSuccess;
-}
-"""
-DESTROY = "cudaStreamDestroy(resources->stream); for (int i = 0; i < 4; i++) cudaEventDestroy(resources->events[i]);"
-FREE = f"if (resources) {{ {DESTROY} free(resources); }}"
+from tests.audit.transport import DESTROY, FLAGS, source
 
 
 def _audit(
@@ -108,21 +21,7 @@ def _audit(
     suppress: list[Suppression] | None = None,
     **parts: str,
 ) -> ContractAudit:
-    text = SETUP + TABLE
-    words = {
-        "ANSWER": "struct answer",
-        "CALLER": "",
-        "PROXYSETUP": "",
-        "PROXYCONNECT": "",
-        "PROXYFREE": FREE,
-        "PROXYREGISTER": "0",
-        **parts,
-    }
-    for name in ("PROXYSETUP", "PROXYCONNECT", "PROXYFREE", "PROXYREGISTER", "ANSWER", "CALLER"):
-        text = text.replace(name, words[name])
-    source = folder / "transport.cc"
-    source.write_text(HEAD + "".join(more) + text)
-    return audit_contract([source], flags="-x c++ -std=c++17", modes=modes, suppress=suppress or [])
+    return audit_contract([source(folder, *more, **parts)], flags=FLAGS, modes=modes, suppress=suppress or [])
 
 
 def _said(audit: ContractAudit) -> list[tuple[str, str, str]]:
@@ -338,9 +237,9 @@ def test_code_that_is_not_followed_is_listed_and_not_called_right(tmp_path: Path
 
 
 def test_sources_without_a_transport_are_not_called_clean(tmp_path: Path) -> None:
-    source = tmp_path / "empty.cc"
-    source.write_text("int one;\n")
+    empty = tmp_path / "empty.cc"
+    empty.write_text("int one;\n")
     with pytest.raises(AuditError, match="no transport to audit"):
-        audit_contract([source])
+        audit_contract([empty])
     with pytest.raises(InputError, match="not a source"):
         audit_contract([tmp_path / "lib.so"])

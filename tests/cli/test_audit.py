@@ -10,6 +10,7 @@ import pytest
 from psmkit.cli.app import main
 from psmkit.cli.config import tree
 from tests.audit.build import CUDA, library
+from tests.audit.transport import FLAGS, source
 
 LEAKY = f"{CUDA}\nstruct p2pShmProxyInfo {{ void *shm; cudaStream_t stream; char pad[%d]; }} one;\n"
 LOG = Path(__file__).parents[1] / "data" / "logs" / "passsm-8gpu.log"
@@ -83,6 +84,31 @@ def test_symbols_of_the_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["audit", "symbols", str(path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["libraries"][0]["kind"] == "plugin"
     assert main(["audit", "symbols", str(tmp_path / "none.so")]) == 2
+
+
+# ---- contract ----
+
+
+def test_the_contract_as_text_json_and_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = source(tmp_path, PROXYFREE="free(resources);")
+    words = ["audit", "contract", str(path), "--cflags", FLAGS]
+    assert main(words) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("1 error: 1 direction of transports") and "Free does not release a stream" in said
+    assert "LEFT" in said and "A: every mode" in said and f"{path}:" in said
+    output = tmp_path / "contract.json"
+    assert main([*words, "--format", "json", "--output", str(output), "--fail-on", "never"]) == 0
+    (transport,) = json.loads(output.read_text())["transports"]
+    assert transport["name"] == "testTransport send" and transport["messages"][0][-1] == "fits"
+    assert main([*words, "--format", "sarif", "--output", str(output)]) == 1
+    (run,) = json.loads(output.read_text())["runs"]
+    assert run["results"][0]["ruleId"] == "PSM524" and run["results"][0]["level"] == "error"
+    capsys.readouterr()
+
+
+def test_a_mode_that_is_no_pair_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "contract", str(source(tmp_path)), "--mode", "PASS_SM"]) == 2
+    assert "give a name and 0 or 1" in capsys.readouterr().err
 
 
 # ---- analyze --lib ----
