@@ -2,6 +2,7 @@
 
     python benchmarks/audit.py cost LIB...                  libraries with debug information, beside pahole and readelf
     python benchmarks/audit.py findings NAME=TREE...        sources of NCCL, with nccl.h in TREE/build/include or TREE/gen; --cuda, --cflags
+    python benchmarks/audit.py contract NAME=TREE...        the same sources, by the audit of contracts
 
 A part that is not run keeps its table. pahole is of Debian's package (sh scripts/debian_tool.sh pahole).
 """
@@ -87,8 +88,8 @@ def cost(libraries: list[Path], pahole: str) -> None:
 # ---- findings ----
 
 
-def audited(tree: Path, cuda: Path, more: str) -> list[dict[str, object]]:
-    """The findings in the sources of a tree."""
+def audited(what: str, tree: Path, cuda: Path, more: str) -> list[dict[str, object]]:
+    """The findings of an audit in the sources of a tree."""
     places = [tree / "src" / name for name in SOURCES]
     folders = [
         tree / "build/include",
@@ -107,7 +108,7 @@ def audited(tree: Path, cuda: Path, more: str) -> list[dict[str, object]]:
         *(f"-I{one}" for one in folders if one.is_dir()),
         *shlex.split(more),
     ]
-    command = [str(PSMKIT), "audit", "structs", *(str(one) for one in places if one.is_file())]
+    command = [str(PSMKIT), "audit", what, *(str(one) for one in places if one.is_file())]
     done = subprocess.run(
         [*command, "--cflags", shlex.join(flags), "--format", "json"], capture_output=True, text=True, env=clean()
     )
@@ -116,16 +117,17 @@ def audited(tree: Path, cuda: Path, more: str) -> list[dict[str, object]]:
     return list(json.loads(done.stdout)["findings"])
 
 
-def findings(trees: dict[str, Path], cuda: Path, more: str) -> None:
+def findings(what: str, trees: dict[str, Path], cuda: Path, more: str) -> None:
     judged = tomllib.loads(JUDGED.read_text())["judged"]
     seen: dict[tuple[str, str], dict[str, int]] = {}
     errors = dict.fromkeys(trees, 0)
     for name, tree in trees.items():
-        for one in audited(tree, cuda, more):
+        for one in audited(what, tree, cuda, more):
             evidence = one["evidence"]
             assert isinstance(evidence, list)
             file = Path(evidence[0]["file"]).name
-            key = (f"{one['title']}", f"{one['severity']} {one['code']}, {file}")
+            title = re.sub(r", as line \d+ does$", "", f"{one['title']}")  # the same in each tree
+            key = (title, f"{one['severity']} {one['code']}, {file}")
             seen.setdefault(key, {}).setdefault(name, evidence[0]["line"])
             errors[name] += one["severity"] == "error"
     rows = [f"| finding | level, file | {' | '.join(trees)} | judgement |", f"|---|---|{'---:|' * len(trees)}---|"]
@@ -135,12 +137,15 @@ def findings(trees: dict[str, Path], cuda: Path, more: str) -> None:
         cells = " | ".join(str(lines.get(name, "-")) for name in trees)
         rows.append(f"| {title} | {what} | {cells} | {said} |")
     total = ", ".join(f"{name}: {number}" for name, number in errors.items())
-    table("findings", "\n".join([f"Errors: {total}. A number is the line of the finding in that tree.", "", *rows]))
+    table(
+        "findings" if what == "structs" else what,
+        "\n".join([f"Errors: {total}. A number is the line of the finding in that tree.", "", *rows]),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("cost", "findings"))
+    parser.add_argument("part", choices=("cost", "findings", "contract"))
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--pahole", default=str(HERE.parent / "build/tools/usr/bin/pahole"))
     parser.add_argument("--cuda", type=Path, default=Path("/usr/local/cuda/include"))
@@ -150,6 +155,7 @@ def main() -> None:
         cost([Path(one) for one in given.inputs], given.pahole)
     else:
         findings(
+            "structs" if given.part == "findings" else given.part,
             {name: Path(tree) for name, _, tree in (one.partition("=") for one in given.inputs)},
             given.cuda,
             given.cflags,

@@ -25,6 +25,7 @@ def analyze(
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
+    types_release: str = "",
 ) -> Report:
     """Analyse logs and report the state of the job.
 
@@ -33,6 +34,7 @@ def analyze(
         catalogue: TOML files with additional messages, read after psmkit's.
         progress: called with the bytes read so far and the total.
         types: of the job's NCCL library, those that cross a process boundary (:func:`psmkit.audit.types_of`).
+        types_release: the release of this library, such as ``2.28.9``, if it is known: types of another release than the job's prove nothing.
 
     Raises:
         InputError: a path does not exist or cannot be read.
@@ -40,7 +42,7 @@ def analyze(
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
     with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
-        return analyse_job(kept(make_job(result, types=types)))
+        return analyse_job(kept(make_job(result, types=types, types_release=types_release)))
 
 
 def analyse_job(job: Job) -> Report:

@@ -23,6 +23,7 @@ def story(
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
+    types_release: str = "",
 ) -> Story:
     """Analyse logs, and tell all that a page shows of the job. Arguments and errors are those of :func:`psmkit.analyze`.
 
@@ -33,5 +34,5 @@ def story(
         if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
             raise InputError(name, "a page needs its input twice, and this can be read only once: write it to a file")
     with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
-        job = kept(make_job(scan, types=types))
+        job = kept(make_job(scan, types=types, types_release=types_release))
         return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))

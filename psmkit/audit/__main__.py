@@ -1,4 +1,4 @@
-"""``python -m psmkit.audit types|sources SECONDS``: the child process of :mod:`psmkit.audit.child`. A request on standard input, an answer on standard output."""
+"""``python -m psmkit.audit types|sources|ways SECONDS``: the child process of :mod:`psmkit.audit.child`. A request on standard input, an answer on standard output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY + 2 * size, _MEMORY + 2 * size))
     resource.setrlimit(resource.RLIMIT_CPU, (2 * seconds, 2 * seconds + 1))
     try:
-        answer = _types(request) if what == "types" else _sources(request)
+        answer = {"types": _types, "sources": _sources, "ways": _ways}[what](request)
     except MemoryError:
         answer = {"error": "it needs more memory than a sound file does"}
     except Exception as error:  # of a parser, over a foreign file
@@ -42,6 +42,12 @@ def _types(request: dict[str, Any]) -> dict[str, Any]:
 
 def _sources(request: dict[str, Any]) -> dict[str, Any]:
     from psmkit.audit.sources import read
+
+    return read(request)
+
+
+def _ways(request: dict[str, Any]) -> dict[str, Any]:
+    from psmkit.audit.ways import read
 
     return read(request)
 

@@ -15,7 +15,7 @@ from psmkit.model.errors import PsmkitError
 __all__ = ["AuditError", "ask", "check_needs"]
 
 _SLACK = 2.0  # seconds in which the child may start and write its answer
-_NEEDS = {"types": (("drgn", "drgn"),), "sources": (("clang", "libclang"),)}
+_NEEDS = {"types": (("drgn", "drgn"),), "sources": (("clang", "libclang"),), "ways": (("clang", "libclang"),)}
 
 
 class AuditError(PsmkitError):
@@ -26,7 +26,7 @@ def ask(what: str, request: dict[str, Any], name: str, deadline: float) -> dict[
     """The answer of a child to a request.
 
     Args:
-        what: ``types`` or ``sources``.
+        what: ``types``, ``sources`` or ``ways``.
         request: plain data.
         name: of the file, for errors.
         deadline: seconds.

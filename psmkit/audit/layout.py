@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clang.cindex import CursorKind, TypeKind
@@ -65,19 +66,16 @@ def struct_of(kind: Any, way: str = "", basis: str = "") -> Struct | None:
     found = record(kind)
     if found is None or found.get_size() < 0:
         return None
-    name = found.get_declaration().spelling
-    local: list[Field] = []
-    opaque: list[Field] = []
-    unknown: list[str] = []
-    _walk(found, "", 0, 0, name, local, opaque, unknown, 0)
+    walk = _Walk(found.get_declaration().spelling)
+    walk.compound(found, "", 0, 0, 0)
     place = found.get_declaration().location
     members = tuple((one.spelling, max(one.get_field_offsetof(), 0) // 8) for one in found.get_fields())
     return Struct(
         _named(found),
         found.get_size(),
-        tuple(sorted(local, key=lambda one: (one.offset, one.path))),
-        tuple(opaque),
-        tuple(unknown),
+        tuple(sorted(walk.local, key=lambda one: (one.offset, one.path))),
+        tuple(walk.opaque),
+        tuple(walk.unknown),
         way,
         basis,
         place.file.name if place.file else "",
@@ -93,67 +91,53 @@ def _named(kind: Any) -> str:
     return f"{word} {name}" if name and "(" not in name else f"{word} (unnamed)"
 
 
-def _walk(
-    kind: Any,
-    path: str,
-    at: int,
-    line: int,
-    whole: str,
-    local: list[Field],
-    opaque: list[Field],
-    unknown: list[str],
-    depth: int,
-) -> None:
-    for member in kind.get_fields():
-        if len(local) + len(opaque) > _MOST_FIELDS or depth > _MOST_DEPTH:
-            unknown.append(path)
-            return
-        name = "" if member.is_anonymous() or "(" in member.spelling else member.spelling
-        inner = ".".join(part for part in (path, name) if part)
-        here = at + max(member.get_field_offsetof(), 0) // 8
-        _field(member.type, inner, name, here, line or member.location.line, whole, local, opaque, unknown, depth)
+@dataclass(slots=True)
+class _Walk:
+    """One type, with all that is nested in it. ``line``: of the member of the whole type that holds a nested one."""
 
+    whole: str
+    local: list[Field] = field(default_factory=list)
+    opaque: list[Field] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
-def _field(
-    kind: Any,
-    path: str,
-    name: str,
-    at: int,
-    line: int,
-    whole: str,
-    local: list[Field],
-    opaque: list[Field],
-    unknown: list[str],
-    depth: int,
-) -> None:
-    shown = kind.spelling
-    what = kind_of(kind)
-    if what is not None:
-        if what[1] or not offset(name):
-            why = knowledge().harmless.get((whole, path), "")
-            local.append(Field(path, shown, what[0], at, max(kind.get_size(), 0), what[1], line, why))
-        return
-    plain = kind.get_canonical()
-    if plain.kind in (TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY):
-        element = _element(kind)
-        count = plain.element_count if plain.kind == TypeKind.CONSTANTARRAY else 0
-        if element.get_canonical().get_size() == 1 and record(element) is None:
-            if plain.get_size() >= 8:
-                opaque.append(Field(path, shown, "bytes", at, plain.get_size(), line=line))
+    def compound(self, kind: Any, path: str, at: int, line: int, depth: int) -> None:
+        for member in kind.get_fields():
+            if len(self.local) + len(self.opaque) > _MOST_FIELDS or depth > _MOST_DEPTH:
+                self.unknown.append(path)
+                return
+            name = "" if member.is_anonymous() or "(" in member.spelling else member.spelling
+            inner = ".".join(part for part in (path, name) if part)
+            here = at + max(member.get_field_offsetof(), 0) // 8
+            self._type(member.type, inner, name, here, line or member.location.line, depth)
+
+    def _type(self, kind: Any, path: str, name: str, at: int, line: int, depth: int) -> None:
+        shown = kind.spelling
+        what = kind_of(kind)
+        if what is not None:
+            if what[1] or not offset(name):
+                why = knowledge().harmless.get((self.whole, path), "")
+                self.local.append(Field(path, shown, what[0], at, max(kind.get_size(), 0), what[1], line, why))
             return
-        before = len(local)
-        label = f"{path}[{count or ''}]"
-        _field(element, label, name, at, line, whole, local, opaque, unknown, depth + 1)
-        if len(local) == before + 1 and local[-1].path == label and count:
-            one = local[-1]
-            local[-1] = Field(one.path, one.type, one.kind, one.offset, one.size * count, one.sure, one.line, one.why)
-    elif plain.kind == TypeKind.RECORD:
-        if plain.get_size() < 0:
-            unknown.append(path)
-        else:
-            _walk(plain, path, at, line, whole, local, opaque, unknown, depth + 1)
-    elif plain.get_size() == 4 and descriptor(name) and plain.kind in (TypeKind.INT, TypeKind.UINT):
-        local.append(Field(path, shown, "a file descriptor", at, 4, False, line))
+        plain = kind.get_canonical()
+        if plain.kind in (TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY):
+            element = _element(kind)
+            count = plain.element_count if plain.kind == TypeKind.CONSTANTARRAY else 0
+            if element.get_canonical().get_size() == 1 and record(element) is None:
+                if plain.get_size() >= 8:
+                    self.opaque.append(Field(path, shown, "bytes", at, plain.get_size(), line=line))
+                return
+            before = len(self.local)
+            label = f"{path}[{count or ''}]"
+            self._type(element, label, name, at, line, depth + 1)
+            if len(self.local) == before + 1 and self.local[-1].path == label and count:
+                self.local[-1] = replace(self.local[-1], size=self.local[-1].size * count)
+        elif plain.kind == TypeKind.RECORD:
+            if plain.get_size() < 0:
+                self.unknown.append(path)
+            else:
+                self.compound(plain, path, at, line, depth + 1)
+        elif plain.get_size() == 4 and descriptor(name) and plain.kind in (TypeKind.INT, TypeKind.UINT):
+            self.local.append(Field(path, shown, "a file descriptor", at, 4, False, line))
 
 
 def _element(kind: Any) -> Any:

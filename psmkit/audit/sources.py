@@ -41,7 +41,7 @@ from psmkit.audit.expressions import (
 from psmkit.audit.knowledge import MARK, knowledge
 from psmkit.model.structs import Field, Struct
 
-__all__ = ["read"]
+__all__ = ["Sources", "read"]
 
 _COPIES = re.compile(r"(?:__builtin_|__builtin___)?mem(?:cpy|move)(?:_chk)?")
 _ALLOCATES = re.compile(r"\w*[cmr]alloc\w*|ncclCalloc\w*", re.IGNORECASE)
@@ -96,7 +96,9 @@ class _Flow:
     reached: list[str] = field(default_factory=list)
 
 
-class _Reader:
+class Sources:
+    """Sources that were parsed: functions, tables of functions, and what is known of their variables."""
+
     def __init__(self, asked: Iterable[str] = ()) -> None:
         self.asked = frozenset(asked)
         self.functions: dict[str, _Function] = {}
@@ -469,6 +471,10 @@ class _Reader:
         usr = function.cursor.get_usr()
         return sorted({name for name, refs in self.tables if usr in self._closure(refs)})
 
+    def leading_to(self, usr: str) -> list[str]:
+        """The entries of tables from which a global can be reached."""
+        return sorted({name for name, refs in self.tables if usr in self._closure(refs)})
+
     def handlers(self) -> set[str]:
         """The functions that have to do with messages, by USR."""
         return {usr for usr, one in self.functions.items() if any({IN, OUT} & some for some in one.labels.values())}
@@ -496,7 +502,7 @@ class _Reader:
 
 def read(request: dict[str, Any]) -> dict[str, Any]:
     """Types that cross and copies that matter in some sources."""
-    reader = _Reader(request.get("asked", ()))
+    reader = Sources(request.get("asked", ()))
     for path, arguments in request["sources"]:
         reader.parse(path, arguments)
     reader.settle()

@@ -21,7 +21,17 @@ from psmkit.model.errors import InputError
 from psmkit.model.structs import Field, Struct
 from psmkit.model.wording import counted, plural
 
-__all__ = ["Audit", "AuditError", "Suppression", "audit_structs", "headline", "leak", "summary", "suppressions"]
+__all__ = [
+    "Audit",
+    "AuditError",
+    "Suppression",
+    "arguments",
+    "audit_structs",
+    "headline",
+    "leak",
+    "summary",
+    "suppressions",
+]
 
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu")
 _DEADLINE = 120.0  # seconds
@@ -125,7 +135,7 @@ def audit_structs(
     if sources:
         answer = ask(
             "sources",
-            {"path": str(sources[0]), "sources": _arguments(sources, flags, commands), "asked": list(asked)},
+            {"path": str(sources[0]), "sources": arguments(sources, flags, commands), "asked": list(asked)},
             str(sources[0]),
             deadline * len(sources),
         )
@@ -318,8 +328,8 @@ def _flow(flow: dict[str, Any]) -> Finding:
 # ---- sources ----
 
 
-def _arguments(sources: Sequence[Path], flags: str, commands: Path | None) -> list[tuple[str, list[str]]]:
-    """The flags of each source."""
+def arguments(sources: Sequence[Path], flags: str, commands: Path | None) -> list[tuple[str, list[str]]]:
+    """Each source with the flags of its compilation. Errors as `audit_structs`."""
     try:
         own = shlex.split(flags)
     except ValueError as error:

@@ -89,20 +89,25 @@ def command(
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
 
-    types = None
+    types, release = None, ""
     if lib is not None:
         from psmkit.audit import types_of
+        from psmkit.live.state import elf
 
         types, _ = types_of(lib)
+        seen = elf.look(lib, version=True)
+        release = (seen.version or "") if seen is not None else ""
     with uncollected(last=True):
         told = None
         with progress_bar() as progress:
             if form == "html":
                 from psmkit.analysis.story import story
 
-                told = story(paths, catalogue=catalogues or None, progress=progress, types=types)
+                told = story(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
             report = (
-                told.report if told else analyze(paths, catalogue=catalogues or None, progress=progress, types=types)
+                told.report
+                if told
+                else analyze(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
             )
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)

@@ -1,4 +1,4 @@
-"""``psmkit audit``: Find process-local data in messages, and symbols that collide, before a run."""
+"""``psmkit audit``: Find process-local data in messages, what Free leaves, and symbols that collide, before a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = ["command"]
 class _Commands(LazyGroup):
     prefix = "psmkit.cli.audit_"
     summaries = {  # noqa: RUF012 - a ClassVar of the base
+        "contract": "Show messages whose two sides differ, and what Free does not release, in each mode.",
         "structs": "Show the process-local fields of structs that cross a process boundary.",
         "symbols": "Show what libraries export, what collides, and which versions this machine lacks.",
     }
@@ -20,7 +21,11 @@ class _Commands(LazyGroup):
 @click.group(
     "audit",
     cls=_Commands,
-    examples=("psmkit audit structs build/lib/libnccl.so", "psmkit audit symbols libnccl-net-mine.so"),
+    examples=(
+        "psmkit audit structs build/lib/libnccl.so",
+        "psmkit audit contract src/transport/*.cc --compile-commands build/compile_commands.json",
+        "psmkit audit symbols libnccl-net-mine.so",
+    ),
 )
 def command() -> None:
     """Audit a transport or a plugin before it runs: its libraries, object files and sources. Nothing of them is executed."""

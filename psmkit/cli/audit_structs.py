@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.audit_report import evidence, footer, head, notes, one_finding, report, report_options
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, show, show_page, width
+from psmkit.cli.output import check_output
 
 if TYPE_CHECKING:
     from psmkit.audit.structs import Audit
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 SCHEMA = "psmkit.audit-structs/1"
-_LEVELS = ("error", "warning", "never")
 
 
 @click.command(
@@ -52,16 +51,7 @@ _LEVELS = ("error", "warning", "never")
     type=click.Path(path_type=Path),
     help="Leave out what this file lists, with its reasons. Repeatable.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(("text", "json", "sarif")), default="text", help="Output format.  [text]"
-)
-@click.option("--output", metavar="FILE", help="Write the report to FILE.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_LEVELS),
-    default="error",
-    help="Exit with status 1 at this level or a worse one.  [error]",
-)
+@report_options
 @click.option("-v", "--verbose", is_flag=True, help="Show every type that was looked at, and what was suppressed.")
 def command(
     paths: tuple[Path, ...],
@@ -87,62 +77,31 @@ def command(
     check_output(output)
     rules = [rule for file in suppressed for rule in suppressions(file)]
     audit = audit_structs(paths, wires, flags=cflags, commands=commands, suppress=rules)
-    if form == "json":
-        import json
-
-        show(json.dumps(_plain(audit), indent=2) + "\n", output)
-    elif form == "sarif":
-        from psmkit.audit.structs import headline
-        from psmkit.report.sarif import findings_document
-
-        show(findings_document(audit.findings, headline(audit.findings), audit.suppressed), output)
-    else:
-        from psmkit.report.layout import Page
-
-        page = Page(width(sys.stdout))
-        _page(page, audit, verbose)
-        if output is None:
-            show_page(page)
-        else:
-            show(page.text(), output)
-    bar = {"error": 2, "warning": 1, "never": 3}[fail_on]
-    return 1 if any(finding.severity.weight >= bar for finding in audit.findings) else 0
+    return report(
+        audit.findings,
+        audit.suppressed,
+        form,
+        output,
+        fail_on,
+        plain=lambda: _plain(audit),
+        fill=lambda page: _page(page, audit, verbose),
+    )
 
 
 def _page(page: Page, audit: Audit, verbose: bool) -> None:
-    from psmkit.audit.structs import headline
     from psmkit.model.wording import counted, plural
-    from psmkit.report.layout import Span
 
     number = len(audit.structs)
-    worst = max((one.severity.weight for one in audit.findings), default=0)
-    style = ("healthy", "warning", "error")[worst]
-    page.add(
-        Span(headline(audit.findings), style),
-        Span(f": {counted(number, 'type')} that {plural(number, 'crosses', 'cross')} a process boundary", "heading"),
+    head(
+        page, audit.findings, f"{counted(number, 'type')} that {plural(number, 'crosses', 'cross')} a process boundary"
     )
     for finding in audit.findings:
-        page.blank()
-        word = "note" if finding.severity.value == "info" else finding.severity.value
-        page.wrap(finding.title, "heading", hang="  ", lead=Span(f"{word} {finding.code} ", finding.severity.value))
-        page.wrap(finding.explanation, indent="  ")
-        for item in finding.evidence if verbose else finding.evidence[:4]:
-            page.add("  ", Span(f"{item.file}:{item.line}" if item.line else item.file, "dim"), f"  {item.text}")
-    steps = {one.code: one.next_step for one in audit.findings if one.severity.weight}
-    for code, step in steps.items():
-        page.blank()
-        page.wrap(f"next for {code}: {step}", hang="  ")
+        one_finding(page, finding)
+        evidence(page, finding, len(finding.evidence) if verbose else 4)
     if verbose:
         _types(page, audit.structs)
-        for finding, reason in audit.suppressed:
-            page.blank()
-            page.wrap(f"suppressed: {finding.title}: {reason}", hang="  ")
-    elif audit.suppressed:
-        page.blank()
-        page.add(f"suppressed: {counted(len(audit.suppressed), 'finding')} (-v shows them)")
-    for note in audit.notes:
-        page.blank()
-        page.wrap(f"note: {note}", hang="  ")
+    footer(page, audit.findings, audit.suppressed, verbose)
+    notes(page, audit.notes)
 
 
 def _types(page: Page, structs: tuple[Struct, ...]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.audit_report import head, notes, one_finding, report, report_options
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, show, show_page, width
+from psmkit.cli.output import check_output
 
 if TYPE_CHECKING:
     from psmkit.audit.symbols import Exports, SymbolAudit
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 SCHEMA = "psmkit.audit-symbols/1"
-_LEVELS = ("error", "warning", "never")
 
 
 @click.command(
@@ -33,16 +32,7 @@ _LEVELS = ("error", "warning", "never")
 @click.option(
     "--nccl", metavar="LIB", type=click.Path(path_type=Path), help="The NCCL library that the others are loaded with."
 )
-@click.option(
-    "--format", "form", type=click.Choice(("text", "json", "sarif")), default="text", help="Output format.  [text]"
-)
-@click.option("--output", metavar="FILE", help="Write the report to FILE.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_LEVELS),
-    default="error",
-    help="Exit with status 1 at this level or a worse one.  [error]",
-)
+@report_options
 @click.option("-v", "--verbose", is_flag=True, help="Show every symbol that is exported.")
 def command(
     paths: tuple[Path, ...], nccl: Path | None, form: str, output: str | None, fail_on: str, verbose: bool
@@ -57,49 +47,26 @@ def command(
 
     check_output(output)
     audit = audit_symbols(paths, nccl)
-    if form == "json":
-        import json
-
-        show(json.dumps(_plain(audit), indent=2) + "\n", output)
-    elif form == "sarif":
-        from psmkit.audit.structs import headline
-        from psmkit.report.sarif import findings_document
-
-        show(findings_document(audit.findings, headline(audit.findings)), output)
-    else:
-        from psmkit.report.layout import Page
-
-        page = Page(width(sys.stdout))
-        _page(page, audit, verbose)
-        if output is None:
-            show_page(page)
-        else:
-            show(page.text(), output)
-    bar = {"error": 2, "warning": 1, "never": 3}[fail_on]
-    return 1 if any(finding.severity.weight >= bar for finding in audit.findings) else 0
+    return report(
+        audit.findings,
+        (),
+        form,
+        output,
+        fail_on,
+        plain=lambda: _plain(audit),
+        fill=lambda page: _page(page, audit, verbose),
+    )
 
 
 def _page(page: Page, audit: SymbolAudit, verbose: bool) -> None:
-    from psmkit.audit.structs import headline
-    from psmkit.report.layout import Span
-
-    worst = max((one.severity.weight for one in audit.findings), default=0)
-    page.add(
-        Span(headline(audit.findings), ("healthy", "warning", "error")[worst]),
-        Span(f": {', '.join(one.path.name for one in audit.libraries)}", "heading"),
-    )
+    head(page, audit.findings, ", ".join(one.path.name for one in audit.libraries))
     for finding in audit.findings:
-        page.blank()
-        word = "note" if finding.severity.value == "info" else finding.severity.value
-        page.wrap(finding.title, "heading", hang="  ", lead=Span(f"{word} {finding.code} ", finding.severity.value))
-        page.wrap(finding.explanation, indent="  ")
+        one_finding(page, finding)
         if finding.severity.value != "info":
             page.wrap(f"next: {finding.next_step}", indent="  ")
     for one in audit.libraries:
         _library(page, one, verbose)
-    for note in audit.notes:
-        page.blank()
-        page.wrap(f"note: {note}", hang="  ")
+    notes(page, audit.notes)
 
 
 def _library(page: Page, one: Exports, verbose: bool) -> None:

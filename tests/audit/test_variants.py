@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.audit import Audit, audit_structs
+from psmkit.audit.contract import ContractAudit, audit_contract
 from psmkit.lab import transfer
 from tests.csrc.psm import ground
 from tests.psm.conftest import debuggable, generated  # noqa: F401 - a fixture
@@ -17,14 +18,28 @@ DOC = ground.ROOT / "docs" / "audit.md"
 _BARE = re.compile(r"(.+) \((.+)\)")
 
 
+def _sources(generated: Path) -> tuple[list[Path], str]:  # noqa: F811
+    sources = [path for folder in ("p2p", "net", "conn") for path in sorted((ground.PSM / folder).rglob("*.c"))]
+    return sources, shlex.join([*ground.includes(generated), "-std=gnu11", "-D_GNU_SOURCE"])
+
+
 @pytest.fixture(scope="module")
 def audit(generated: Path) -> Audit:  # noqa: F811
-    sources = [path for folder in ("p2p", "net", "conn") for path in sorted((ground.PSM / folder).rglob("*.c"))]
-    flags = shlex.join([*ground.includes(generated), "-std=gnu11", "-D_GNU_SOURCE"])
+    sources, flags = _sources(generated)
     return audit_structs(sources, flags=flags)
 
 
-def _found(audit: Audit) -> dict[str, str]:
+def test_each_variant_breaks_the_contract_that_the_page_says(generated: Path) -> None:  # noqa: F811
+    sources, flags = _sources(generated)
+    rows = re.findall(
+        r"^\| (p2p|net) `([\w-]+)` \| (.+?) \|$", DOC.read_text().partition("| variant | contract |")[2], re.M
+    )
+    found = audit_contract(sources, flags=flags)
+    said = {name: ", ".join(dict.fromkeys(words.split(", "))) for name, words in _found(found).items()}
+    assert said == {f"{transport} {name}": words for transport, name, words in rows}
+
+
+def _found(audit: Audit | ContractAudit) -> dict[str, str]:
     """Codes and levels of what each variant leads to, by ``transport name``."""
     found = {}
     for entry, some in audit.entries:
@@ -37,7 +52,9 @@ def _found(audit: Audit) -> dict[str, str]:
 
 
 def test_each_variant_leads_to_what_the_page_says(audit: Audit) -> None:
-    rows = re.findall(r"^\| (p2p|net) `([\w-]+)` \| (.+?) \|$", DOC.read_text(), re.M)
+    rows = re.findall(
+        r"^\| (p2p|net) `([\w-]+)` \| (.+?) \|$", DOC.read_text().partition("| variant | contract |")[0], re.M
+    )
     assert {f"{transport} {name}": said for transport, name, said in rows} == _found(audit)
 
 

@@ -10,6 +10,7 @@ import pytest
 from psmkit.cli.app import main
 from psmkit.cli.config import tree
 from tests.audit.build import CUDA, library
+from tests.audit.transport import FLAGS, source
 
 LEAKY = f"{CUDA}\nstruct p2pShmProxyInfo {{ void *shm; cudaStream_t stream; char pad[%d]; }} one;\n"
 LOG = Path(__file__).parents[1] / "data" / "logs" / "passsm-8gpu.log"
@@ -85,6 +86,31 @@ def test_symbols_of_the_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["audit", "symbols", str(tmp_path / "none.so")]) == 2
 
 
+# ---- contract ----
+
+
+def test_the_contract_as_text_json_and_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = source(tmp_path, PROXYFREE="free(resources);")
+    words = ["audit", "contract", str(path), "--cflags", FLAGS]
+    assert main(words) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("1 error: 1 direction of transports") and "Free does not release a stream" in said
+    assert "LEFT" in said and "A: every mode" in said and f"{path}:" in said
+    output = tmp_path / "contract.json"
+    assert main([*words, "--format", "json", "--output", str(output), "--fail-on", "never"]) == 0
+    (transport,) = json.loads(output.read_text())["transports"]
+    assert transport["name"] == "testTransport send" and transport["messages"][0][-1] == "fits"
+    assert main([*words, "--format", "sarif", "--output", str(output)]) == 1
+    (run,) = json.loads(output.read_text())["runs"]
+    assert run["results"][0]["ruleId"] == "PSM524" and run["results"][0]["level"] == "error"
+    capsys.readouterr()
+
+
+def test_a_mode_that_is_no_pair_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "contract", str(source(tmp_path)), "--mode", "PASS_SM"]) == 2
+    assert "give a name and 0 or 1" in capsys.readouterr().err
+
+
 # ---- analyze --lib ----
 
 
@@ -120,3 +146,17 @@ def test_with_a_library_that_has_no_such_answer_the_hint_stays(
 ) -> None:
     found = _codes(capsys, "--lib", str(library(tmp_path, LEAKY % 8)))
     assert "PSM704" in found and "PSM521" not in found
+
+
+def test_a_library_of_another_release_than_the_log_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("node201:709393:709393 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n" + LOG.read_text("utf-8"))
+    for release, used in (("2.21.5", True), ("2.26.2", False)):
+        path = library(tmp_path, f'const char version[] = "NCCL version {release}+cuda12.4";\n' + LEAKY % 224)
+        main(["analyze", str(log), "--format", "json", "--lib", str(path)])
+        found = {one["code"]: one["title"] for one in json.loads(capsys.readouterr().out)["findings"]}
+        assert ("PSM521" in found) is used and ("PSM704" in found) is not used
+        said = f"the library given is NCCL {release}, but the log shows NCCL 2.21.5: its types were not used"
+        assert found.get("PSM710") == (None if used else said)

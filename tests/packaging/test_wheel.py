@@ -151,6 +151,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan lint": ("{log}", MISSING),  # it has no groups
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
+    "audit contract": ("transport.c", MISSING),
     "audit structs": ("{lib}/libpsm.so.0", MISSING),
     "audit symbols": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),
@@ -181,6 +182,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 #: What these name when they cannot work.
 EXTRAS = {
+    "audit contract": "psmkit[audit]",
     "audit structs": "psmkit[audit]",
     "audit symbols": "psmkit[lab]",
     "plugin check": "psmkit[lab]",

@@ -50,6 +50,7 @@ class Job:
         run_by_lab_stream: the run that the lab's lines of a stream are about.
         quotes: gives the text of lines.
         types: of the job's NCCL library, those that cross a process boundary; None: no library was given.
+        types_release: the release that this library says it is; empty: it does not say.
     """
 
     scan: ScanData
@@ -68,6 +69,7 @@ class Job:
     run_by_lab_stream: Mapping[int, int]
     quotes: Quotes
     types: Sequence[Struct] | None = None
+    types_release: str = ""
 
     def run_of(self, proc: int) -> int | None:
         """The run of a process."""
@@ -296,7 +298,10 @@ class Job:
 
 
 def make_job(
-    scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None, types: Sequence[Struct] | None = None
+    scan: ScanData,
+    fetch: Callable[[Ref], Evidence] | None = None,
+    types: Sequence[Struct] | None = None,
+    types_release: str = "",
 ) -> Job:
     """Create the job of a scan. ``scan`` is a :class:`psmkit.logparse.ScanResult`; ``fetch`` replaces its ``evidence`` in tests."""
     identity = resolve(scan)
@@ -331,6 +336,7 @@ def make_job(
         run_by_lab_stream={},
         quotes=Quotes(scan, fetch),
         types=types,
+        types_release=types_release,
     )
     job = replace(job, run_by_lab_stream=_lab_streams(job))
     if any(job.lab_run_of(event) is None for event in job.events("lab.")):

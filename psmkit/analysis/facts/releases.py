@@ -8,9 +8,10 @@ from functools import lru_cache
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
-__all__ = ["release_of", "shown_release"]
+__all__ = ["release_of", "shown_release", "whole_releases"]
 
 _PART = re.compile("[0-9]{1,9}")
+_WHOLE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}")
 
 
 def release_of(job: Job, proc: int) -> tuple[int, int] | None:
@@ -22,6 +23,16 @@ def shown_release(job: Job, run: int | None) -> tuple[int, int] | None:
     """The oldest release (major, minor) that the processes of a run loaded; None if a line shows none, or the run is unknown."""
     found = [release for proc, release in _releases(job).items() if run is not None and job.run_of(proc) == run]
     return min(found, default=None)
+
+
+def whole_releases(job: Job, run: int) -> list[str]:
+    """The releases with their patch, such as ``2.28.9``, that lines of a run show."""
+    texts = {
+        str(text or "").split("+")[0]
+        for _, of, text in job.values("version", "init.version", "init.version_line")
+        if of == run
+    }
+    return sorted(text for text in texts if _WHOLE.fullmatch(text))
 
 
 @lru_cache(maxsize=64)

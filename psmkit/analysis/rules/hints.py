@@ -6,6 +6,7 @@ from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.releases import whole_releases
 from psmkit.analysis.facts.start import initialising, past_bootstrap
 from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
@@ -22,7 +23,7 @@ __all__ = ["find"]
 
 @rule(order=370)
 def find(job: Job) -> list[Finding]:
-    """PSM702, PSM703, PSM704, PSM705, PSM521 and PSM604."""
+    """PSM702, PSM703, PSM704, PSM705, PSM710, PSM521 and PSM604."""
     return [*_missing(job), *_data_plane(job), *_response_sizes(job), *_torn(job), *_mute_dumps(job)]
 
 
@@ -106,7 +107,9 @@ def _response_sizes(job: Job) -> list[Finding]:
             if tally.proc in run.procs:
                 for answer, ref in tally.setups.items():
                     refs.setdefault(answer, ref)
-        named = {key: one for key in refs if (one := _answer_of(job, key[1])) is not None}
+        foreign = _foreign(job, run.index)
+        out += foreign
+        named = {} if foreign else {key: one for key in refs if (one := _answer_of(job, key[1])) is not None}
         out += [_named(job, run.index, role, one, refs[role, size]) for (role, size), one in named.items() if one.local]
         send, recv = ({size for role, size in refs if role == way} for way in ("send", "recv"))
         if len(send) != 1 or len(recv) != 1:
@@ -114,7 +117,11 @@ def _response_sizes(job: Job) -> list[Finding]:
         sent, received = next(iter(send)), next(iter(recv))
         if sent < 2 * received - 32 or sent < 128 or ("send", sent) in named:
             continue
-        without = "" if job.types is None else " The library given has no answer to Setup of this size, or several."
+        without = (
+            ""
+            if job.types is None or foreign
+            else " The library given has no answer to Setup of this size, or several."
+        )
         out.append(
             new_finding(
                 job,
@@ -128,6 +135,22 @@ def _response_sizes(job: Job) -> list[Finding]:
             )
         )
     return out
+
+
+def _foreign(job: Job, run: int) -> list[Finding]:
+    """The library given is of another release than the one that the log shows: its types are not those of the job."""
+    shown = whole_releases(job, run)
+    if job.types is None or not job.types_release or not shown or job.types_release in shown:
+        return []
+    return [
+        new_finding(
+            job,
+            "PSM710",
+            run=run,
+            title=f"the library given is NCCL {job.types_release}, but the log shows NCCL {words(shown, 4)}: its types were not used",
+            stage="evidence",
+        )
+    ]
 
 
 def _answer_of(job: Job, size: int) -> Struct | None:

@@ -135,4 +135,32 @@ TABLE = (
         meaning="The code uses a handle out of a peer's message, or writes the message over the resources that this process made for the connection. The handle belongs to the peer's process: here it is invalid, or another object.",
         next_step="Read from the message only what the peer needs to attach, field by field. Keep streams and events in a struct that never leaves the process.",
     ),
+    Code(
+        code="PSM523",
+        title="two sides of a message disagree on its size",
+        effect=Effect.FAILS,
+        meaning="The caller sends a message of another size than the proxy's handler takes, or the handler reads or writes beyond it. The handler refuses the message, or memory is damaged.",
+        next_step="Let both sides take the size from one type, under the same condition: compare the branch of the caller with that of the handler.",
+    ),
+    Code(
+        code="PSM524",
+        title="Free does not release what Setup or Connect made",
+        severity=Severity.WARNING,
+        meaning="In some mode a resource of a connection stays after Free, is released twice, or is released by the wrong function.",
+        next_step="Release in Free under the condition under which Setup or Connect makes it. If something else keeps it on purpose, suppress the finding with the reason.",
+    ),
+    Code(
+        code="PSM525",
+        title="the resources of a connection are taken for another type",
+        effect=Effect.FAILS,
+        meaning="Setup stores one thing as the resources of a connection, and Connect, Free or the caller takes it for another: another struct, device memory, or memory of another process.",
+        next_step="Store the same struct in every mode. Let the caller send a request to its proxy, instead of following the pointer to the proxy's connection.",
+    ),
+    Code(
+        code="PSM526",
+        title="a check of the code does not check what it seems to",
+        severity=Severity.WARNING,
+        meaning="A static_assert checks another struct than the one that it names or stands below, or a switch over an enum misses values and has no default.",
+        next_step="Name the struct that is meant in the condition. Add the missing cases, or a default that returns an error.",
+    ),
 )

@@ -127,6 +127,14 @@ TABLE = (
         next_step="Take the stacks of the missing ranks as well.",
     ),
     Code(
+        code="PSM710",
+        title="library of another release",
+        severity=Severity.INFO,
+        aside=True,
+        meaning="The library that --lib names says another release of NCCL than the log. The layout of its types can differ from that of the job, so they were not used.",
+        next_step="Give the library that the job loaded: the log of rank 0 shows its release, and `psmkit inspect` the file of a running process.",
+    ),
+    Code(
         code="PSM801",
         title="harmless warning",
         severity=Severity.INFO,
