@@ -1,8 +1,9 @@
-"""``psmkit reproduce``: Make a scenario from logs or dumps of a hung job that hangs the same way without a GPU."""
+"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its logs or dumps."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,8 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
     from psmkit.reproduce.case import extract
-    from psmkit.reproduce.runs import on_lab, on_simulator
+    from psmkit.reproduce.recent import recent
+    from psmkit.reproduce.runs import TOO_MANY, on_lab, on_simulator
     from psmkit.reproduce.shrink import shrink
     from psmkit.reproduce.write import folder, write
 
@@ -82,14 +84,19 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
         tell("reading")
         case = extract(paths)
         tell("simulator")
-        results = [on_simulator(case)]
-        shrunk = shrink(case, seed, tell) if smaller and results[0].returns else None
+        last = recent(case.operations)
+        runs = case if last is None else replace(case, operations=last)
+        results = [TOO_MANY if last is None else on_simulator(runs)]
+        if last is not None and len(last) < len(case.operations):
+            note = f"the runs have the last {len(last):,} operations: before them all ranks are even"
+            case, runs = (replace(one, taken=(*one.taken, note)) for one in (case, runs))
+        shrunk = shrink(runs, seed, tell) if smaller and results[0].returns else None
         if shrunk is not None:
-            case = shrunk.case
+            case = runs = shrunk.case
             results = [on_simulator(case)]
         if lab:
             tell("lab")
-            results.append(on_lab(case, deadline, seed, None))
+            results.append(on_lab(runs, deadline, seed, None))
         tell("")
         notes = [result.text for result in results] + ([_smaller(shrunk)] if shrunk is not None else [])
         write(made, case, notes)

@@ -21,7 +21,7 @@ from psmkit.reproduce.simulator import still
 from psmkit.reproduce.symptom import Symptom, compare
 from psmkit.reproduce.write import tasks
 
-__all__ = ["Returned", "on_lab", "on_simulator"]
+__all__ = ["TOO_MANY", "Returned", "on_lab", "on_simulator"]
 
 #: What the lab takes: ranks are processes of this machine.
 _MOST_RANKS, _MOST_OPERATIONS, _MOST_BYTES = 16, 20_000, 1 << 28
@@ -45,6 +45,12 @@ class Returned:
     returns: bool | None
     text: str
     seen: Symptom | None = None
+
+
+#: Of a job with too many operations, and no place where all ranks are even.
+TOO_MANY = Returned(
+    "simulator", None, "simulator: not run: too many operations, and no place near the end where all ranks are even"
+)
 
 
 def on_simulator(case: Case) -> Returned:
