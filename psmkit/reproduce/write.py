@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from psmkit.lab.leftovers import cleaned_at_sigterm
 from psmkit.model.errors import InputError
 from psmkit.model.wording import counted
 from psmkit.plan.releases import release_of, version
@@ -38,7 +39,8 @@ def folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(str(path), (error.strerror or str(error)).lower()) from None
     try:
-        yield made
+        with cleaned_at_sigterm():
+            yield made
         made.chmod(0o755)
         made.rename(path)
     except OSError as error:
