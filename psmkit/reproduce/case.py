@@ -25,6 +25,8 @@ from psmkit.reproduce.symptom import Symptom, of_report
 __all__ = ["Case", "NoOperationsError", "extract"]
 
 _SHOWN = 3
+#: Operations that are made for ranks without a log or dump.
+_MOST_FILLED = 4_000_000
 
 
 class NoOperationsError(PsmkitError):
@@ -95,6 +97,10 @@ def extract(paths: Sequence[str]) -> Case:
         raise NoOperationsError(broken[0] if broken and not dumps else _nothing(paths, bool(dumps)))
     if absent:
         blamed = set(symptom.culprits) if symptom is not None else set()
+        each = len(operations) // max(sum(len(ours) > 0 for ours in operations.by_rank.values()), 1)
+        if len(absent) * each > _MOST_FILLED:
+            notes.guesses.append(f"{counted(len(absent), 'rank')} left no operation: they are too many to fill in")
+            absent = []
         notes.guesses += fill(operations, [r for r in absent if r not in blamed])
         if kept := [r for r in absent if r in blamed]:
             notes.guesses.append(

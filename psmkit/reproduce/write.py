@@ -180,10 +180,15 @@ def _several(operations: Operations) -> Iterator[str]:
         best = max(at, key=lambda comm: (len(at[comm]) / len(operations.comms[comm].ranks), comm == now, -comm))
         comm = operations.comms[best]
         if best != now:
-            yield f"comm {comm.name.replace(' ', '_')} {_ranks(comm.ranks)}\n"
+            yield f"comm {_name(comm.name)} {_ranks(comm.ranks)}\n"
         now = best
         number = {rank: i for i, rank in enumerate(comm.ranks)}
         yield _together({number[rank]: cursors[rank].next() for rank in at[best]}, len(comm.ranks))
+
+
+def _name(text: str) -> str:
+    """A name as a task file takes it: one word, without the sign of a comment."""
+    return "".join("-" if c.isspace() or c == "#" else c for c in text)[:80]
 
 
 # ---- case.toml ----

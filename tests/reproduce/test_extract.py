@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
 from psmkit.model.errors import PsmkitError
+from psmkit.plan.programs import parse_program
 from psmkit.plan.types import Func
 from psmkit.reproduce.case import NoOperationsError, extract
 from psmkit.reproduce.write import tasks
@@ -45,6 +47,15 @@ def test_communicators_of_some_ranks_keep_the_order_of_each_rank(tmp_path: Path)
     assert [int(c) for c in case.operations.by_rank[1]["comm"]] == [0, 1, 0]
     made = "".join(tasks(case.operations))
     assert [line.split()[2] for line in made.splitlines() if line.startswith("comm ")] == ["0-1", "2,1", "0-1"]
+
+
+def test_communicators_without_an_id_get_names_that_a_task_file_takes(tmp_path: Path) -> None:
+    text = "comm a 0-1\nallreduce 8 float32 sum\nend\ncomm b 0-1\nallgather 4 int8\nend\n"
+    folder = logs(tmp_path / "logs", text)
+    for path in folder.glob("nccl.*"):
+        path.write_text(re.sub(r" commId \S+", "", path.read_text()))
+    program = parse_program(_tasks(folder))
+    assert len(program.comms) == 2 and not any("#" in comm.name for comm in program.comms)
 
 
 def test_one_line_of_alltoall_becomes_sends_and_recvs(tmp_path: Path) -> None:
