@@ -35,10 +35,16 @@ _LISTS: shared.Lists = {
         "psmkit lab run --ranks 4 --pattern alltoall,ring --size 1,64K,4M --out run2",
         "psmkit lab run --fault 'p2p.setup:error=ENOSPC,rank=0' --out run3",
         "psmkit lab run --size 8M --differ rank=1,skip=recv --deadline 5 --out run4   # a hang",
+        "psmkit lab run --tasks examples/plans/right.tasks --ranks 4 --out run5",
     ),
 )
 @shared.ranks_option
 @shared.nodes_option
+@click.option(
+    "--tasks",
+    metavar="FILE",
+    help="Play this task file (docs/plan.md) in place of a pattern, collectives among its tasks, by groups as NCCL plans them.",
+)
 @shared.lists(_LISTS)
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
 @click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs of a case.  [2]")
@@ -70,7 +76,7 @@ _LISTS: shared.Lists = {
 @shared.debug_option
 @shared.out_option
 @shared.format_option
-def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
+def run(ranks: int, nodes: int, size: str, folder: Path, form: str, tasks: str | None, **given: Any) -> int:
     """Run ranks that exchange data through libpsm, and check every byte.
 
     Each rank is a process on emulated CUDA, or with --cuda real on the GPUs of this machine. A list such as --size 1,64K,4M makes a case of each entry; the same processes run the cases in
@@ -84,6 +90,8 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
 
+    if tasks is not None:
+        return _play(tasks, ranks, folder, form, given)
     machine = None
     if given["gpus"] != 8 or given["link"] != "nvswitch":
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
@@ -111,6 +119,69 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
             watch=progress.watch,
         )
     return _show(done, form)
+
+
+#: What a task file says itself, or what its ranks do not have.
+_OF_PATTERNS = (
+    "nodes", "pattern", "share", "zero_copy", "app_stream", "size", "iters", "steps", "buffer_size", "differs", "cuda", "timeout",
+)  # fmt: skip
+
+
+def _play(path: str, ranks: int, folder: Path, form: str, given: dict[str, Any]) -> int:
+    """The run of a task file."""
+    from psmkit.lab import tasks
+    from psmkit.lab.emulation import Emulation
+    from psmkit.lab.topology import LINKS, Machine
+    from psmkit.plan import Config, Scheduler
+    from psmkit.plan.programs import parse_program
+    from psmkit.plan.tasks import text_of
+
+    ctx = click.get_current_context()
+
+    def chosen(name: str) -> bool:
+        return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+
+    if odd := next((name for name in _OF_PATTERNS if chosen(name)), None):
+        flag = {"differs": "--differ"}.get(odd, f"--{odd.replace('_', '-')}")
+        raise click.UsageError(f"{flag} is about patterns: leave it out with --tasks")
+    channels: int = given["channels"]
+    if channels & (channels - 1):
+        raise click.BadParameter(f"{channels}: a power of two with --tasks", param_hint="--channels")
+    text = text_of(path)
+    program = parse_program(text, ranks if chosen("ranks") or "comm " not in text else None, path)
+    if program.ranks > _MOST_RANKS:
+        raise click.UsageError(f"{path} has {program.ranks} ranks: the lab runs at most {_MOST_RANKS}")
+    machine = None
+    if given["gpus"] != 8 or given["link"] != "nvswitch":
+        machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
+    deadline: float = given["deadline"]
+    config = Config(
+        ranks=program.ranks,
+        scheduler=Scheduler.PLANNER,
+        channels=channels,
+        p2p_channels=channels,
+        p2p_channels_per_peer=1,
+        pass_sm=True,
+    )
+    cuda = Emulation(folder, faults=given["faults"], stall_report=min(10.0, deadline / 4), leaks=True)
+    with Progress(deadline, folder) as progress:
+        done = tasks.start(
+            text,
+            program,
+            config,
+            folder,
+            deadline=deadline,
+            emulation=cuda,
+            machine=machine,
+            variant=given["variant"],
+            seed=given["seed"],
+            debug=given["debug"],
+            watch=progress.watch,
+        )
+    return _show(done, form)
+
+
+_MOST_RANKS = 64
 
 
 def _cases(size: str, stall: float, given: dict[str, Any]) -> list[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,8 +13,7 @@ from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
-    from psmkit.analysis.facts.job import Job
-    from psmkit.logparse.foreign.types import FlightDump, FlightEntry
+    from psmkit.logparse.foreign.types import FlightDump
     from psmkit.plan import Step
 
 __all__ = ["MOST_STEPS", "Read", "read"]
@@ -23,7 +22,6 @@ __all__ = ["MOST_STEPS", "Read", "read"]
 MOST_STEPS = 4_000_000
 _LOOKED = 1 << 16
 _OF_TASKS = re.compile(r"(?:[\d, -]+:)?\s*([A-Za-z_]+)(?:\s|$)")
-_PEER = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
 
 class _InputError(PsmkitError):
@@ -45,14 +43,6 @@ class Read:
     told: dict[str, int] = field(default_factory=dict)
     several: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    def tell(self, name: str, what: str, values: Iterable[int | None]) -> None:
-        """Take a value of a field; of several, none."""
-        found = sorted({value for value in values if value is not None})
-        if len(found) == 1:
-            self.told[name] = found[0]
-        elif found:
-            self.several[name] = f"the log shows {what} {', '.join(map(str, found[:8]))}"
 
 
 def read(paths: Sequence[str], ranks: int | None, group: str | None) -> Read:
@@ -102,10 +92,12 @@ def _logs_and_dumps(out: Read, paths: Sequence[str], group: str | None) -> None:
     from psmkit.analysis.facts import foreign
     from psmkit.analysis.facts.job import make_job
     from psmkit.analysis.inputs import scanned
+    from psmkit.reproduce.evidence import settings
 
     with ExitStack() as stack:
         job = make_job(stack.enter_context(scanned(paths)))
-        _settings(out, job)
+        told = settings(job)
+        out.told, out.several = told.values, told.several
         loaded = foreign.inputs(job)
         broken = [item for item in loaded if item.error]
         if broken and not any(item.flights for item in loaded):
@@ -117,36 +109,13 @@ def _logs_and_dumps(out: Read, paths: Sequence[str], group: str | None) -> None:
         _dumps(out, dumps, group)
 
 
-# ---- logs ----
-
-
-def _settings(out: Read, job: Job) -> None:
-    from psmkit.plan.releases import number
-
-    versions = {number(str(text)) for _, _, text in job.values("version", "init.version", "init.version_line")}
-    out.tell("release", "releases of NCCL with the codes", versions)
-    fields = (
-        ("p2p_channels", "p2p", "init.channels", "numbers of p2p channels:"),
-        ("p2p_channels_per_peer", "p2p_peer", "init.channels", "numbers of p2p channels per peer:"),
-        ("work_fifo_bytes", "bytes", "init.work_fifo", "work FIFOs of bytes"),
-        ("p2p_chunk_bytes", "chunk", "init.p2p_chunk", "chunks of bytes"),
-        ("nodes", "nodes", "comm.shape", "numbers of nodes:"),
-        ("ranks", "nranks", "comm.shape", "communicators of ranks"),
-    )
-    for name, of_line, message, what in fields:
-        values = {int(value) for _, _, value in job.values(of_line, message) if isinstance(value, int) and value > 0}
-        out.tell(name, what, values)
-    if "ranks" not in out.told and "ranks" not in out.several:
-        sizes = {instance.nranks for members in job.members.values() for instance in members if instance.nranks > 0}
-        out.tell("ranks", "communicators of ranks", sizes)
-
-
 # ---- dumps ----
 
 
 def _dumps(out: Read, dumps: Sequence[FlightDump], group: str | None) -> None:
     """The sends and recvs of a process group: those of one number were one batch."""
-    from psmkit.plan import Step, StepKind
+    from psmkit.plan import Step, StepKind, Task
+    from psmkit.reproduce.flights import p2p, size_of
 
     names = sorted({entry.group for dump in dumps for entry in dump.entries if entry.is_p2p})
     if not names:
@@ -160,16 +129,17 @@ def _dumps(out: Read, dumps: Sequence[FlightDump], group: str | None) -> None:
     name = group if group is not None else names[0]
     if name not in names:
         raise _InputError(f"no process group {name} with sends and recvs, expected one of {', '.join(names[:8])}")
-    by_rank: dict[int, list[FlightEntry]] = {}
+    by_rank: dict[int, list[tuple[int, Task]]] = {}
     highest = -1
     for dump in dumps:
         for entry in dump.entries:
-            match = _PEER.match(entry.op)
-            if not entry.is_p2p or entry.group != name or match is None:
+            found = p2p(entry) if entry.is_p2p and entry.group == name else None
+            if found is None:
                 continue
-            rank, peer = int(match[2]), int(match[4])
+            func, rank, peer = found
             highest = max(highest, rank, peer)
-            by_rank.setdefault(rank, []).append(entry)
+            count, kind = size_of(entry)
+            by_rank.setdefault(rank, []).append((entry.seq, Task(func, count, kind, peer=peer)))
     if not by_rank:
         raise _InputError(f"process group {name}: the names of its operations do not show who sends to whom")
     members = max((len(dump.groups[name].ranks) for dump in dumps if name in dump.groups), default=0)
@@ -180,31 +150,12 @@ def _dumps(out: Read, dumps: Sequence[FlightDump], group: str | None) -> None:
     steps: list[Step] = []
     for rank, entries in sorted(by_rank.items()):
         number = None
-        for entry in entries:
-            if number is not None and entry.seq != number:
+        for seq, task in entries:
+            if number is not None and seq != number:
                 steps.append(Step(StepKind.GROUP_END, None, rank))
-            number = entry.seq
-            steps.append(Step(StepKind.TASK, _task(entry), rank))
+            number = seq
+            steps.append(Step(StepKind.TASK, task, rank))
         steps.append(Step(StepKind.GROUP_END, None, rank))
     if len(steps) > MOST_STEPS:
         raise _InputError(f"more than {MOST_STEPS:,} sends and recvs")
     out.steps = tuple(steps)
-
-
-_TYPES = {
-    "Float": "FLOAT32", "Half": "FLOAT16", "BFloat16": "BFLOAT16", "Double": "FLOAT64", "Int": "INT32", "Long": "INT64",
-    "Char": "INT8", "Byte": "UINT8", "Bool": "UINT8", "Float8_e4m3fn": "FLOAT8E4M3", "Float8_e5m2": "FLOAT8E5M2",
-}  # fmt: skip
-
-
-def _task(entry: FlightEntry):  # type: ignore[no-untyped-def]
-    from math import prod
-
-    from psmkit.plan import DataType, Func, Task
-
-    match = _PEER.match(entry.op)
-    assert match is not None
-    shape = next(iter(entry.input_sizes or entry.output_sizes), ())
-    kind = DataType[_TYPES.get(entry.dtypes[0] if entry.dtypes else "Byte", "UINT8")]
-    func = Func.SEND if match[1] == "send" else Func.RECV
-    return Task(func, max(prod(shape), 0), kind, peer=int(match[4]))

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import json
 import os
+import signal
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from psmkit.model.wording import counted
 
-__all__ = ["OthersFailedError", "Rank", "RunnerGoneError"]
+__all__ = ["OthersFailedError", "Rank", "RunnerGoneError", "prepare"]
+
+_PR_SET_PDEATHSIG, _PR_SET_PTRACER, _ANY = 1, 0x59616D61, ctypes.c_ulong(-1)
+
+
+def prepare() -> None:
+    """Tie this process to its runner: it ends with it, the runner's gdb may attach to it, and a signal makes it write its stacks."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    libc.prctl(_PR_SET_PTRACER, _ANY)
+    path = Path(os.environ["PSM_LAB_STACKS"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Open until the process ends, because the signal handler writes to it.
+    faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
 
 
 class RunnerGoneError(Exception):

@@ -417,7 +417,7 @@ def start(
 
         made = job(folder, ranks, [str(executable)], of_rank, shared, len(cases), deadline, stacks)
         outcome = runner.run(made, watch)
-        reaped = _reap(executable, shared, outcome)
+        reaped = reap(executable, shared, outcome)
     settings = _settings(ranks, nodes, deadline, lab, changes) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
     return finish(LabRun(folder, [case.line() for case in cases], outcome, settings))
 
@@ -475,7 +475,7 @@ def _asked(text: str, environment: Mapping[str, str], ranks: int) -> list[faults
     return faults.check(text, faults.sites(plugin), ranks)
 
 
-def _reap(executable: Path, folder: Path, outcome: runner.Outcome) -> list[str]:
+def reap(executable: Path, folder: Path, outcome: runner.Outcome) -> list[str]:
     """Remove the segments of dead owners from ``folder`` by libpsm's reaper, and return their names. What remains is a leak."""
     if not outcome.shared_memory:
         return []

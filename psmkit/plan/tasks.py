@@ -23,7 +23,9 @@ __all__ = [
     "graph",
     "groups",
     "parse",
+    "parse_lines",
     "read",
+    "text_of",
 ]
 
 #: The maximum size of a task file in bytes.
@@ -77,6 +79,15 @@ def read(path: str | os.PathLike[str], ranks: int, most: int = MAX_STEPS) -> tup
     Raises:
         TaskFileError: the file cannot be read, is too large, or a line is invalid.
     """
+    return parse(text_of(path, most), ranks, os.fspath(path), most)
+
+
+def text_of(path: str | os.PathLike[str], most: int = MAX_STEPS) -> str:
+    """The text of a task file of at most ``most`` steps.
+
+    Raises:
+        TaskFileError: the file cannot be read, or is too large.
+    """
     name = os.fspath(path)
     largest = MAX_BYTES * (most // MAX_STEPS)
     try:
@@ -87,10 +98,9 @@ def read(path: str | os.PathLike[str], ranks: int, most: int = MAX_STEPS) -> tup
     if len(raw) > largest:
         raise TaskFileError(name, 0, f"the file is too large, expected at most {largest >> 20} MiB")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskFileError(name, raw.count(b"\n", 0, error.start) + 1, "not UTF-8") from None
-    return parse(text, ranks, name, most)
 
 
 def parse(text: str, ranks: int, name: str = "tasks", most: int = MAX_STEPS) -> tuple[Step, ...]:
@@ -99,13 +109,20 @@ def parse(text: str, ranks: int, name: str = "tasks", most: int = MAX_STEPS) -> 
     Raises:
         TaskFileError: a line is invalid.
     """
+    return parse_lines(enumerate(text.splitlines(), 1), ranks, name, most)
+
+
+def parse_lines(
+    lines: Iterable[tuple[int, str]], ranks: int, name: str = "tasks", most: int = MAX_STEPS
+) -> tuple[Step, ...]:
+    """Parse numbered lines, as :func:`parse` does."""
     if not 1 <= ranks <= MAX_RANKS:
         raise TaskFileError(name, 0, f"bad number of ranks {ranks}, expected 1 to {MAX_RANKS}")
     steps: list[Step] = []
     graph = ""  # state of the graph of all ranks: "capture" during the capture, "captured" once it exists
     number = 0
     known: dict[str, tuple[Step, ...]] = {}  # of lines of tasks, which often come again
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in lines:
         words = line.partition("#")[0].strip()
         if not words:
             continue
@@ -174,6 +191,8 @@ class _Line:
             if self.rest not in ([], ["wait"]):
                 raise ValueError(f"bad poll {_short(self.rest[0])}, expected nothing or 'wait'")
             yield from self._each(StepKind.POLL, int(bool(self.rest)))
+        elif self.word == "comm":
+            raise ValueError("the file has communicators, which only `psmkit lab run --tasks` takes")
         else:
             raise ValueError(f"{_short(self.word)}: no such step, expected one of {', '.join(WORDS)}")
 

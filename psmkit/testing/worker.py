@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import importlib.util
 import os
 import pickle
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab.rank import Rank
-
-_PR_SET_PDEATHSIG, _PR_SET_PTRACER, _ANY = 1, 0x59616D61, ctypes.c_ulong(-1)
-
-
-def _prepare() -> None:
-    # If the test session is killed, its ranks end too; its gdb may attach to this process.
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    libc.prctl(_PR_SET_PTRACER, _ANY)
-    path = Path(os.environ["PSM_LAB_STACKS"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Open until the process ends, because the signal handler writes to it.
-    faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
+from psmkit.lab.rank import Rank, prepare
 
 
 def _find(name: str, file: str, function: str) -> Callable[..., Any]:
@@ -48,7 +32,7 @@ def _find(name: str, file: str, function: str) -> Callable[..., Any]:
 
 def main() -> int:
     """Call the function and report its result or exception."""
-    _prepare()
+    prepare()
     # Imports come before hello, from which the deadline counts.
     problem: BaseException | None = None
     try:

@@ -149,6 +149,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan rules": ("", CLEAN),
     "plan variants": ("", CLEAN),
     "plan lint": ("{log}", MISSING),  # it has no groups
+    "reproduce": ("{log} -o case --no-lab", (0, 1, 3)),
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
     "audit contract": ("transport.c", MISSING),

@@ -1,0 +1,223 @@
+"""How small cases get: plants faults in jobs of 2 to 32 ranks, makes the logs of each, and lets `psmkit reproduce --shrink` work on them.
+
+.venv/bin/python benchmarks/reproduce.py             30 faults; writes benchmarks/reproduce.md
+.venv/bin/python benchmarks/reproduce.py --stream    a log of 10,000,000 calls, and the memory that reading takes
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from psmkit.plan.types import Config, DataType, Func, Scheduler
+from psmkit.reproduce import simulator
+from psmkit.reproduce.case import extract
+from psmkit.reproduce.operations import OP, Comm, Operations
+from psmkit.reproduce.shrink import shrink
+
+PAGE = Path(__file__).with_suffix(".md")
+KINDS = ("behind", "other collective", "other count", "recv forgotten", "send forgotten", "sizes differ", "overflow")
+CONFIG = Config(
+    ranks=2, scheduler=Scheduler.PLANNER, release=23007, channels=16, p2p_channels=16, p2p_channels_per_peer=2,
+    work_fifo_bytes=1 << 20, pass_sm=False, ll_threshold=16 << 10,
+)  # fmt: skip
+Row = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A job with a fault: its operations, and the rank that has it."""
+
+    kind: str
+    operations: Operations
+    rank: int
+
+
+def plant(seed: int) -> Planted:
+    """The job of a seed: collectives and exchanges in groups, the same on all ranks but for the fault."""
+    chance = random.Random(seed)
+    kind = KINDS[seed % len(KINDS)]
+    ranks = chance.choice((2, 4, 8)) if kind == "overflow" else chance.choice((4, 8, 16, 32))
+    if kind == "overflow":
+        count = 24_000
+        groups: list[list[list[Row]]] = [[_ring(rank, ranks, 16, count) for rank in range(ranks)]]
+        return Planted(kind, _made(ranks, groups), -1)
+    groups = []
+    for _ in range(chance.randrange(400, 1200) * 8 // ranks):
+        if chance.random() < 0.5:
+            func = chance.choice((Func.ALLREDUCE, Func.ALLGATHER, Func.REDUCESCATTER))
+            size = chance.choice((1 << 8, 1 << 12, 1 << 20))
+            groups.append([[_row(func, size)] for _ in range(ranks)])
+        else:
+            groups.append([_ring(rank, ranks, chance.choice((1 << 10, 1 << 22)), 1) for rank in range(ranks)])
+            size = int(groups[-1][0][0][-1])
+            groups[-1] = [_ring(rank, ranks, size, 1) for rank in range(ranks)]
+    odd = chance.randrange(ranks)
+    wants_coll = kind in ("other collective", "other count")
+    at = next(
+        i for i in range(len(groups) * 3 // 4, len(groups))
+        if kind == "behind" or (len(groups[i][0]) == 1) == wants_coll
+    )  # fmt: skip
+    mine = groups[at][odd]
+    if kind == "behind":
+        for later in groups[at:]:
+            later[odd] = []
+    elif kind == "other collective":
+        mine[0] = (*mine[0][:2], int(Func.ALLREDUCE if mine[0][2] != Func.ALLREDUCE else Func.ALLGATHER), *mine[0][3:])
+    elif kind == "other count":
+        mine[0] = (*mine[0][:-1], mine[0][-1] + 64)
+    elif kind == "sizes differ":
+        mine[0] = (*mine[0][:-1], mine[0][-1] // 2)
+    else:
+        wanted = Func.RECV if kind == "recv forgotten" else Func.SEND
+        groups[at][odd] = [row for row in mine if row[2] != int(wanted)]
+    if kind != "behind":
+        for rank in range(ranks):  # a few more groups, and then all wait
+            del rank
+        del groups[at + 4 :]
+    return Planted(kind, _made(ranks, groups), odd)
+
+
+def _row(func: Func, count: int, peer: int = 0) -> Row:
+    return (0, 0, int(func), int(DataType.FLOAT32), 0, 0, peer, count)
+
+
+def _ring(rank: int, ranks: int, count: int, times: int) -> list[Row]:
+    pair = [_row(Func.SEND, count, (rank + 1) % ranks), _row(Func.RECV, count, (rank - 1) % ranks)]
+    return pair * times
+
+
+def _made(ranks: int, groups: list[list[list[Row]]]) -> Operations:
+    out = Operations(ranks, (Comm("world", tuple(range(ranks))),))
+    for rank in range(ranks):
+        rows = []
+        for group in groups:
+            mine = group[rank]
+            rows += [*mine[:-1], (*mine[-1][:5], 1, *mine[-1][6:])] if mine else []
+        out.by_rank[rank] = np.array(rows, dtype=OP)
+    return out
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a planted fault."""
+
+    planted: Planted
+    code: str
+    ranks: int
+    operations: int
+    trials: int
+    seconds: float
+    why: str = ""
+
+    @property
+    def small(self) -> bool:
+        """Whether it is as small as the goal asks for."""
+        most = 2 if self.planted.kind == "overflow" else 4
+        return not self.why and self.ranks <= most and (self.planted.kind == "overflow" or self.operations <= 10)
+
+
+def measure(planted: Planted) -> Outcome:
+    """Make the logs, take the case from them, shrink it, and look whether the symptom is still there."""
+    config = replace(CONFIG, ranks=planted.operations.ranks)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        simulator.write_logs(Path(name), planted.operations, config, simulator.run(planted.operations, config))
+        case = extract([name])
+    code = case.symptom.code if case.symptom else ""
+    shrunk = shrink(case, seed=1)
+    spent = time.monotonic() - begun
+    if shrunk is None:
+        stands = simulator.run(case.operations, case.config)
+        return Outcome(planted, code, 0, 0, 0, spent, f"not shrunk ({len(stands)} stand, {case.symptom})")
+    made = shrunk.case
+    return Outcome(planted, code, made.operations.ranks, len(made.operations), shrunk.trials, spent)
+
+
+def page(outcomes: list[Outcome]) -> Iterator[str]:
+    """The page of the results."""
+    good = sum(o.small for o in outcomes)
+    yield "# How small cases get\n\n"
+    yield (
+        f"`python benchmarks/reproduce.py`: of {len(outcomes)} faults in jobs of 2 to 32 ranks, {good} shrink to at most 4 ranks and 10 operations "
+        "(overflows of the work FIFO: to 2 ranks), and the analysis of the small case says the same finding, stage and culprit. Each job's logs are "
+        "written, read by `psmkit reproduce`, and shrunk.\n\n"
+    )
+    yield "| fault | ranks | operations | finding | ranks left | operations left | runs | seconds | |\n|---|---|---|---|---|---|---|---|---|\n"
+    for o in outcomes:
+        yield (
+            f"| {o.planted.kind} | {o.planted.operations.ranks} | {len(o.planted.operations):,} | {o.code} | {o.ranks or '-'} | {o.operations or '-':} | "
+            f"{o.trials} | {o.seconds:.1f} | {'small' if o.small else o.why or 'too large'} |\n"
+        )
+
+
+# ---- memory ----
+
+_CALL = "host0:{pid}:{pid} [{dev}] NCCL INFO {coll}: opCount {n:x} sendbuff 0x7f0000000000 recvbuff 0x7f0000001000 count 1048576 datatype 7 op 0 root {root} comm 0x7f3000000000 [nranks={ranks}] stream 0x7f2000000000\n"
+_INIT = "host0:{pid}:{pid} [{dev}] NCCL INFO ncclCommInitRank comm 0x7f3000000000 rank {rank} nranks {ranks} cudaDev {dev} nvmlDev {dev} busId {dev}000 commId 0xc0de - Init {end}\n"
+
+
+def stream(calls: int) -> None:
+    """Write logs with so many calls, read them in a process of its own, and print the memory that it took."""
+    ranks = 8
+    with tempfile.TemporaryDirectory() as name:
+        for rank in range(ranks):
+            about = {"pid": 1000 + rank, "dev": rank, "rank": rank, "ranks": ranks}
+            with open(Path(name) / f"nccl.rank{rank}.log", "w") as file:
+                file.write(f"host0:{1000 + rank}:{1000 + rank} [{rank}] NCCL INFO NCCL version 2.30.7+cuda12.9\n")
+                file.writelines(_INIT.format(end=end, **about) for end in ("START", "COMPLETE"))
+                for n in range(calls // ranks):
+                    file.write(_CALL.format(coll="AllReduce", n=n, root=0, **about))
+        size = sum(path.stat().st_size for path in Path(name).iterdir())
+        out = Path(name) / "case"
+        begun = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "psmkit", "reproduce", name, "-o", str(out), "--no-lab"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        print(
+            f"{calls:,} calls, {size >> 20:,} MiB of logs: {time.monotonic() - begun:.0f} s, {most >> 10:,} MiB of memory, exit status {done.returncode}"
+        )
+        print(done.stdout[:400] + done.stderr[:400])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--calls", type=int, default=10_000_000)
+    parser.add_argument("--dry", action="store_true", help="write no page")
+    options = parser.parse_args()
+    if options.stream:
+        stream(options.calls)
+        return
+    outcomes = []
+    for seed in range(options.first, options.first + options.faults):
+        outcomes.append(measure(plant(seed)))
+        o = outcomes[-1]
+        print(
+            f"{seed} {o.planted.kind}: {o.planted.operations.ranks} ranks, {len(o.planted.operations):,} operations, {o.code} -> {o.ranks} ranks, "
+            f"{o.operations} operations, {o.trials} runs, {o.seconds:.1f} s {'' if o.small else 'NOT SMALL ' + o.why}",
+            flush=True,
+        )
+    if not options.dry:
+        PAGE.write_text("".join(page(outcomes)))
+    print(f"{sum(o.small for o in outcomes)} of {len(outcomes)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its logs or dumps."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.command import Command
+from psmkit.cli.output import progress_line, show_page, width
+from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import counted
+
+if TYPE_CHECKING:
+    from psmkit.reproduce.case import Case
+    from psmkit.reproduce.runs import Returned
+    from psmkit.reproduce.shrink import Shrunk
+
+__all__ = ["command"]
+
+_NO_SYMPTOM = 3
+
+
+class _MissingError(PsmkitError):
+    pass
+
+
+@click.command(
+    "reproduce",
+    cls=Command,
+    examples=(
+        "psmkit reproduce logs/ -o case",
+        "psmkit reproduce nccl_trace_rank_* -o case --no-lab",
+        "psmkit reproduce logs/ -o case --shrink",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write the case to this new folder.",
+)
+@click.option("--shrink", "smaller", is_flag=True, help="Look for the smallest case that still shows the symptom.")
+@click.option("--seed", type=click.IntRange(0), default=1, help="With --shrink: the order of its trials.  [1]")
+@click.option("--lab/--no-lab", default=True, help="Run the case on libpsm's lab, too.  [--lab]")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0.1),
+    default=20.0,
+    help="Seconds until a run on the lab that has not ended is stopped.  [20]",
+)
+def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bool, deadline: float) -> int:
+    """Take the operations of a job from its evidence, and say where they hang again.
+
+    PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, or a folder of
+    them. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
+    on libpsm's simulator of plans and on its lab; the symptom returns where the analysis of the run says the same verdict, stage and culprits.
+    docs/reproduce.md has the details.
+
+    Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
+    nothing that follows from the calls of ranks.
+    """
+    try:
+        import psmkit.plan  # noqa: F401
+    except ImportError as error:
+        raise _MissingError(
+            f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
+        ) from None
+    from psmkit.reproduce.case import extract
+    from psmkit.reproduce.recent import recent
+    from psmkit.reproduce.runs import TOO_MANY, on_lab, on_simulator
+    from psmkit.reproduce.shrink import shrink
+    from psmkit.reproduce.write import folder, write
+
+    with folder(out) as made, progress_line() as progress:
+        tell = progress or (lambda _: None)
+        tell("reading")
+        case = extract(paths)
+        tell("simulator")
+        last = recent(case.operations)
+        runs = case if last is None else replace(case, operations=last)
+        results = [TOO_MANY if last is None else on_simulator(runs)]
+        if last is not None and len(last) < len(case.operations):
+            note = f"the runs have the last {len(last):,} operations: before them all ranks are even"
+            case, runs = (replace(one, taken=(*one.taken, note)) for one in (case, runs))
+        shrunk = shrink(runs, seed, tell) if smaller and results[0].returns else None
+        if shrunk is not None:
+            case = runs = shrunk.case
+            results = [on_simulator(case)]
+        if lab:
+            tell("lab")
+            results.append(on_lab(runs, deadline, seed, None))
+        tell("")
+        notes = [result.text for result in results] + ([_smaller(shrunk)] if shrunk is not None else [])
+        write(made, case, notes)
+    _page(out, case, results, shrunk, asked=smaller)
+    if case.symptom is None or not case.symptom.kind:
+        return _NO_SYMPTOM
+    return int(any(result.returns is False for result in results))
+
+
+def _smaller(shrunk: Shrunk) -> str:
+    ranks = ", ".join(map(str, shrunk.ranks))
+    return f"shrunk in {counted(shrunk.trials, 'run')} of the simulator; its ranks 0 to {len(shrunk.ranks) - 1} are ranks {ranks} of the job"
+
+
+def _page(out: Path, case: Case, results: list[Returned], shrunk: Shrunk | None, *, asked: bool) -> None:
+    from psmkit.plan.releases import version
+    from psmkit.report.layout import Page, Span
+
+    page = Page(width(sys.stdout))
+    operations = case.operations
+    page.wrap(
+        f"{counted(len(operations), 'operation')} of {counted(operations.ranks, 'rank')} in "
+        f"{counted(len(operations.used()), 'communicator')}, NCCL {version(case.config.release)}",
+        hang="  ",
+        lead=Span(f"{out}: ", "heading"),
+    )
+    symptom = case.symptom
+    if symptom is not None and symptom.code:
+        page.wrap(
+            f"{symptom.verdict}: {symptom.code}: {symptom.title}",
+            indent="  ",
+            hang="    ",
+            lead=Span("symptom: ", "code"),
+        )
+    elif symptom is not None:
+        page.wrap(
+            f"none: the analysis says {symptom.verdict}", indent="  ", hang="    ", lead=Span("symptom: ", "code")
+        )
+    page.blank()
+    for result in results:
+        style = {True: "good", False: "error", None: "dim"}[result.returns]
+        head, _, rest = result.text.partition(": ")
+        page.wrap(rest, indent="  ", hang="    ", lead=Span(f"{head}: ", style))
+    if shrunk is not None:
+        page.wrap(_smaller(shrunk), indent="  ", hang="    ")
+    elif asked:
+        page.wrap(
+            "not shrunk: the symptom does not return on the simulator in one communicator", indent="  ", hang="    "
+        )
+    if case.guesses:
+        page.blank()
+        page.add(Span("Guesses", "heading"))
+        for text in case.guesses:
+            page.wrap(text, indent="  - ", hang="    ")
+    show_page(page)

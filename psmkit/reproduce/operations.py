@@ -1,0 +1,131 @@
+"""The operations of a job as arrays: what each rank called in which communicator, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from psmkit.plan.packed import STEP
+from psmkit.plan.types import Func, StepKind
+
+__all__ = ["ALLTOALL", "GATHER", "OP", "SCATTER", "Array", "Comm", "Operations", "expanded", "steps"]
+
+#: One operation. ``comm`` is an index into :attr:`Operations.comms`, ``peer`` a rank in it, ``last`` 1 for the last operation of a group.
+OP = np.dtype(
+    [
+        ("comm", "<u2"),
+        ("stream", "<u2"),
+        ("func", "u1"),
+        ("datatype", "u1"),
+        ("redop", "u1"),
+        ("last", "u1"),
+        ("peer", "<i4"),
+        ("count", "<u8"),
+    ]
+)
+#: Calls that are one line and become sends and recvs; ``count`` is that of one peer.
+ALLTOALL, GATHER, SCATTER = 32, 33, 34
+Array = npt.NDArray[np.void]
+_MANY = (ALLTOALL, GATHER, SCATTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A communicator: its name, and the rank of the job that each of its ranks is."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Operations:
+    """What all ranks called.
+
+    Attributes:
+        ranks: ranks of the job.
+        comms: the communicators, by index.
+        by_rank: the operations of each rank of the job, in order; elements are :data:`OP`.
+    """
+
+    ranks: int
+    comms: tuple[Comm, ...]
+    by_rank: dict[int, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_rank.values()))
+
+    def of(self, comm: int) -> dict[int, Array]:
+        """The operations of a communicator, by rank in it."""
+        out = {}
+        for rank, job_rank in enumerate(self.comms[comm].ranks):
+            ours = self.by_rank.get(job_rank)
+            if ours is not None:
+                out[rank] = ours[ours["comm"] == comm]
+        return out
+
+    def used(self) -> list[int]:
+        """The communicators with operations."""
+        return sorted({int(c) for ours in self.by_rank.values() for c in np.unique(ours["comm"])})
+
+
+def expanded(ours: Array, rank_of: Mapping[int, int], sizes: Sequence[int]) -> Array:
+    """The operations of a rank with AlltoAll, Gather and Scatter as the sends and recvs that they become. A part that a rank has for itself moves nothing.
+
+    Args:
+        ours: the operations.
+        rank_of: this rank's rank in each communicator.
+        sizes: ranks of each communicator.
+    """
+    many = np.flatnonzero(np.isin(ours["func"], _MANY))
+    if len(many) == 0:
+        return ours
+    parts, before = [], 0
+    for at in many.tolist():
+        one = ours[at]
+        made = np.array(list(_pieces(one, rank_of[int(one["comm"])], sizes[int(one["comm"])])), dtype=OP)
+        parts.append(ours[before:at])
+        if len(made):
+            made["last"][:-1], made["last"][-1] = 0, one["last"]
+        elif one["last"] and len(parts[-1]):
+            parts[-1] = parts[-1].copy()
+            parts[-1]["last"][-1] = 1
+        parts.append(made)
+        before = at + 1
+    return np.concatenate([*parts, ours[before:]])
+
+
+def _pieces(one: np.void, me: int, size: int) -> Iterator[tuple[int, ...]]:
+    func, root = int(one["func"]), int(one["peer"])
+    for peer in range(size):
+        sends = peer != me and (
+            func == ALLTOALL or (func == GATHER and peer == root) or (func == SCATTER and me == root)
+        )
+        recvs = peer != me and (
+            func == ALLTOALL or (func == GATHER and me == root) or (func == SCATTER and peer == root)
+        )
+        for made, kind in ((sends, Func.SEND), (recvs, Func.RECV)):
+            if made:
+                yield (
+                    int(one["comm"]), int(one["stream"]), int(kind), int(one["datatype"]), 0, 0, peer, int(one["count"]),
+                )  # fmt: skip
+
+
+def steps(by_rank: Mapping[int, Array]) -> npt.NDArray[np.void]:
+    """The steps of one communicator, as libpsm takes them: rank by rank, an end behind each group.
+
+    Args:
+        by_rank: its operations by rank in it.
+    """
+    out = []
+    for rank, ours in sorted(by_rank.items()):
+        made = np.zeros(len(ours), dtype=STEP)
+        made["kind"], made["rank"] = int(StepKind.TASK), rank
+        for name in ("func", "peer", "datatype", "redop", "count"):
+            made[name] = ours[name]
+        end = np.zeros(1, dtype=STEP)
+        end["kind"], end["rank"] = int(StepKind.GROUP_END), rank
+        out.append(np.insert(made, np.flatnonzero(ours["last"]) + 1, end[0]))
+    return np.concatenate(out) if out else np.zeros(0, dtype=STEP)

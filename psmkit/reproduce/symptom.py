@@ -1,0 +1,88 @@
+"""What a case has to show again: verdict, stage and culprits, as the analysis says them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psmkit.model import Report
+
+__all__ = ["Symptom", "compare", "kind_of", "of_report"]
+
+#: Findings that follow from which operations ranks call, and the kind of each.
+_KINDS = {"PSM301": "mismatch", "PSM302": "collective", "PSM303": "send/recv", "PSM314": "work FIFO"}
+_OWES, _P2P = "PSM707", ("send/recv", "sendrecv")
+
+
+def kind_of(code: str, stage: str) -> str:
+    """What a finding is about: ``mismatch``, ``collective``, ``send/recv`` or ``work FIFO``; empty: not about calls."""
+    if stage in _P2P and code in ("PSM302", "PSM303", _OWES):
+        return "send/recv"
+    return _KINDS.get(code, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What an analysis says of a job.
+
+    Attributes:
+        verdict: of the job.
+        code: of the finding that explains it; empty: there is none.
+        stage: of that finding.
+        culprits: ranks that it blames, else those that it suspects.
+        ranks: ranks that it is about.
+        title: its sentence.
+    """
+
+    verdict: str
+    code: str = ""
+    stage: str = ""
+    culprits: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    title: str = ""
+
+    @property
+    def kind(self) -> str:
+        """See :func:`kind_of`."""
+        return kind_of(self.code, self.stage)
+
+
+def of_report(report: Report) -> Symptom:
+    """The symptom of a report: the first finding about calls that names a rank, else one that names none, else the reason of the report."""
+    seen = _all(report)
+    ours = [s for s in seen if s.kind]
+    first = next((s for s in ours if s.culprits), None) or next(iter(ours), None)
+    return (
+        first
+        or next((s for s in seen if s.title == report.reason), None)
+        or next(iter(seen), Symptom(report.verdict.value))
+    )
+
+
+def _all(report: Report) -> list[Symptom]:
+    """A symptom for each finding with weight."""
+    return [
+        Symptom(report.verdict.value, f.code, f.stage or "", f.culprits or f.suspects, f.ranks, f.title)
+        for f in report.findings
+        if f.severity.weight
+    ]
+
+
+def compare(wanted: Symptom, report: Report) -> tuple[bool, Symptom, str]:
+    """Whether a report shows a symptom: the same verdict, a finding about the same stage, the same ranks to blame. With what it shows, and what differs.
+
+    The run shows that ranks wait for ever, which the original's evidence may have left open: hung is as good as inconclusive.
+    """
+    same = [s for s in _all(report) if s.kind == wanted.kind and s.kind]
+    best = next((s for s in same if s.culprits == wanted.culprits), same[0] if same else of_report(report))
+    reasons = []
+    if best.verdict != wanted.verdict and not (wanted.verdict == "inconclusive" and best.verdict == "hung"):
+        reasons.append(f"verdict {best.verdict}, not {wanted.verdict}")
+    if best.kind != wanted.kind:
+        reasons.append(f"{best.code or 'no finding'}, not {wanted.code or 'none'}")
+    elif wanted.culprits and best.culprits != wanted.culprits:
+        reasons.append(f"culprits {_ranks(best.culprits)}, not {_ranks(wanted.culprits)}")
+    return not reasons, best, "; ".join(reasons)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks)) or "none"

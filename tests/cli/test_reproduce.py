@@ -1,0 +1,94 @@
+"""``psmkit reproduce``: from evidence to a case, and where its symptom returns."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from psmkit.cli.app import main
+from tests.reproduce.jobs import dumps, entry, logs
+
+ROOT = Path(__file__).parents[2]
+LOG = ROOT / "examples/reproduce/forgotten-recv.log"
+#: What `docs/reproduce.md` shows, without the run on the lab.
+PAGE = ROOT / "docs/reproduce.md"
+
+
+def test_the_example_of_the_docs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert (
+        main(
+            ["reproduce", "examples/reproduce/forgotten-recv.log", "-o", str(tmp_path / "case"), "--shrink", "--no-lab"]
+        )
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "simulator: it returns: hung, PSM303, stage send/recv, blames rank 1" in said
+    shown = PAGE.read_text()
+    assert "$ cat case/case.tasks\n" + (tmp_path / "case/case.tasks").read_text() in shown
+    assert next(line for line in said.splitlines() if "shrunk in" in line) in shown
+
+
+def test_the_folder_says_what_was_taken_and_what_is_a_guess(tmp_path: Path) -> None:
+    assert main(["reproduce", str(LOG), "-o", str(tmp_path / "case"), "--no-lab"]) == 0
+    about = tomllib.loads((tmp_path / "case/case.toml").read_text())
+    assert about["job"] == {"ranks": 4, "nodes": 1, "operations": 35, "source": "logs"}
+    assert about["nccl"]["version"] == "2.30.7" and about["nccl"]["assumed"] == [
+        "nodes",
+        "work_fifo_bytes",
+        "p2p_chunk_bytes",
+    ]
+    assert about["symptom"]["code"] == "PSM303" and about["symptom"]["culprits"] == [2]
+    readme = (tmp_path / "case/README.md").read_text()
+    assert "35 operations from 1 log" in readme and "NCCL's defaults were taken" in readme
+    assert [p.name for p in tmp_path.iterdir()] == ["case"]
+
+
+def test_it_returns_on_the_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = logs(tmp_path / "logs", "allreduce 8 float32 sum\nend\n1: allgather 8 float32\nend\n", 2)
+    assert main(["reproduce", str(folder), "-o", str(tmp_path / "case"), "--deadline", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "simulator: it returns: hung, PSM302" in said and "lab: it returns: hung, PSM302" in said
+
+
+def test_a_dump_in_which_a_rank_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = [entry("all_reduce", 1), entry("all_reduce", 2, "started")]
+    paths = dumps(tmp_path, {0: ahead, 1: ahead, 2: [entry("all_reduce", 1)]}, 3)
+    assert main(["reproduce", *map(str, paths), "-o", str(tmp_path / "case"), "--no-lab"]) == 0
+    assert "simulator: it returns: hung, PSM302" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_healthy_job_has_no_symptom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = logs(tmp_path / "logs", "allreduce 8 float32 sum\nend\n", 2)
+    assert main(["reproduce", str(folder), "-o", str(tmp_path / "case"), "--no-lab"]) == 3
+    assert (tmp_path / "case/case.tasks").read_text() == "allreduce 8 float32 sum\nend\n"
+    assert "comes to its end" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("paths", "says"),
+    [
+        (["missing.log"], "missing.log"),
+        (["empty.log"], "empty"),
+        (["-"], "standard input can be read only once"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.log").write_text("")
+    assert main(["reproduce", *paths, "-o", "case"]) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["empty.log"]
+
+
+def test_a_folder_that_exists_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "case").mkdir()
+    assert main(["reproduce", str(LOG), "-o", str(tmp_path / "case")]) == 2
+    assert "it exists" in capsys.readouterr().err
