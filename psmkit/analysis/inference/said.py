@@ -274,7 +274,7 @@ def _text(named: Sequence[Named]) -> str:
 def _nodes(events: Sequence[Event]) -> str | None:
     """Who gave up in a kernel of DeepEP between nodes, and whom it waited for on its own node."""
     pairs = {_in_node(e) for e in events}
-    ranks, peers = ({pair[at] for pair in pairs} - {None} for at in (0, 1))
+    ranks, peers = ({n for pair in pairs if (n := pair[at]) is not None} for at in (0, 1))
     if not ranks or any(rank is None for rank, _ in pairs):
         return None
     wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in DeepEP"

@@ -13,6 +13,7 @@ from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ranks_in
 from psmkit.analysis.inference import blame, faults, said, unknown
 from psmkit.analysis.inference.causes import ends, lost_with_daemon
@@ -90,9 +91,13 @@ def _of_signal(job: Job, event: Event) -> bool:
     """Whether UCX prints the stack of a signal that it names just above: the end of that process has a finding of its own."""
     if event.name != "ucx.backtrace":
         return False
-    return any(
-        e.stream == event.stream and 0 < event.ref.seq - e.ref.seq <= _NEAR for e in job.events("sys.ucx.signal")
-    )
+    return any((event.stream, event.ref.seq - n) in _signals(job) for n in range(1, _NEAR + 1))
+
+
+@once
+def _signals(job: Job) -> set[tuple[int, int]]:
+    """Where UCX names a signal."""
+    return {(e.stream, e.ref.seq) for e in job.events("sys.ucx.signal")}
 
 
 def _continued(job: Job, run: int | None, event: Event) -> bool:
