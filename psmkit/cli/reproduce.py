@@ -84,7 +84,7 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
         tell("reading")
         case = extract(paths)
         tell("simulator")
-        last = recent(case.operations)
+        last = recent(case.operations, case.config.channels)
         runs = case if last is None else replace(case, operations=last)
         results = [TOO_MANY if last is None else on_simulator(runs)]
         if last is not None and len(last) < len(case.operations):

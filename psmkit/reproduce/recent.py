@@ -11,23 +11,25 @@ from psmkit.reproduce.operations import Array, Operations
 
 __all__ = ["MOST", "recent"]
 
-#: Operations that are run whole.
-MOST = 2_000_000
+#: Parts of operations that are run: a message has one, a collective one on each channel.
+MOST = 4_000_000
 _TRIES = 16
 _COLLS = ("func", "count", "datatype", "redop", "peer")
 
 
-def recent(operations: Operations, most: int = MOST) -> Operations | None:
+def recent(operations: Operations, channels: int = 1, most: int = MOST) -> Operations | None:
     """The operations behind a collective before which every message has both ends and all collectives are alike.
 
     Args:
         operations: what all ranks call.
-        most: so many, and about half as many of more, are kept; fewer are returned as they are.
+        channels: parts of a collective.
+        most: so many parts, and about half as many of more, are kept; fewer are returned as they are.
 
     Returns:
         None: they are too many, and there is no such place.
     """
-    if len(operations) <= most:
+    colls = sum(int(np.count_nonzero(ours["func"] < int(Func.SEND))) for ours in operations.by_rank.values())
+    if len(operations) + colls * (channels - 1) <= most:
         return operations
     used = operations.used()
     if len(used) != 1:
@@ -35,7 +37,7 @@ def recent(operations: Operations, most: int = MOST) -> Operations | None:
     by_rank = operations.of(used[0])
     ranks = operations.comms[used[0]].ranks
     even = _even(by_rank)
-    keep = max(most // (2 * max(len(by_rank), 1)), 1)
+    keep = max(most // (2 * max(len(by_rank), 1) * channels), 1)
     for at in range(even - keep, even - keep - _TRIES, -1):
         if at < 0:
             return None

@@ -36,12 +36,17 @@ def operations(text: str, ranks: int | None = None) -> Operations:
     return out
 
 
-def logs(folder: Path, text: str, ranks: int | None = None, *, waits: bool = True) -> Path:
+def logs(folder: Path, text: str, ranks: int | None = None, *, waits: bool = True, fifo: int = 1 << 20) -> Path:
     """The logs of a job that calls this; with what a runner says of the ranks that wait."""
     ours = operations(text, ranks)
-    config = replace(CONFIG, ranks=ours.ranks)
+    config = replace(CONFIG, ranks=ours.ranks, work_fifo_bytes=fifo)
     folder.mkdir()
     simulator.write_logs(folder, ours, config, simulator.run(ours, config) if waits else [])
+    if fifo != CONFIG.work_fifo_bytes:
+        for path in folder.glob("nccl.*"):
+            first, _, rest = path.read_text().partition("\n")
+            told = first.replace(first.partition("NCCL INFO ")[2], f"CC Off, workFifoBytes {fifo}")
+            path.write_text(f"{first}\n{told}\n{rest}")
     return folder
 
 

@@ -17,8 +17,8 @@ end
 0-3: recv 4M float32 from=-1
 end
 """
-OVERFLOW = """0-1: send 16 float32 to=+1 times=22000
-0-1: recv 16 float32 from=-1 times=22000
+OVERFLOW = """0-1: send 16 float32 to=+1 times=2800
+0-1: recv 16 float32 from=-1 times=2800
 end
 """
 
@@ -51,7 +51,10 @@ def test_the_same_seed_gives_the_same_case(tmp_path: Path) -> None:
 
 
 def test_an_overflow_keeps_two_ranks_and_a_smaller_fifo(tmp_path: Path) -> None:
-    found = _shrunk(tmp_path, OVERFLOW, 2)
+    case = extract([str(logs(tmp_path / "logs", OVERFLOW, 2, fifo=1 << 17))])
+    assert case.config.work_fifo_bytes == 1 << 17
+    found = shrink(case)
+    assert found is not None
     assert found.case.symptom is not None and found.case.symptom.code == "PSM314"
     assert found.case.config.work_fifo_bytes == 1 << 16
     assert found.case.operations.ranks == 2 and len(found.case.operations) == 2 * (65536 // 48 + 1)
