@@ -51,6 +51,12 @@ def _structs(sources: Sources) -> dict[str, str]:
     return out
 
 
+def _named(text: str) -> set[str]:
+    """What whole words of a text, one or some in a row, can name: "P2P Connect info" is p2pConnectInfo, and psm_conn_progress is not psm_conn."""
+    words = [_letters(word) for word in re.findall(r"\w+", text)]
+    return {"".join(words[at:end]) for at in range(len(words)) for end in range(at + 1, min(at + 6, len(words) + 1))}
+
+
 def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
@@ -71,7 +77,7 @@ def _assert(
     }
     condition = " ".join(token.spelling for token in children[0].get_tokens() if token.spelling != "struct")
     text = children[-1].spelling if children[-1].kind == CursorKind.STRING_LITERAL else ""
-    said = _letters(text)
+    said = _named(text)
     meant = {name for letters, name in names.items() if letters in said}
     # Of p2pConnectInfo and ConnectInfo the longer one is meant.
     meant = {one for one in meant if not any(one != other and one.lower() in other.lower() for other in meant)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ class Token:
 def named(name: str, path: tuple[Any, ...]) -> str:
     for one in path:
         name += f"[{one}]" if isinstance(one, int) else one if one.startswith("[") else f".{one}"
-    return name if len(name) < 300 else f"{name[:200]}~{hash(name) & 0xFFFFFFFF:x}"
+    return name if len(name) < 300 else f"{name[:200]}~{zlib.crc32(name.encode()):x}"
 
 
 def said(value: Value) -> str:

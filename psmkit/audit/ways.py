@@ -267,6 +267,8 @@ def _ways(program: Program, half: Half, mode: dict[str, int]) -> Any:
             machine.run()
         except Ended as end:
             ended = str(end)
+        except (RecursionError, LookupError, TypeError, ValueError) as error:  # not as the machine knows it
+            ended = f"code that psmkit cannot follow ({type(error).__name__})"
         yield machine, ended
         trail = [answer for _, answer in machine.trail]
         todo.extend([*trail[:at], not trail[at]] for at in range(len(answers), len(trail)))

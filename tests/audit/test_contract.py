@@ -209,6 +209,7 @@ def test_a_check_that_checks_something_else_is_a_warning(tmp_path: Path, text: s
 def test_right_checks_are_clean(tmp_path: Path) -> None:
     text = (
         'struct firstInfo { int a; };\nstatic_assert(sizeof(struct firstInfo) <= 256, "firstInfo is too large");\n'
+        'struct otherInfo { int a; };\nstatic_assert(sizeof(struct otherInfo) <= 256, "firstInfo_progress sees it");\n'
         "enum kinds { A, B, numKinds };\nint of(enum kinds k) { switch (k) { case A: return 1; case B: return 2; } return 0; }\n"
         "int or(enum kinds k);\nint either(enum kinds k) { switch (k) { case A: return 1; default: return 0; } }\n"
     ).replace("int or(enum kinds k);\n", "")
