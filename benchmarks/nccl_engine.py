@@ -39,10 +39,10 @@ PAGE = Page(
     (
         "# Copy engines and one-sided calls of NCCL over emulated CUDA",
         "",
-        "Made by `benchmarks/nccl_engine.py` from plain trees of which only the host side was compiled; no kernel can run. A case is two calls of",
-        "one collective with messages of 64 bytes, 64 KiB or 1 MiB for each peer; all ranks put to all others. *Exact*: cases in which every byte was",
-        "right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those that asked for them; a captured call counts",
-        "once. A row counts as good only if all calls did. Seconds are those of a busy machine.",
+        "Made by `benchmarks/nccl_engine.py` from plain trees of which only the host side was compiled (2.31.2: with psmkit's transport in it, turned",
+        "off); no kernel can run. A case is two calls of one collective with messages of 64 bytes, 64 KiB or 1 MiB for each peer; all ranks put to all",
+        "others. *Exact*: cases in which every byte was right on all ranks. *Calls*: those that NCCL's lines show to have gone by copy engines, of those",
+        "that asked for them; a captured call counts once. A row counts as good only if all calls did. Seconds are those of a busy machine.",
     ),
     (
         Table(
