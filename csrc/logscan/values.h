@@ -120,7 +120,7 @@ static inline const char *read_int(const char *p, const char *e, uint64_t *value
     bool minus = *p == '-';
     const char *q = read_digits(p + (minus || *p == '+'), e, value);
     /* A number that is too large stays large and keeps its sign. */
-    if (q && *value > INT64_MAX) *value = INT64_MAX;
+    if (q && *value > (uint64_t)INT64_MAX + minus) *value = (uint64_t)INT64_MAX + minus;
     if (q && minus) *value = 0 - *value;
     return q;
 }

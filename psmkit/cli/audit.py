@@ -1,4 +1,4 @@
-"""``psmkit audit``: Find process-local data in messages, what Free leaves, and symbols that collide, before a run."""
+"""``psmkit audit``: Find leaks, process-local data in messages, and symbols that collide."""
 
 from __future__ import annotations
 

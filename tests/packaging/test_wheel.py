@@ -17,6 +17,7 @@ from psmkit.cli.app import cli
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "tests" / "data" / "logs" / "passsm-8gpu.log"
+CALLS = ROOT / "examples" / "reproduce" / "forgotten-recv.log"
 
 pytestmark = pytest.mark.slow
 
@@ -149,7 +150,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan rules": ("", CLEAN),
     "plan variants": ("", CLEAN),
     "plan lint": ("{log}", MISSING),  # it has no groups
-    "reproduce": ("{log} -o case --no-lab", (0, 1, 3)),
+    "reproduce": ("{calls} -o case --no-lab", (0,)),
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
     "audit contract": ("transport.c", MISSING),
@@ -226,7 +227,7 @@ def test_command_works_without_extras_or_names_the_extra(installed: Installed, c
     (folder / "rules.csv").write_text("op,bytes,ranks,algorithm,protocol\nallreduce,..64K,*,tree,ll\n")
     (folder / "data.csv").write_text(DATA)
     (lib,) = (folder / "venv").glob("lib/python*/site-packages/psmkit/psm/lib")
-    names = {"log": LOG, "lib": lib, "rules": folder / "rules.csv", "data": folder / "data.csv"}
+    names = {"log": LOG, "calls": CALLS, "lib": lib, "rules": folder / "rules.csv", "data": folder / "data.csv"}
     arguments, statuses = BARE[command]
     done = installed.psmkit(*command.split(), *arguments.format(**names).split())
     said = f"{done.stdout}\n{done.stderr}"

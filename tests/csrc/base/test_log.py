@@ -286,3 +286,11 @@ def test_generator_refuses_what_c_cannot_print(tmp_path: Path) -> None:
     assert "nothing between two fields" in generate(entry.format("{a:word}{b:word}"))
     assert "both a_b" in generate(entry.format("one") + entry.format("two").replace("a.b", "a_b"))
     assert "level TRACE" in generate(entry.format("x") + 'level = "TRACE"\n')
+
+
+def test_the_least_integer_is_read_as_it_is() -> None:
+    hit = load().match(
+        b"the record of process -9223372036854775808 was not closed: the process lived when this was read, "
+        b"or died where it cannot be seen from here"
+    )
+    assert hit is not None and hit[1] == {"pid": -(2**63)}
