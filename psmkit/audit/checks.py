@@ -79,7 +79,7 @@ def _assert(
     text = children[-1].spelling if children[-1].kind == CursorKind.STRING_LITERAL else ""
     said = _named(text)
     meant = {name for letters, name in names.items() if letters in said}
-    # Of p2pConnectInfo and ConnectInfo the longer one is meant.
+    # Where p2pConnectInfo and ConnectInfo both match, the longer name counts.
     meant = {one for one in meant if not any(one != other and one.lower() in other.lower() for other in meant)}
     if checked and meant and not meant & checked and not any(_letters(one) in said for one in checked):
         found[file, line] = {

@@ -154,14 +154,14 @@ def _usable(half: dict[str, Any]) -> list[int]:
 
 
 def _modes(half: dict[str, Any], chosen: Iterable[int], among: Iterable[int] | None = None) -> str:
-    """``PASS_SM=1 CUMEM=0``, in as few words as say which modes are meant; ``every mode``."""
+    """``PASS_SM=1 CUMEM=0``, the shortest text that names these modes; ``every mode``."""
     rows = half["rows"]
     names: list[str] = half["modes"]
     wanted = set(chosen)
     everything = set(range(len(rows)) if among is None else among)
     if wanted >= everything:
         return "every mode"
-    free = set(range(len(rows))) - everything  # refused: it does not matter whether they are meant
+    free = set(range(len(rows))) - everything  # refused modes: the text may include them or not
     terms = {tuple(rows[at]["mode"][name] for name in names) for at in wanted | free}
     terms_: set[tuple[int | None, ...]] = set(terms)
     while True:

@@ -380,7 +380,7 @@ class Lowering:
         base = self.expression(children[0])
         owner = children[0].type
         arrow = owner.get_canonical().kind == TypeKind.POINTER
-        if not cursor.spelling:  # a member without a name holds the one that is meant
+        if not cursor.spelling:  # the member asked for is inside one without a name
             return ("un", "*", base) if arrow else base
         whole = self._seen(layout.pointee(owner) if arrow else owner)
         if (

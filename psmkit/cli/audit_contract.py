@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.cli.audit_report import evidence, footer, head, notes, one_finding, report, report_options
+from psmkit.cli.audit_report import evidence, footer, head, notes, one_finding, report, report_options, results, table
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output
 
@@ -119,36 +119,21 @@ def _page(page: Page, audit: ContractAudit, verbose: bool) -> None:
 
 def _table(page: Page, half: Half, verbose: bool) -> None:
     from psmkit.report.layout import Span
-    from psmkit.report.ranktable import fit
 
     page.blank()
     page.add(Span(half.name, "heading"))
     if half.resources:
         letters = _LETTERS[: len(half.modes)]
         rows = [[what, where, *cells[: len(letters)]] for what, where, cells in half.resources]
-        lines = fit(["resource", "made by", *letters], rows, page.width - 2)
-        page.add("  ", Span(lines[0], "dim"))
-        for line in lines[1:]:
-            page.add("  ", line)
+        table(page, ["resource", "made by", *letters], rows)
         for letter, mode in zip(letters, half.modes, strict=False):
             page.wrap(f"{letter}: {mode}", indent="  ", hang="   ")
     rows = [list(one) for one in half.messages]
     if rows:
-        lines = fit(["message", "sent by", "request", "answer", "taken by", "sizes"], rows, page.width - 2)
-        page.add("  ", Span(lines[0], "dim"))
-        for line in lines[1:]:
-            page.add("  ", line)
+        table(page, ["message", "sent by", "request", "answer", "taken by", "sizes"], rows)
 
 
 def _plain(audit: ContractAudit) -> dict[str, Any]:
-    from psmkit.report.data import finding_dict, plain
+    from psmkit.report.data import plain
 
-    return {
-        "schema": SCHEMA,
-        "clean": not any(finding.severity.weight for finding in audit.findings),
-        "transports": [plain(one) for one in audit.halves],
-        "findings": [finding_dict(finding) for finding in audit.findings],
-        "suppressed": [{"reason": reason, **finding_dict(finding)} for finding, reason in audit.suppressed],
-        "tables": [{"name": name, "findings": list(some)} for name, some in audit.entries],
-        "notes": list(audit.notes),
-    }
+    return results(SCHEMA, audit, transports=[plain(one) for one in audit.halves])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from psmkit.model import Finding
     from psmkit.report.layout import Page
 
-__all__ = ["evidence", "footer", "head", "notes", "one_finding", "report", "report_options"]
+__all__ = ["evidence", "footer", "head", "notes", "one_finding", "report", "report_options", "results", "table"]
 
 _BARS = {"error": 2, "warning": 1, "never": 3}  # weight of a severity
 
@@ -131,3 +131,29 @@ def notes(page: Page, said: Sequence[str]) -> None:
     for note in said:
         page.blank()
         page.wrap(f"note: {note}", hang="  ")
+
+
+def table(page: Page, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table with a dim header, two columns in."""
+    from psmkit.report.layout import Span
+    from psmkit.report.ranktable import fit
+
+    lines = fit(list(header), [list(row) for row in rows], page.width - 2)
+    page.add("  ", Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add("  ", line)
+
+
+def results(schema: str, audit: Any, **own: Any) -> dict[str, Any]:
+    """The JSON of an audit, with what only this audit has as ``own``."""
+    from psmkit.report.data import finding_dict
+
+    return {
+        "schema": schema,
+        "clean": not any(finding.severity.weight for finding in audit.findings),
+        **own,
+        "findings": [finding_dict(finding) for finding in audit.findings],
+        "suppressed": [{"reason": reason, **finding_dict(finding)} for finding, reason in audit.suppressed],
+        "tables": [{"name": name, "findings": list(some)} for name, some in audit.entries],
+        "notes": list(audit.notes),
+    }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.cli.audit_report import evidence, footer, head, notes, one_finding, report, report_options
+from psmkit.cli.audit_report import evidence, footer, head, notes, one_finding, report, report_options, results, table
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output
 
@@ -105,29 +105,15 @@ def _page(page: Page, audit: Audit, verbose: bool) -> None:
 
 
 def _types(page: Page, structs: tuple[Struct, ...]) -> None:
-    from psmkit.report.layout import Span
-    from psmkit.report.ranktable import fit
-
     page.blank()
     rows = [
         [one.name, str(one.size), str(len(one.local)), str(len(one.opaque)), one.way or "-", one.basis]
         for one in structs
     ]
-    lines = fit(["type", "bytes", "local", "opaque", "crosses as", "known by"], rows, page.width - 2)
-    page.add("  ", Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add("  ", line)
+    table(page, ["type", "bytes", "local", "opaque", "crosses as", "known by"], rows)
 
 
 def _plain(audit: Audit) -> dict[str, Any]:
-    from psmkit.report.data import finding_dict, plain
+    from psmkit.report.data import plain
 
-    return {
-        "schema": SCHEMA,
-        "clean": not any(finding.severity.weight for finding in audit.findings),
-        "structs": [plain(one) for one in audit.structs],
-        "findings": [finding_dict(finding) for finding in audit.findings],
-        "suppressed": [{"reason": reason, **finding_dict(finding)} for finding, reason in audit.suppressed],
-        "tables": [{"name": name, "findings": list(some)} for name, some in audit.entries],
-        "notes": list(audit.notes),
-    }
+    return results(SCHEMA, audit, structs=[plain(one) for one in audit.structs])

@@ -30,6 +30,7 @@ __all__ = [
     "Variant",
     "What",
     "Work",
+    "short_count",
 ]
 
 #: The maximum number of channels of a communicator.
@@ -133,7 +134,7 @@ class Task:
     peer: int = 0
 
     def __str__(self) -> str:
-        words = [self.func.label, _short(self.count), self.datatype.label]
+        words = [self.func.label, short_count(self.count), self.datatype.label]
         if self.func.reduces:
             words.append(self.redop.label)
         if self.func.rooted:
@@ -143,7 +144,7 @@ class Task:
         return " ".join(words)
 
 
-def _short(count: int) -> str:
+def short_count(count: int) -> str:
     """``64K`` for 65536."""
     for scale, unit in ((30, "G"), (20, "M"), (10, "K")):
         if count and count % (1 << scale) == 0:

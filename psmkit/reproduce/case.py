@@ -39,7 +39,7 @@ class Case:
 
     Attributes:
         operations: what each rank called.
-        config: what the planner of a communicator of all ranks is told; ``ranks`` and ``nodes`` are the job's.
+        config: the planner's settings for a communicator of all ranks; ``ranks`` and ``nodes`` are the job's.
         assumed: fields of ``config`` that no input shows.
         taken: what was taken from where, a sentence each.
         guesses: what no input shows, a sentence each.
@@ -210,7 +210,7 @@ def _moving(ours: Array, me: dict[int, int]) -> Array:
 
 
 def _config(operations: Operations, told: Told, notes: _Notes) -> tuple[Config, tuple[str, ...]]:
-    """What the planner is told: what the inputs show, else the defaults of the release."""
+    """The planner's settings: those that the inputs show, else the defaults of the release."""
     values = dict(told.values)
     for name, text in told.several.items():
         if name == "ranks":

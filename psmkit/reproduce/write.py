@@ -15,7 +15,7 @@ from psmkit.lab.leftovers import cleaned_at_sigterm
 from psmkit.model.errors import InputError
 from psmkit.model.wording import counted
 from psmkit.plan.releases import release_of, version
-from psmkit.plan.types import Config, DataType, Func, RedOp
+from psmkit.plan.types import Config, DataType, Func, RedOp, short_count
 from psmkit.reproduce.case import Case
 from psmkit.reproduce.operations import Array, Operations
 
@@ -123,7 +123,7 @@ def lines(group: Array) -> tuple[str, ...]:
 
 def _line(op: np.void) -> str:
     func, count = _FUNCS[int(op["func"])], int(op["count"])
-    words = [func.label, _short(count), DataType(int(op["datatype"])).label]
+    words = [func.label, short_count(count), DataType(int(op["datatype"])).label]
     if func.reduces:
         words.append(RedOp(int(op["redop"])).label)
     if func.rooted:
@@ -131,13 +131,6 @@ def _line(op: np.void) -> str:
     if func.p2p:
         words.append(f"{'to' if func is Func.SEND else 'from'}={int(op['peer'])}")
     return " ".join(words)
-
-
-def _short(count: int) -> str:
-    for scale, unit in ((30, "G"), (20, "M"), (10, "K")):
-        if count and count % (1 << scale) == 0:
-            return f"{count >> scale}{unit}"
-    return str(count)
 
 
 def _groups(cursors: Mapping[int, _Cursor], ranks: int) -> Iterator[str]:

@@ -161,6 +161,6 @@ TABLE = (
         title="a check of the code does not check what it seems to",
         severity=Severity.WARNING,
         meaning="A static_assert checks another struct than the one that it names or stands below, or a switch over an enum misses values and has no default.",
-        next_step="Name the struct that is meant in the condition. Add the missing cases, or a default that returns an error.",
+        next_step="Check the struct that the assert's text names. Add the missing cases, or a default that returns an error.",
     ),
 )
