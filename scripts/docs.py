@@ -20,6 +20,7 @@ from psmkit.model import CODES
 from psmkit.plugins.abi import facts, tables
 from psmkit.plugins.drive_checks import CHECKS, Check, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
 from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.metrics import METRICS
 
@@ -145,6 +146,11 @@ def profiler_checks() -> str:
     return _checks("profiler", PROFILER_CHECKS)
 
 
+def tuner_checks() -> str:
+    """What it checks of a tuner."""
+    return _checks("tuner", TUNER_CHECKS)
+
+
 def profiler_tables() -> str:
     """What our own profiler speaks."""
     known = sorted((table for table in tables() if table.kind == "profiler" and table.slots), key=lambda t: t.version)
@@ -192,6 +198,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
     "profiler-checks": ("plugins_drive.md", profiler_checks),
+    "tuner-checks": ("tuner.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
     "variants": ("transport.md", variants),

@@ -129,11 +129,7 @@ def command(
     if stream is not None:
         raise click.BadParameter("only a profiler can replay a stream", param_hint="--stream")
     if kind == "tuner" or (kind is None and tuner_alone(lib)):
-        from psmkit.cli import plugin_drive_tuner
-
-        return plugin_drive_tuner.run(
-            lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
-        )
+        return _tuner(lib, ranks, versions, only, 3 * timeout, settings, log, form)
     return _net(lib, ranks, versions, only, timeout, settings, cuda, log, form)
 
 
@@ -171,6 +167,35 @@ def _net(
             log=log,
         )
     return _present(done, f"net {_names(done)}; {done.ranks} ranks", CHECKS, form)
+
+
+def _tuner(
+    lib: Path,
+    ranks: int,
+    versions: list[int] | str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    settings: dict[str, str],
+    log: IO[str] | None,
+    form: str,
+) -> int:
+    from psmkit.plugins.drive_tuner import drive_tuner, tuner_versions
+    from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
+
+    _known(only, TUNER_CHECKS)
+    chosen = tuner_versions(lib) if isinstance(versions, str) else versions
+    with progress_line() as tell:
+        done = drive_tuner(
+            lib,
+            ranks=ranks,
+            versions=chosen,
+            only=only,
+            timeout=timeout,
+            environment=settings,
+            watch=_watch(tell),
+            log=log,
+        )
+    return _present(done, f"tuner {_names(done)}; {done.ranks} ranks", TUNER_CHECKS, form)
 
 
 def _profiler(
@@ -240,9 +265,11 @@ def _known(names: tuple[str, ...], checks: Sequence[Check]) -> None:
 def _list(form: str, kind: str | None) -> int:
     from psmkit.plugins.drive_checks import CHECKS, classes
     from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+    from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
     from psmkit.report.layout import Page, Span
 
-    checks, first = (PROFILER_CHECKS, 1) if kind == "profiler" else (CHECKS, 4)
+    known = {"tuner": (TUNER_CHECKS, 1), "profiler": (PROFILER_CHECKS, 1)}
+    checks, first = known.get(kind or "", (CHECKS, 4))
     if form == "json":
         rows = [
             {"check": c.name, "since": c.since, "class": c.grade.text, "text": c.text, "source": c.source}

@@ -380,7 +380,19 @@ CHECKS: tuple[Check, ...] = (
     ),
 )
 
-_BUT = {HOST: "for host memory alone", LATE: "if it is late", CONTRACT: "for an error"}
+_BUT = {
+    HOST: "for host memory alone",
+    LATE: "if it is late",
+    CONTRACT: "for an error",
+    # of a tuner
+    "name": "without a name",
+    "end": "for an error of finalize",
+    "number": "for a constant that is no number",
+    "clamped": "for channels that NCCL lowers",
+    "unchosen": "for a pair that was not offered and is not the cheapest",
+    "adapter": "for such a pair with v2",
+    "skipped": "for a cost that NCCL skips",
+}
 
 
 def classes(check: Check) -> str:

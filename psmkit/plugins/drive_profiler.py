@@ -22,8 +22,7 @@ from psmkit.plugins.abi import spoken
 from psmkit.plugins.drive import AFTER_FAILURE, Drive, DriveError, Result
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
-from psmkit.plugins.drive_tuner import kinds_of
-from psmkit.plugins.driven import chosen, tables_of, write_log
+from psmkit.plugins.driven import chosen, kinds_of, tables_of, write_log
 from psmkit.plugins.faults import Fault, advice, explanation, faults
 from psmkit.plugins.programs import child, find_program
 

@@ -2,7 +2,7 @@
 
 psm_tuner_drive (csrc/plugins/tuner/tools) creates communicators, asks for thousands of collectives, ordinary and strange, and checks every
 output. This module reads its reports, handles processes that died or did not end, and compares the answers of the processes: ranks that
-decide differently hang.
+decide differently hang. After a process that died, the remaining checks run in fresh ones.
 """
 
 from __future__ import annotations
@@ -15,32 +15,28 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
-from psmkit.model.errors import InputError, PsmkitError
-from psmkit.plugins.abi import spoken, tables
+from psmkit.model.errors import InputError
+from psmkit.plugins.abi import spoken
+from psmkit.plugins.drive import AFTER_FAILURE, Drive, Result
+from psmkit.plugins.drive_checks import Check
+from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
+from psmkit.plugins.driven import kinds_of, symbols, tables_in, without_path, write_log
+from psmkit.plugins.faults import advice, explanation, faults
 from psmkit.plugins.programs import child, find_program, kill
 
-__all__ = [
-    "CHECKS",
-    "VERSIONS",
-    "TunerDrive",
-    "TunerResult",
-    "drive_tuner",
-    "kinds_of",
-    "symbols",
-    "tuner_alone",
-    "tuner_versions",
-]
+__all__ = ["TUNER_VERSIONS", "drive_tuner", "tuner_alone", "tuner_versions"]
 
-VERSIONS = spoken("tuner")
+TUNER_VERSIONS = spoken("tuner")
 _MOST = 1 << 20  # bytes of a report
 _LOOK = 0.2  # seconds between two looks at the progress of a process
+_SETUP = ("load", "slots", "init")
+_BY_NAME = {one.name: one for one in TUNER_CHECKS}
+#: The code of each kind of failure; of all others, which say what NCCL does with a wrong answer, it is that of the contract.
 _CODES = {
     "contract": "PSM941",
     "died": "PSM942",
@@ -49,72 +45,7 @@ _CODES = {
     "leak": "PSM945",
     "late": "PSM946",
 }
-# The text of each check, in order.
-CHECKS: dict[str, str] = {
-    "load": "The library is loaded and has the table of this version.",
-    "slots": "No slot is NULL that NCCL calls without a check, and the table has a name.",
-    "init": "init returns success for shapes from one rank to 1000 on 125 nodes, and destroy or finalize ends each.",
-    "constants": "From v5: init leaves finite constants, and writes nothing beyond their 1152 bytes.",
-    "answers": "getCollInfo returns success, does not choose what NCCL does not offer, and writes only to its outputs.",
-    "stable": "The same question has the same answer whatever other communicators the process has.",
-    "strange": "Rare or new sizes, functions and group sizes do no harm.",
-    "chunk": "From v6: getChunkSize returns success and a chunk that does not round to 0.",
-    "threads": "Threads may call at the same time, each for its communicator.",
-    "memory": "Neither calls nor ended communicators leave memory behind.",
-    "latency": "getCollInfo takes no longer than the limit (NCCL calls it for each collective).",
-    "ranks": "All processes get the same answers: NCCL uses them without comparing ranks.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TunerResult:
-    """A check with one version: ``passed``, ``failed`` or ``skipped``. ``kind`` of a failure: contract, died, blocked, late, leak or differ."""
-
-    check: str
-    version: int
-    outcome: str
-    text: str = ""
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TunerDrive:
-    """All checks of all versions; ``nanoseconds`` is the shortest time of a call, by version."""
-
-    path: Path
-    ranks: int
-    versions: tuple[int, ...]
-    results: tuple[TunerResult, ...]
-    nanoseconds: dict[int, float]
-
-    @property
-    def failed(self) -> tuple[TunerResult, ...]:
-        """The failed checks."""
-        return tuple(result for result in self.results if result.outcome == "failed")
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """One finding for each check and kind, errors first; versions that fail in the same way share it."""
-        grouped: dict[tuple[str, str], list[TunerResult]] = {}
-        for result in self.failed:
-            grouped.setdefault((result.check, result.kind), []).append(result)
-        findings = [_finding(same, self.ranks) for same in grouped.values()]
-        return tuple(sorted(findings, key=lambda finding: -finding.severity.weight))
-
-
-def _finding(same: Sequence[TunerResult], ranks: int) -> Finding:
-    first = same[0]
-    code = CODES[_CODES[first.kind]]
-    versions = ", ".join(f"v{result.version}" for result in same)
-    return Finding(
-        code.code,
-        f"{first.check} (v{first.version}): {first.text}",
-        code.severity,
-        1.0,
-        f"Check {first.check} with {versions}, {ranks} processes. {CHECKS[first.check]}",
-        code.next_step,
-        stage="getCollInfo" if first.check in ("answers", "stable", "strange", "latency", "ranks") else None,
-    )
+_ALL_CODES = {**_CODES, **{kind: "PSM941" for one in TUNER_CHECKS for kind in one.but if kind not in _CODES}}
 
 
 def tuner_versions(path: Path) -> tuple[int, ...]:
@@ -124,7 +55,7 @@ def tuner_versions(path: Path) -> tuple[int, ...]:
         InputError: the file is not a library.
     """
     names = symbols(path)
-    return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
+    return tuple(version for version in TUNER_VERSIONS if f"ncclTunerPlugin_v{version}" in names)
 
 
 def tuner_alone(path: Path) -> bool:
@@ -133,72 +64,30 @@ def tuner_alone(path: Path) -> bool:
     return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
 
 
-def kinds_of(path: Path) -> set[str]:
-    """The symbols of tables in the library without their versions; none of an unreadable file."""
-    try:
-        names = symbols(path)
-    except InputError:
-        return set()
-    return {name.partition("_v")[0] for name in names}
-
-
-def tables_in(path: Path) -> str:
-    """The tables of the library in words, such as ``net v12, v11; collnet v8``, by its symbols.
-
-    Raises:
-        InputError: the file is not a library.
-        PsmkitError: pyelftools is missing.
-    """
-    names = symbols(path)
-    kinds: dict[str, list[str]] = {}
-    for table in tables():
-        if table.symbol in names:
-            kinds.setdefault(table.kind, []).append(f"v{table.version}")
-    return "; ".join(f"{kind} {', '.join(versions)}" for kind, versions in kinds.items()) or "no table of a plugin"
-
-
-def symbols(path: Path) -> set[str]:
-    """The names of all dynamic symbols that the library defines.
-
-    Raises:
-        InputError: the file is not a library.
-        PsmkitError: pyelftools is missing.
-    """
-    try:
-        from elftools.common.exceptions import ELFError
-        from elftools.elf.elffile import ELFFile
-    except ImportError:
-        raise PsmkitError(NO_PYELFTOOLS) from None
-    try:
-        with path.open("rb") as file:
-            table: Any = ELFFile(file).get_section_by_name(".dynsym")
-            return {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
-    except OSError as error:
-        raise InputError(str(path), error.strerror or str(error)) from None
-    except ELFError as error:
-        raise InputError(str(path), f"not a shared library: {error}") from None
-
-
 def drive_tuner(
     path: Path,
     *,
     ranks: int = 3,
     versions: Sequence[int] | None = None,
+    only: Sequence[str] = (),
     timeout: float = 60.0,
     limit_ns: float = 20_000.0,
     environment: Mapping[str, str] | None = None,
     watch: Callable[[int, str], None] | None = None,
-) -> TunerDrive:
-    """Run all checks.
+    log: IO[str] | None = None,
+) -> Drive:
+    """Run the checks on a library.
 
     Args:
         path: path of the library.
         ranks: number of processes, whose answers must be equal.
         versions: versions of the table; None: the newest in the library.
-        timeout: seconds for all checks of one version.
+        only: names of checks; if empty, all.
+        timeout: seconds for all checks of one version, and again for those after one that did not end.
         limit_ns: the maximum time of a call.
         environment: variables to set in the processes.
         watch: called with each version and check when it begins on rank 0.
+        log: gets all that the tuner logs and prints.
 
     Raises:
         InputError: the library has no such table.
@@ -209,99 +98,188 @@ def drive_tuner(
     if missing or not chosen:
         there = ", ".join(f"v{version}" for version in has) or tables_in(path)
         raise InputError(str(path), f"no tuner table{' ' if missing else ''}{', '.join(missing)}; it has {there}")
-    results: list[TunerResult] = []
-    times: dict[int, float] = {}
+    results: list[Result] = []
     for version in chosen:
-        tell = partial(watch, version) if watch is not None else None
-        found, nanoseconds = _version(path, version, ranks, timeout, limit_ns, environment or {}, tell)
-        results += found
-        if nanoseconds is not None:
-            times[version] = nanoseconds
-    return TunerDrive(path, ranks, chosen, tuple(results), times)
+        one = _Version(path, version, ranks, timeout, limit_ns, environment or {}, watch, log)
+        results += one.run([check.name for check in TUNER_CHECKS if not only or check.name in only])
+    found = faults(results, _ALL_CODES, _BY_NAME, ranks)
+    return Drive(path, ranks, chosen, tuple(results), tuple(_findings(results, ranks)), tuple(found))
 
 
-def _version(
-    path: Path,
-    version: int,
-    ranks: int,
-    timeout: float,
-    limit_ns: float,
-    environment: Mapping[str, str],
-    tell: Callable[[str], None] | None,
-) -> tuple[list[TunerResult], float | None]:
-    with contextlib.ExitStack() as stack:
-        if "PSM_RECORD_DIR" not in environment and (os.environ | dict(environment)).get("PSM_RECORD_KEEP") != "1":
-            # The processes end without the destructors of the library, which would remove its record file.
-            environment = {**environment, "PSM_RECORD_DIR": stack.enter_context(tempfile.TemporaryDirectory())}
-        runs = [_start(stack, path, version, rank, ranks, environment) for rank in range(ranks)]
-        end = time.monotonic() + timeout
-        if tell is not None and runs:
-            _follow(*runs[0], end, tell)
-        reports = [_finish(process, out, end) for process, out in runs]
-    found: dict[str, TunerResult] = {}
-    digests = set()
-    fastest = None
-    for rank, (lines, death) in enumerate(reports):
-        begun = ""
-        for line in lines:
-            begun = line.get("begin", begun)
-            if "error" in line:
-                found["load"] = TunerResult("load", version, "failed", str(line["error"]), "contract")
-            elif "check" in line and not line["good"]:
-                name = str(line["check"])
-                kind = "leak" if name == "memory" else "contract"
-                found.setdefault(name, TunerResult(name, version, "failed", str(line["text"]), kind))
-            elif "digest" in line:
-                digests.add(line["digest"])
-                fastest = min(float(line["ns"]), fastest or float(line["ns"]))
-        if death:
-            name = begun or "load"
-            kind = "blocked" if "did not end" in death else "died"
-            found[name] = TunerResult(name, version, "failed", f"rank {rank} {death}", kind)
-    if len(digests) > 1:
-        text = f"{ranks} processes that were asked the same gave {len(digests)} different answers: their collectives would hang"
-        found["ranks"] = TunerResult("ranks", version, "failed", text, "differ")
-    done = {str(line["check"]) for lines, _ in reports for line in lines if line.get("good")}
-    whole = len(digests) >= 1 and not any(death for _, death in reports)
-    if fastest and fastest > limit_ns and "latency" in done:
-        text = f"a call takes {fastest:.0f} ns at best, {limit_ns:.0f} are allowed"
-        found["latency"] = TunerResult("latency", version, "failed", text, "late")
-    results = []
-    for name in CHECKS:
-        if name in found:
-            results.append(found[name])
-        elif (name == "constants" and version < 5) or (name == "chunk" and version < 6):
-            results.append(TunerResult(name, version, "skipped", "this version has none"))
-        elif name in done or (name == "load" and done | found.keys() != {"load"}) or (name == "ranks" and whole):
-            text = f"{fastest:.0f} ns a call at best" if name == "latency" and fastest else ""
-            results.append(TunerResult(name, version, "passed", text))
-        else:
-            results.append(TunerResult(name, version, "skipped", "a check before it failed"))
-    return results, fastest
+class _Version:
+    """The checks with one version of the table."""
+
+    def __init__(
+        self,
+        path: Path,
+        version: int,
+        ranks: int,
+        timeout: float,
+        limit_ns: float,
+        environment: Mapping[str, str],
+        watch: Callable[[int, str], None] | None,
+        log: IO[str] | None,
+    ) -> None:
+        self.path, self.version, self.ranks, self.limit_ns = path, version, ranks, limit_ns
+        self.timeout, self.environment, self.watch, self.log = timeout, environment, watch, log
+        self.results: dict[str, Result] = {}
+        self.differ = False
+        self.whole = True  # whether all processes reached the end of what they ran
+
+    def run(self, names: Sequence[str]) -> list[Result]:
+        names = list(dict.fromkeys([*_SETUP, *names]))
+        for check in TUNER_CHECKS:
+            if self.version < check.since:
+                self.results[check.name] = Result(check.name, self.version, "skipped", "this version has none")
+        if self.watch is not None:
+            self.watch(self.version, "load")
+        while pending := [name for name in names if name not in self.results and name not in ("load", "ranks")]:
+            lacking = {name: broken for name in pending if (broken := self._lacks(name))}
+            for name, broken in lacking.items():
+                self._skip(name, f"needs {broken}{AFTER_FAILURE}")
+            if not lacking:
+                self._batch(pending)
+        self.results.setdefault("load", Result("load", self.version, "passed"))
+        if self.differ:
+            text = (
+                f"{self.ranks} processes that were asked the same gave different answers: their collectives would hang"
+            )
+            self._put("ranks", "differ", text)
+        elif not self.whole:
+            self._skip("ranks", "needs processes that all end")
+        elif broken := self._lacks("ranks"):
+            self._skip("ranks", f"needs {broken}{AFTER_FAILURE}")
+        self.results.setdefault("ranks", Result("ranks", self.version, "passed"))
+        return [self.results[check.name] for check in TUNER_CHECKS if check.name in names]
+
+    def _lacks(self, name: str) -> str | None:
+        """A failed check without which this one can try nothing: of the set-up, or one that no process survives."""
+        needs = _BY_NAME[name].needs
+        while needs is not None:
+            failed = self.results.get(needs)
+            if failed and failed.kind in (("contract",) * (needs in _SETUP) + ("died", "blocked")):
+                return needs
+            needs = _BY_NAME[needs].needs
+        return None
+
+    def _skip(self, name: str, why: str) -> None:
+        self.results[name] = Result(name, self.version, "skipped", why)
+
+    def _put(self, name: str, kind: str, text: str, rank: int | None = None) -> None:
+        call = (
+            ""
+            if name in ("load", "slots", "init", "constants")
+            else "getChunkSize"
+            if name == "chunk"
+            else "getCollInfo"
+        )
+        grade = _BY_NAME[name].grade_of(kind)
+        failed = Result(name, self.version, "failed", text, kind, call, rank, grade=grade)
+        self.results.setdefault(name, failed)
+
+    def _batch(self, names: Sequence[str]) -> None:
+        """Run checks in fresh processes, until one of these ends early. At least one more check has a result afterwards."""
+        reports = self._processes(names)
+        digests = set()
+        fastest = None
+        for rank, (lines, death) in enumerate(reports):
+            begun, ended = "", False
+            for line in lines:
+                begun = line.get("begin", begun)
+                if "error" in line:
+                    ended = True
+                    self._put("load", "contract", without_path(str(line["error"]), self.path))
+                elif "check" in line and not line["good"]:
+                    kind = "leak" if line["check"] == "memory" and line["kind"] == "contract" else str(line["kind"])
+                    self._put(str(line["check"]), kind, str(line["text"]))
+                elif "digest" in line:
+                    ended = True
+                    digests.add(line["digest"])
+                    fastest = min(float(line["ns"]), fastest or float(line["ns"]))
+            if not ended:
+                self.whole = False
+                death = death or "ended in the check, as by exit(0)"
+                self._put(
+                    begun or "load", "blocked" if "did not end" in death else "died", f"rank {rank} {death}", rank
+                )
+        self.differ |= len(digests) > 1
+        done = set.intersection(*({str(line["check"]) for line in lines if line.get("good")} for lines, _ in reports))
+        for name in (name for name in names if name in done and name not in self.results):
+            if name == "latency" and fastest and fastest > self.limit_ns:
+                text = f"a call takes {fastest:.0f} ns at best, {self.limit_ns:.0f} are allowed"
+                self._put(name, "late", text)
+            else:
+                text = f"{fastest:.0f} ns a call at best" if name == "latency" and fastest else ""
+                self.results[name] = Result(name, self.version, "passed", text)
+
+    def _processes(self, names: Sequence[str]) -> list[tuple[list[dict[str, Any]], str]]:
+        environment = self.environment
+        with contextlib.ExitStack() as stack:
+            if "PSM_RECORD_DIR" not in environment and (os.environ | dict(environment)).get("PSM_RECORD_KEEP") != "1":
+                # The processes end without the destructors of the library, which would remove its record file.
+                environment = {**environment, "PSM_RECORD_DIR": stack.enter_context(tempfile.TemporaryDirectory())}
+            printed = [
+                stack.enter_context(tempfile.NamedTemporaryFile(prefix="psmkit-drive-")) for _ in range(self.ranks)
+            ]
+            runs = [self._start(stack, rank, names, environment, printed[rank].fileno()) for rank in range(self.ranks)]
+            end = time.monotonic() + self.timeout
+            if self.watch is not None:
+                _follow(*runs[0], end, partial(self.watch, self.version))
+            reports = [_finish(process, out, end) for process, out in runs]
+            for rank, file in enumerate(printed):
+                write_log(self.log, f"v{self.version} rank {rank}", Path(file.name))
+        return reports
+
+    def _start(
+        self, stack: contextlib.ExitStack, rank: int, names: Sequence[str], environment: Mapping[str, str], stderr: int
+    ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        # Set as by a launcher, to reveal a tuner that depends on its rank.
+        launcher = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.ranks,
+            "OMPI_COMM_WORLD_RANK": rank,
+            "SLURM_PROCID": rank,
+            "CUDA_VISIBLE_DEVICES": rank,
+        }
+        out = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        command: list[str | Path] = [
+            find_program("psm_tuner_drive"),
+            self.path.absolute(),
+            str(self.version),
+            *names,
+        ]
+        env = {**os.environ, **{k: str(v) for k, v in launcher.items()}, **environment}
+        return stack.enter_context(child(command, out, env=env, stderr=stderr)), out
 
 
-def _start(
-    stack: contextlib.ExitStack, path: Path, version: int, rank: int, ranks: int, environment: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    # Set as by a launcher, to reveal a tuner that depends on its rank.
-    launcher = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": ranks,
-        "OMPI_COMM_WORLD_RANK": rank,
-        "SLURM_PROCID": rank,
-        "CUDA_VISIBLE_DEVICES": rank,
-    }
-    out = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-    command: list[str | Path] = [find_program("psm_tuner_drive"), path.absolute(), str(version)]
-    env = {**os.environ, **{k: str(v) for k, v in launcher.items()}, **environment}
-    return stack.enter_context(child(command, out, env=env)), out
+def _findings(results: Sequence[Result], ranks: int) -> list[Finding]:
+    """One finding for each check and kind; versions that fail in the same way share it."""
+    grouped: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.outcome == "failed":
+            grouped.setdefault((result.check, result.kind), []).append(result)
+    findings = [_finding(_BY_NAME[name], same, ranks) for (name, _), same in grouped.items()]
+    return sorted(findings, key=lambda finding: -finding.severity.weight)
+
+
+def _finding(check: Check, same: Sequence[Result], ranks: int) -> Finding:
+    first = same[0]
+    code = CODES[_ALL_CODES[first.kind]]
+    return Finding(
+        code.code,
+        f"{check.name} (v{first.version}): {first.text}",
+        first.severity,
+        1.0,
+        explanation(check, first, [result.version for result in same], ranks),
+        advice(code.code, first.text, check),
+        stage=first.call or None,
+    )
 
 
 def _follow(process: subprocess.Popen[bytes], out: IO[bytes], end: float, tell: Callable[[str], None]) -> None:
     """Tell each check when it begins, until the process ends or the time is over."""
-    last = "load"
-    tell(last)
+    last = ""
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK)

@@ -6,14 +6,15 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from psmkit.lab import cuda as lab_cuda
-from psmkit.model.errors import InputError
-from psmkit.plugins.drive_tuner import tables_in
+from psmkit.lab.elf import NO_PYELFTOOLS
+from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.abi import tables
 from psmkit.plugins.programs import find_program
 
-__all__ = ["chosen", "tables_of", "with_cuda", "without_path", "write_log"]
+__all__ = ["chosen", "kinds_of", "symbols", "tables_in", "tables_of", "with_cuda", "without_path", "write_log"]
 
 _PATIENCE = 60.0  # seconds for code that runs on load
 
@@ -55,6 +56,52 @@ def write_log(log: IO[str] | None, who: str, output: Path) -> None:
 def without_path(said: str, path: Path) -> str:
     """The loader's words without the path before them: the error begins with the path already."""
     return said.removeprefix(f"{path.absolute()}: ")
+
+
+def kinds_of(path: Path) -> set[str]:
+    """The symbols of tables in the library without their versions; none of an unreadable file."""
+    try:
+        names = symbols(path)
+    except InputError:
+        return set()
+    return {name.partition("_v")[0] for name in names}
+
+
+def tables_in(path: Path) -> str:
+    """The tables of the library in words, such as ``net v12, v11; collnet v8``, by its symbols.
+
+    Raises:
+        InputError: the file is not a library.
+        PsmkitError: pyelftools is missing.
+    """
+    names = symbols(path)
+    kinds: dict[str, list[str]] = {}
+    for table in tables():
+        if table.symbol in names:
+            kinds.setdefault(table.kind, []).append(f"v{table.version}")
+    return "; ".join(f"{kind} {', '.join(versions)}" for kind, versions in kinds.items()) or "no table of a plugin"
+
+
+def symbols(path: Path) -> set[str]:
+    """The names of all dynamic symbols that the library defines.
+
+    Raises:
+        InputError: the file is not a library.
+        PsmkitError: pyelftools is missing.
+    """
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise PsmkitError(NO_PYELFTOOLS) from None
+    try:
+        with path.open("rb") as file:
+            table: Any = ELFFile(file).get_section_by_name(".dynsym")
+            return {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
+    except OSError as error:
+        raise InputError(str(path), error.strerror or str(error)) from None
+    except ELFError as error:
+        raise InputError(str(path), f"not a shared library: {error}") from None
 
 
 def tables_of(

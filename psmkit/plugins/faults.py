@@ -53,7 +53,14 @@ _NET = (
     ("is NULL", "Fill the slot, or leave the table out: NCCL then takes an older one."),
     ("returned success but no", "Return the comm with success. NULL with success means: call again, and only connect and accept may say it."),
 )  # fmt: skip
-_NET_CODE = range(911, 918)
+#: Of a tuner.
+_TUNER = (
+    ("SIGSEGV", "Take the cost table for one array of floats, whatever its type says: the cost of a pair is at algorithm * numProto + protocol. Else find the line with a debugger or addr2line."),
+    ("wrote outside its outputs", "Stay within numAlgo * numProto costs: the table has as many rows as NCCL says, 6 up to 2.22."),
+    ("is NULL", "Fill the slot, or leave the table out: NCCL then takes an older one."),
+)  # fmt: skip
+#: By the family of the code, PSM91x to PSM94x.
+_TABLES = {"PSM91": _NET, "PSM92": _PROFILER, "PSM94": _TUNER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +82,8 @@ class Fault:
 
 
 def _known(code: str, text: str) -> str | None:
-    table = _NET if int(code[3:]) in _NET_CODE else _PROFILER
     seen = text.partition("; event:")[0]
-    return next((what for words, what in table if words in seen), None)
+    return next((what for words, what in _TABLES[code[:5]] if words in seen), None)
 
 
 def advice(code: str, text: str, check: Check | None) -> str:

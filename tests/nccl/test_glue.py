@@ -175,3 +175,30 @@ def test_cmake_says_what_is_missing(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "NCCL_SRC=/nowhere is no NCCL tree" in " ".join(done.stderr.split())
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="there is no pkg-config")
+def test_cmake_says_how_to_find_libpsm(tmp_path: Path) -> None:
+    for name, text in {"src/include/transport.h": "", "build/include/nccl.h": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "build/include/nccl.h").write_text(
+        "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_VERSION_CODE 23007\n"
+    )
+    done = subprocess.run(
+        [
+            "cmake",
+            "-S",
+            str(GLUE),
+            "-B",
+            str(tmp_path / "made"),
+            f"-DNCCL_SRC={tmp_path}",
+            f"-DCUDA_INCLUDE={tmp_path}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PKG_CONFIG_PATH": "", "PKG_CONFIG_LIBDIR": str(tmp_path)},
+    )
+    assert done.returncode != 0
+    assert "export PKG_CONFIG_PATH=$(psmkit config --pkg-config)" in " ".join(done.stderr.split()), done.stderr

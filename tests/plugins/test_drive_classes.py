@@ -12,6 +12,7 @@ from psmkit.cli.app import main
 from psmkit.plugins.drive import Drive, Result, drive
 from psmkit.plugins.drive_checks import CHECKS, Grade, check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
 from tests.plugins import drive_libraries
 
 # A network of host memory with one receive a request.
@@ -28,12 +29,12 @@ def failed(done: Drive) -> dict[str, Result]:
 
 
 def test_every_check_cites_a_release_and_a_function_of_nccl() -> None:
-    for one in (*CHECKS, *PROFILER_CHECKS):
+    for one in (*CHECKS, *PROFILER_CHECKS, *TUNER_CHECKS):
         if one.name in ("longer", "stream"):  # what the application does
             continue
         assert re.search(r"\b2\.\d+(\.\d+)?\b", one.source), one.name
         assert re.search(
-            r"\bnccl[A-Z]\w+|\b(?:send|recv)Proxy[A-Z]\w+|\b(?:shared|proxy|schedule)[A-Z]\w+", one.source
+            r"\bnccl[A-Z]\w+|\b(?:send|recv)Proxy[A-Z]\w+|\b(?:shared|proxy|schedule|calc)[A-Z]\w+", one.source
         ), one.name
 
 

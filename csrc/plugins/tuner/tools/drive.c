@@ -1,6 +1,7 @@
-/* psm_tuner_drive LIB VERSION: calls a tuner as NCCL does and checks its behaviour. Prints one line of JSON for each
- * check, preceded by {"begin"}, which shows where a crash happened. The last line has a digest of all answers, which
- * must be the same in every process. psmkit/plugins/drive_tuner.py starts several and judges.
+/* psm_tuner_drive LIB VERSION [CHECK...]: calls a tuner as NCCL does and checks its behaviour. Prints one line of JSON
+ * for each check, preceded by {"begin"}, which shows where a crash happened. The last line has a digest of all answers,
+ * which must be the same in every process. psmkit/plugins/drive_tuner.py starts several and judges: the "kind" of a
+ * failure says which class it has there (drive_tuner_checks.py).
  *
  * psm_tuner_drive LIB VERSION --ask: reads questions from standard input and answers each:
  *   init RANKS NODES DOMAINS | get N OP BYTES PIPE_OPS REGISTERED COLLNET NVLS ALGORITHM/PROTOCOL... | chunk N OP BYTES
@@ -21,6 +22,9 @@
 static struct tuner tuner;
 static uint64_t digest = 0xcbf29ce484222325u;
 static char problem[400];
+/* What is wrong, the least first. All but the last leave a job that works, at least with some releases or sizes. */
+static const char *const kinds[] = {"skipped", "name", "end", "number", "unchosen", "adapter", "clamped", "contract"};
+static const char *kind;
 
 static const struct {
     size_t ranks, nodes;
@@ -28,13 +32,33 @@ static const struct {
 } shapes[] = {{1, 1, 1}, {2, 1, 1}, {8, 1, 1}, {16, 2, 2}, {64, 8, 8}, {1000, 125, 125}, {4, 4, 1}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static __attribute__((format(printf, 1, 2))) bool fail(const char *format, ...)
+static int weight(const char *of)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(problem, sizeof problem, format, arguments);
-    va_end(arguments);
-    return false;
+    int at = (int)(sizeof kinds / sizeof *kinds);
+    while (at-- && strcmp(kinds[at], of) != 0) continue;
+    return at;
+}
+
+/* Keep what is wrong if nothing worse was found. Only "contract" ends a check: other kinds must not hide it. */
+static __attribute__((format(printf, 2, 3))) bool fail_as(const char *as, const char *format, ...)
+{
+    bool worst = weight(as) == weight("contract");
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!*problem || weight(as) > weight(kind)) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(problem, sizeof problem, format, arguments);
+        va_end(arguments);
+        kind = as;
+    }
+    pthread_mutex_unlock(&lock);
+    return !worst;
+}
+#define fail(...) fail_as("contract", __VA_ARGS__)
+static bool failed(void)
+{
+    return *problem && weight(kind) == weight("contract");
 }
 
 static void put_text(const char *text)
@@ -116,9 +140,61 @@ static bool end_all(void **context, int n)
     for (int i = 0; i < n; i++) {
         ncclResult_t result = tuner_end(&tuner, context[i]);
         if (result != ncclSuccess)
-            return fail("%s returned %d", tuner.version < 5 ? "destroy" : "finalize", (int)result);
+            fail_as("end", "%s returned %d: NCCL frees nothing of the communicator, and the program gets no error",
+                    tuner.version < 5 ? "destroy" : "finalize", (int)result);
     }
-    return !*problem;
+    return !failed();
+}
+
+/* NCCL 2.22 and later keep the number of channels in a signed byte, and lower it to what the communicator has. */
+static bool right_channels(const struct question *q, const struct reply *r)
+{
+    int c = r->channels, kept = (int8_t)c;
+    bool collnet = r->algorithm == NCCL_ALGO_COLLNET_DIRECT || r->algorithm == NCCL_ALGO_COLLNET_CHAIN;
+    if (c >= 0 && c <= TUNER_MAX_CHANNELS) return true;
+    if (tuner.version < 2)
+        return fail("%d channels for %s of %zu bytes; 2.19 has arrays for 32", c, op_name(q->op), q->bytes);
+    if (c < 0 || kept <= 0)
+        return fail("%d channels for %s of %zu bytes: NCCL keeps %d and divides by it", c, op_name(q->op), q->bytes,
+                    kept);
+    if (collnet)
+        return fail("%d channels for CollNet, for which NCCL does not lower them; it has at most %d", c,
+                    TUNER_MAX_CHANNELS);
+    return fail_as("clamped", "%d channels for %s of %zu bytes; NCCL has at most %d", c, op_name(q->op), q->bytes,
+                   TUNER_MAX_CHANNELS);
+}
+
+/* v1 and v2 choose a pair. 2.19 to 2.21 take it as it is; later ones ignore what they do not offer. */
+static bool right_pair(const struct question *q, const struct reply *r)
+{
+    const char *as = tuner.version < 2 ? "contract" : "adapter";
+    if (r->algorithm < -1 || r->algorithm >= ALGORITHMS || r->protocol < -1 || r->protocol >= PROTOCOLS)
+        return fail_as(as, "algorithm %d, protocol %d: no such pair", r->algorithm, r->protocol);
+    bool collnet = r->algorithm == NCCL_ALGO_COLLNET_DIRECT || r->algorithm == NCCL_ALGO_COLLNET_CHAIN;
+    bool nvls = r->algorithm == NCCL_ALGO_NVLS || r->algorithm == NCCL_ALGO_NVLS_TREE;
+    if ((collnet && !q->collnet) || (nvls && !q->nvls))
+        return fail_as(as, "%s was chosen but is not supported", tuner_algorithms[r->algorithm]);
+    return true;
+}
+
+static bool right_costs(const struct question *q, const struct reply *r)
+{
+    for (int i = 0; i < q->algorithms * PROTOCOLS; i++) {
+        int a = i / PROTOCOLS, p = i % PROTOCOLS;
+        bool offered = q->costs[i] >= 0;
+        float cost = r->costs[i];
+        if (!offered && a == r->algorithm && p == r->protocol)
+            return fail("%s/%s was not available (-1) and now costs %g: NCCL runs what cannot run", tuner_algorithms[a],
+                        tuner_protocols[p], (double)cost);
+        if (!offered && cost >= 0)
+            fail_as("unchosen",
+                    "%s/%s was not available (-1) and now costs %g: NCCL runs it where all others cost more",
+                    tuner_algorithms[a], tuner_protocols[p], (double)cost);
+        else if (!(cost >= 0) && cost != (float)NCCL_ALGO_PROTO_IGNORE)
+            fail_as("skipped", "%s/%s costs %g: NCCL skips it, as a cost of -1", tuner_algorithms[a],
+                    tuner_protocols[p], (double)cost);
+    }
+    return r->algorithm >= 0 || fail("no pair is left for %s: NCCL fails the collective", op_name(q->op));
 }
 
 static bool right(const struct question *q, const struct reply *r)
@@ -127,27 +203,7 @@ static bool right(const struct question *q, const struct reply *r)
         return fail("getCollInfo returned %d for %s of %zu bytes: NCCL fails the collective; no release has a fallback",
                     (int)r->result, op_name(q->op), q->bytes);
     if (r->outside) return fail("getCollInfo wrote outside its outputs: the table has %d rows", q->algorithms);
-    if (r->channels < 0 || r->channels > TUNER_MAX_CHANNELS)
-        return fail("%d channels for %s of %zu bytes; NCCL has at most 64", r->channels, op_name(q->op), q->bytes);
-    if (tuner.version > 2) {
-        for (int i = 0; i < q->algorithms * PROTOCOLS; i++) {
-            bool was = q->costs[i] >= 0;
-            if (!was && r->costs[i] != (float)NCCL_ALGO_PROTO_IGNORE)
-                return fail("%s/%s was not available (-1) and now costs %g: NCCL would run what cannot run",
-                            tuner_algorithms[i / PROTOCOLS], tuner_protocols[i % PROTOCOLS], (double)r->costs[i]);
-            if (was && (isnan(r->costs[i]) || (r->costs[i] < 0 && r->costs[i] != (float)NCCL_ALGO_PROTO_IGNORE)))
-                return fail("%s/%s costs %g: NCCL expects a cost from 0, or -1", tuner_algorithms[i / PROTOCOLS],
-                            tuner_protocols[i % PROTOCOLS], (double)r->costs[i]);
-        }
-        return r->algorithm >= 0 || fail("no pair is left for %s: NCCL fails the collective", op_name(q->op));
-    }
-    if (r->algorithm < -1 || r->algorithm >= ALGORITHMS || r->protocol < -1 || r->protocol >= PROTOCOLS)
-        return fail("algorithm %d, protocol %d: no such pair", r->algorithm, r->protocol);
-    bool collnet = r->algorithm == NCCL_ALGO_COLLNET_DIRECT || r->algorithm == NCCL_ALGO_COLLNET_CHAIN;
-    bool nvls = r->algorithm == NCCL_ALGO_NVLS || r->algorithm == NCCL_ALGO_NVLS_TREE;
-    if ((collnet && !q->collnet) || (nvls && !q->nvls))
-        return fail("%s was chosen but is not supported", tuner_algorithms[r->algorithm]);
-    return true;
+    return right_channels(q, r) && (tuner.version > 2 ? right_costs(q, r) : right_pair(q, r));
 }
 
 static bool check_slots(void)
@@ -156,10 +212,11 @@ static bool check_slots(void)
     /* NCCL reads the table after init, which may fill it. */
     if (missing && strcmp(missing, "name") != 0 && strcmp(missing, "init") != 0) {
         void *context = begin_at(0);
-        if (*problem) return false;
+        if (failed()) return false;
         missing = tuner_missing(&tuner);
         if (!missing) return end_all(&context, 1);
     }
+    if (missing && strcmp(missing, "name") == 0) return fail_as("name", "name is NULL: NCCL logs it with %%s");
     return !missing || fail("%s is NULL", missing);
 }
 
@@ -167,9 +224,9 @@ static bool check_init(void)
 {
     void *context[SHAPES];
     int n = 0;
-    for (; n < SHAPES && !*problem; n++) context[n] = begin_at(n);
-    if (*problem) n--;
-    return end_all(context, n) && !*problem;
+    for (; n < SHAPES && !failed(); n++) context[n] = begin_at(n);
+    if (failed()) n--;
+    return end_all(context, n);
 }
 
 static bool check_constants(void)
@@ -185,7 +242,7 @@ static bool check_constants(void)
     ncclResult_t result = tuner_begin(&tuner, &context, 1, 16, 2, 2, &room.c);
     if (result != ncclSuccess) return fail("init returned %d", (int)result);
     for (size_t i = 0; i < sizeof room.c / sizeof *value; i++)
-        if (!isfinite(value[i])) fail("constant %zu is %g after init", i, value[i]);
+        if (!isfinite(value[i])) fail_as("number", "constant %zu is %g after init", i, value[i]);
     for (size_t i = 0; i < 16; i++)
         if (room.after[i] != 1.25 || tuner_beyond) fail("init wrote beyond the constants");
     mix(&room.c, sizeof room.c);
@@ -198,7 +255,7 @@ static bool check_answers(void)
     uint64_t seed = 7;
     for (int i = 0; i < SHAPES; i++) {
         context[i] = begin_at(i);
-        if (*problem) return false;
+        if (failed()) return false;
     }
     for (int k = 0; k < 20000; k++) {
         struct question q = question(&seed);
@@ -219,14 +276,14 @@ static bool check_stable(void)
     static struct reply first[QUESTIONS];
     void *context[3] = {begin_at(3), NULL, NULL};
     uint64_t seed = 11;
-    if (*problem) return false;
+    if (failed()) return false;
     for (int k = 0; k < QUESTIONS; k++) {
         struct question q = question(&seed);
         tuner_ask(&tuner, context[0], &q, &first[k]);
     }
     context[1] = begin_at(1);
     context[2] = begin_at(4);
-    if (*problem) return false;
+    if (failed()) return false;
     seed = 11;
     for (int k = 0; k < QUESTIONS; k++) {
         struct question q = question(&seed);
@@ -242,19 +299,16 @@ static bool check_stable(void)
     return end_all(context, 3);
 }
 
-static bool check_strange(void)
+static bool ask_odd(const int *ops, int nops, const size_t *sizes, int nsizes, uint64_t seed)
 {
-    static const int ops[] = {5, 6, 7, 8, 9, 10, 11, 14, 15, 100, 0, 4};
-    static const size_t sizes[] = {0, 1, 3, SIZE_MAX, SIZE_MAX - 1, (size_t)1 << 63, (size_t)1 << 32, 4294967295u};
     void *context = begin_at(2);
-    uint64_t seed = 13;
-    if (*problem) return false;
+    if (failed()) return false;
     for (int k = 0; k < 5000; k++) {
         struct question q = question(&seed);
-        if (k & 1) q.op = ops[random_next(&seed) % (sizeof ops / sizeof *ops)];
-        if (k & 2) q.bytes = sizes[random_next(&seed) % (sizeof sizes / sizeof *sizes)];
-        if (k & 4) q.pipe_ops = (int)(random_next(&seed) % 100000);
-        if (k & 8 && tuner.version > 2) /* only ring/simple is available, as for one rank */
+        if (nops && k & 1) q.op = ops[random_next(&seed) % (uint64_t)nops];
+        if (k & 2) q.bytes = sizes[random_next(&seed) % (uint64_t)nsizes];
+        if (k & 4) q.pipe_ops = 1 + (int)(random_next(&seed) % 100000);
+        if (k & 8 && tuner.version > 2) /* only ring/simple, as with NCCL_ALGO and NCCL_PROTO */
             for (int i = 0; i < q.algorithms * PROTOCOLS; i++)
                 q.costs[i] = i == NCCL_ALGO_RING * PROTOCOLS + NCCL_PROTO_SIMPLE ? 0 : (float)NCCL_ALGO_PROTO_IGNORE;
         struct reply r;
@@ -266,19 +320,40 @@ static bool check_strange(void)
     return end_all(&context, 1);
 }
 
+#define COUNT(array) (int)(sizeof array / sizeof *array)
+
+/* What NCCL asks rarely. */
+static bool check_strange(void)
+{
+    static const size_t sizes[] = {1, 3, 4294967295u, (size_t)1 << 32, (size_t)1 << 40};
+    return ask_odd(NULL, 0, sizes, COUNT(sizes), 13);
+}
+
+/* What no release asks: 2.22 and later drop collectives of 0 bytes. */
+static bool check_unknown(void)
+{
+    static const int ops[] = {5, 6, 7, 8, 9, 10, 11, 14, 15, 100};
+    static const size_t sizes[] = {0, SIZE_MAX, SIZE_MAX - 1, (size_t)1 << 63};
+    return ask_odd(ops, COUNT(ops), sizes, COUNT(sizes), 31);
+}
+
+/* The bytes in whose multiples NCCL counts a chunk: LL, LL128, Simple. */
+static const size_t grain[] = {16, 1920, 512};
+
 static bool check_chunk(void)
 {
     void *context = begin_at(3);
     uint64_t seed = 17;
-    if (*problem) return false;
+    if (failed()) return false;
     for (int k = 0; tuner_has_chunk(&tuner) && k < 3000; k++) {
         struct question q = question(&seed);
         size_t chunk = (size_t)(65536 + random_next(&seed) % (4 << 20));
         int algorithm = (int)(random_next(&seed) % ALGORITHMS), protocol = (int)(random_next(&seed) % PROTOCOLS);
         ncclResult_t result = tuner_ask_chunk(&tuner, context, q.op, q.bytes, algorithm, protocol, 8, &chunk);
         if (result != ncclSuccess) return fail("getChunkSize returned %d: NCCL fails the collective", (int)result);
-        if (chunk < 1920)
-            return fail("a chunk of %zu bytes for %s: NCCL rounds it to 0 and divides by that", chunk, op_name(q.op));
+        if (chunk < grain[protocol])
+            return fail("a chunk of %zu bytes for %s with %s: NCCL rounds it to 0 and divides by that", chunk,
+                        op_name(q.op), tuner_protocols[protocol]);
         mix(&chunk, sizeof chunk);
     }
     return end_all(&context, 1);
@@ -302,7 +377,7 @@ static bool check_threads(void)
     void *context[THREADS], *bad = NULL;
     pthread_t thread[THREADS];
     for (int i = 0; i < THREADS; i++) context[i] = begin_at(i + 1);
-    if (*problem) return false;
+    if (failed()) return false;
     for (int i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, ask_all, context[i]);
     for (int i = 0; i < THREADS; i++) {
         void *one;
@@ -317,7 +392,7 @@ static bool check_memory(void)
 {
     uint64_t seed = 23;
     void *context = begin_at(2);
-    if (*problem) return false;
+    if (failed()) return false;
     struct question q = question(&seed);
     struct reply r;
     for (int k = 0; k < 1000; k++) tuner_ask(&tuner, context, &q, &r);
@@ -354,7 +429,7 @@ static bool check_latency(void)
 {
     void *context = begin_at(3);
     uint64_t seed = 29;
-    if (*problem) return false;
+    if (failed()) return false;
     struct question q = question(&seed);
     fastest = measure(context, &q, 500);
     return end_all(&context, 1);
@@ -363,10 +438,18 @@ static bool check_latency(void)
 static const struct {
     const char *name;
     bool (*run)(void);
-} checks[] = {{"slots", check_slots},     {"init", check_init},       {"constants", check_constants},
-              {"answers", check_answers}, {"stable", check_stable},   {"strange", check_strange},
-              {"chunk", check_chunk},     {"threads", check_threads}, {"memory", check_memory},
-              {"latency", check_latency}};
+} checks[] = {{"slots", check_slots},     {"init", check_init},      {"constants", check_constants},
+              {"answers", check_answers}, {"stable", check_stable},  {"strange", check_strange},
+              {"unknown", check_unknown}, {"chunk", check_chunk},    {"threads", check_threads},
+              {"memory", check_memory},   {"latency", check_latency}};
+
+/* Whether to run a check: all, or those that are named. */
+static bool wanted(const char *name, int n, char **names)
+{
+    bool found = n == 0;
+    for (int i = 0; i < n; i++) found |= strcmp(names[i], name) == 0;
+    return found;
+}
 
 /* ---- questions from standard input ---- */
 
@@ -435,7 +518,7 @@ static void ask(char *line)
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: psm_tuner_drive LIB VERSION [--ask]\n");
+        fprintf(stderr, "usage: psm_tuner_drive LIB VERSION [--ask | CHECK...]\n");
         return 2;
     }
     const char *wrong = tuner_open(&tuner, argv[1], atoi(argv[2]));
@@ -445,7 +528,7 @@ int main(int argc, char **argv)
         printf("}\n");
         return 2;
     }
-    if (argc > 3) {
+    if (argc > 3 && strcmp(argv[3], "--ask") == 0) {
         char *line = NULL;
         size_t room = 0;
         while (getline(&line, &room, stdin) > 0) ask(line);
@@ -453,15 +536,18 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        if (!wanted(checks[i].name, argc - 3, argv + 3)) continue;
         printf("{\"begin\": \"%s\"}\n", checks[i].name);
         fflush(stdout);
         *problem = 0;
-        bool good = checks[i].run();
-        printf("{\"check\": \"%s\", \"good\": %s, \"text\": ", checks[i].name, good ? "true" : "false");
-        put_text(good ? "" : problem);
+        kind = "";
+        bool good = checks[i].run() && !*problem;
+        printf("{\"check\": \"%s\", \"good\": %s, \"kind\": \"%s\", \"text\": ", checks[i].name,
+               good ? "true" : "false", kind);
+        put_text(problem);
         printf("}\n");
         fflush(stdout);
-        if (!good && i == 0) break; /* do not call a NULL slot */
+        if (i == 0 && failed()) break; /* do not call a NULL slot */
     }
     printf("{\"digest\": \"%016llx\", \"ns\": %.1f, \"name\": ", (unsigned long long)digest, fastest);
     put_text(tuner_name(&tuner) ? tuner_name(&tuner) : "");
