@@ -23,6 +23,7 @@ __all__ = [
     "called",
     "called_in",
     "ended_by",
+    "frames_above",
     "headless",
     "innermost",
     "named_by_engine",
@@ -366,6 +367,15 @@ def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
     for found in out.values():
         found.sort(key=lambda item: item[0])
     return out
+
+
+def frames_above(job: Job, event: Event) -> list[Event]:
+    """The frames of the traceback that an exception ends, as far as the log shows it."""
+    found = _frames(job).get((event.stream, event.tag), [])
+    head = _before(_heads(job), event)
+    at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
+    first = head.ref.seq if head is not None else event.ref.seq - _STACK_LINES
+    return [f for seq, f in found[:at] if seq >= first]
 
 
 def innermost(frames: Sequence[Event]) -> Event | None:
