@@ -44,12 +44,15 @@ def test_a_socket_error_elsewhere_is_not_put_down_to_the_store(place: tuple[str,
     assert "store" not in report.reason and not report.culprits
 
 
-def test_a_rank_whose_store_is_gone_and_the_store_are_the_two_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack", [True, False])
+def test_a_rank_whose_store_is_gone_and_the_store_are_the_two_ends(stack: bool, tmp_path: Path) -> None:
+    """Also where the excerpt lacks the stack: torch puts the rank before the lines of an exception that nothing caught."""
+    trace = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/train.py", line 7, in <module>\n[rank1]:     dist.barrier()\n'
     report = analyzed(
         tmp_path,
         "[rank1]:[W501 10:00:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=84, addr=[n8]:43210, remote=[n7]:29500): Broken pipe\n"
-        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/train.py", line 7, in <module>\n[rank1]:     dist.barrier()\n'
-        "[rank1]: torch.distributed.DistNetworkError: failed to recv, got 0 bytes\n",
+        + (trace if stack else "")
+        + "[rank1]: torch.distributed.DistNetworkError: failed to recv, got 0 bytes\n",
     )
     assert report.verdict == "failed" and "rank 1 lost torch's store at n7:29500" in report.reason
     assert _who(report) == [(1, None, True), (None, "n7", True)]

@@ -118,9 +118,15 @@ def _exceptions(job: Job) -> Sequence[Event]:
 
 @once
 def thrown(job: Job) -> Sequence[Event]:
-    """The exceptions of types that the catalogue does not know: they stand below a frame."""
-    near = [e for e in job.events("other.error", "other.failed") if _frame(job, e) is not None]
-    return [e for e in near if _THROWN.fullmatch(without_tag("".join(q.text for q in job.quotes.of(e.ref)), e.tag))]
+    """The exceptions of types that the catalogue does not know: they stand below a frame, or torch's hook printed them."""
+    out = []
+    for event in job.events("other.error", "other.failed"):
+        if "rank" not in (event.tag or "") and _frame(job, event) is None:
+            continue
+        text = without_tag("".join(q.text for q in job.quotes.of(event.ref)), event.tag)
+        if _THROWN.fullmatch(text) and (_frame(job, event) is not None or _tagged(job, event, text)):
+            out.append(event)
+    return out
 
 
 def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
