@@ -179,8 +179,8 @@ struct ls_match {
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out);
 
-/* Match a NCCL message whose end is cut off, if what is left belongs to one message only and holds one of its fields.
- * The fields at and behind the cut are not present. */
+/* Match a NCCL message whose end is cut off, if what is left belongs to one message only, and holds one of its fields
+ * or enough of its words. The fields at and behind the cut are not present. */
 bool ls_match_cut(const struct ls_catalogue *cat, const char *text, size_t n, struct ls_match *out);
 
 /* What the start of a text predicts: patterns that matched such texts. A guess is valid for texts that start with the

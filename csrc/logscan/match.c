@@ -7,6 +7,8 @@
 enum { STEPS = 3000 };
 /* A text that ends inside a pattern counts as torn only after this many literal bytes: less is chance. */
 enum { TORN_MIN = 8 };
+/* So many literal bytes tell the message of a text that ends before its first field does. */
+enum { TELLING = 16 };
 
 struct walk {
     const struct ls_catalogue *cat;
@@ -335,12 +337,13 @@ bool ls_match_cut(const struct ls_catalogue *cat, const char *text, size_t n, st
         if (pat->ends_in_field) keep_first(pat, pat->captures - 1, out);
         return out->present != 0;
     }
-    if (!w.torn || !w.ncut || !only_message(cat, w.cut_node, &found) || found < 0) return false;
+    if (!w.torn || !(w.ncut || w.cut_literal >= TELLING)) return false;
+    if (!only_message(cat, w.cut_node, &found) || found < 0) return false;
     const struct ls_pattern *pat = &cat->patterns.at[found];
     memset(cut + w.ncut, 0, sizeof *cut * (size_t)(LS_CAPTURES - w.ncut));
     deliver(cat, (uint32_t)found, cut, text, text + n, out);
     keep_first(pat, w.ncut, out);
-    return out->present != 0;
+    return out->present != 0 || w.cut_literal >= TELLING;
 }
 
 /* Return the fields of a match; the text starts at byte at of the buffer that they refer to. */

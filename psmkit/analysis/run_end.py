@@ -20,6 +20,8 @@ from psmkit.model.wording import counted, plural
 __all__ = ["NO_COMM", "NO_START", "RunEnd", "all_torn_down", "end_of", "instances_of"]
 
 NO_COMM = "the log shows neither the start nor the end of an NCCL communicator"
+#: Of lines that name a communicator in words that the catalogue does not know.
+_UNREAD = "psmkit does not know the lines about a communicator that this log holds"
 #: Of an excerpt from the middle of a log.
 NO_START = "the log is an excerpt: the lines that create its communicators are missing"
 #: Of a log that begins where a job begins.
@@ -75,7 +77,11 @@ def _without_communicator(job: Job, run: RunInfo) -> RunEnd:
         return RunEnd(
             False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
         )
-    return RunEnd(False, NO_COMM if not past_bootstrap(job, run) else _STARTS if begins(job, run) else NO_START)
+    if past_bootstrap(job, run):
+        return RunEnd(False, _STARTS if begins(job, run) else NO_START)
+    if job.events("init.rank", run=run.index):  # what NCCL before 2.4 prints when an init begins
+        return RunEnd(False, _STARTS)
+    return RunEnd(False, _UNREAD if job.events("comm.mentioned", run=run.index) else NO_COMM)
 
 
 def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance]) -> RunEnd:
@@ -106,7 +112,7 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         if ranks:
             return RunEnd(
                 False,
-                f"{spans_text(spans_of(ranks))} {how} the communicator, which does not show whether the work before it was complete",
+                f"{spans_text(spans_of(ranks))} {how} {_which(members, instances)}, which does not show whether the work before it was complete",
             )
     opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
@@ -134,6 +140,11 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         missing = sorted(seen - ended)
         return RunEnd(False, f"the teardown of {spans_text(spans_of(missing))} is not in the log")
     return _without_teardown(job, run, members)
+
+
+def _which(members: Sequence[CommInstance], instances: Sequence[CommInstance]) -> str:
+    """A communicator, for a sentence: the only one of the run, or one of several."""
+    return "the communicator" if len(members) == len(instances) else f"a communicator of {members[0].nranks} ranks"
 
 
 def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nranks: int) -> str:

@@ -408,7 +408,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
             0.5,
         )
     if not runs:
-        return Verdict.INCONCLUSIVE, "the input holds no lines of an NCCL run", 0.5
+        return Verdict.INCONCLUSIVE, NO_COMM, 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
     reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
     return worst.verdict, reason, worst.confidence

@@ -43,7 +43,10 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("composer", "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n", "failed", [(2, None, None)]),
     ("composer dated", "2026-03-01 10:00:00,123: rank0[11][MainThread]: ERROR: composer.cli.launcher: Rank 5 crashed with exit code 1.\n", "failed", [(5, None, None)]),
     ("paddle abort", "ERROR 2026-03-01 10:00:00,123 utils.py:643] ABORT!!! Out of all 8 trainers, the trainer process with rank=[3] was aborted. Please check its log.\n", "failed", [(3, None, None)]),
-    ("paddle abort several", "ERROR 2026-03-01 10:00:00,123 utils.py:643] ABORT!!! Out of all 8 trainers, the trainer process with rank=[2, 3] was aborted. Please check its log.\n", "failed", []),
+    ("paddle abort several", "ERROR 2026-03-01 10:00:00,123 utils.py:643] ABORT!!! Out of all 8 trainers, the trainer process with rank=[2, 3] was aborted. Please check its log.\n", "failed", [(2, None, None), (3, None, None)]),
+    ("paddle abort all", "ERROR 2026-03-01 10:00:00,123 utils.py:643] ABORT!!! Out of all 2 trainers, the trainer process with rank=[0, 1] was aborted. Please check its log.\n", "failed", []),
+    ("paddle abort of an unknown number", "ABORT!!! the trainer process with rank=[2, 3] was aborted. Please check its log.\n", "failed", []),
+    ("spawn cut", "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with\n", "failed", [(3, None, None)]),
     ("colossalai", "Error: failed to run torchrun --nproc_per_node=8 train.py on node3, is localhost: False, exception: Encountered a bad command exit code!\n", "failed", [(None, "node3", None)]),
     ("determined", "[2026-03-01T10:00:00.123Z] <error>   || ERROR: allocation failed: container failed with non-zero exit code: 137 (exit code 137)\n", "failed", []),
     # Horovod

@@ -42,7 +42,7 @@ def test_a_title_of_several_processes_says_that_their_lines_differ(lines, one: s
     differ, agree = (
         " ".join(f.title for f in analyzed(tmp_path, lines(*texts)).findings) for texts in ((one, other), (one, one))
     )
-    assert f"{one} (the texts of the others differ)" in differ
+    assert f"{one} (the text of the other one differs)" in differ
     assert one in agree and "differ" not in agree
 
 

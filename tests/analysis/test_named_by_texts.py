@@ -84,8 +84,10 @@ def test_an_error_of_nobody_is_that_of_the_only_process_that_ended(tmp_path: Pat
     report = analyzed(tmp_path, error + ended.format(2, 812))
     assert [(c.pid, c.rank_basis) for c in report.culprits] == [(812, "assumed: local rank")]
     assert "local rank 2" in report.reason
-    # of two errors, one may be another process's
-    assert not analyzed(tmp_path, error + error + ended.format(2, 812)).culprits
+    # of two errors, one may be another process's: the launcher names one of those that failed
+    several = analyzed(tmp_path, error + error + ended.format(2, 812))
+    assert [c.pid for c in several.culprits] == [812]
+    assert "in 2 places of the log; the launcher names local rank 2" in several.reason
 
 
 def test_a_driver_that_repeats_the_errors_of_its_workers_raised_none(tmp_path: Path) -> None:

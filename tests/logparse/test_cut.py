@@ -53,6 +53,13 @@ def test_a_cut_that_hides_the_error_says_nothing(text: str, tmp_path: Path) -> N
     assert events(tmp_path, WARN + text) == ([], 1)
 
 
+def test_the_name_of_a_call_tells_the_warning_that_is_cut_behind_it(tmp_path: Path) -> None:
+    ((event,), torn) = events(tmp_path, WARN + "Call to ibv_create_cq")
+    assert (event.name, torn) == ("ib.verbs.resources", 1)
+    report = psmkit.analyze([str(tmp_path)])
+    assert report.verdict == "failed" and "Call to ibv_create_cq" in report.reason
+
+
 def test_a_cut_line_that_is_no_warning_says_nothing(tmp_path: Path) -> None:
     info = WARN.replace("WARN", "INFO").replace("transport/net_ib.cc:1238 ", "")
     assert events(tmp_path, info + TEXT[: TEXT.index(", ven") + 4]) == ([], 1)

@@ -44,6 +44,8 @@ _SIGNALS = frozenset(
         "sys.runtime.signal",
     )
 )
+#: Open MPI's handler says that a signal came, and then which one.
+_HANDLER = ("sys.ompi.signal", "sys.ompi.signal_name")
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
 #: Lines about an end that need more than their fields.
@@ -398,8 +400,20 @@ def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
         death = _single(job, run, event)
         if death is not None:
             death.events.append(event)
+            if out and _of_one_handler(out[-1], death):
+                out[-1].take(death)
+                continue
             out.append(death)
     return out
+
+
+def _of_one_handler(head: Death, death: Death) -> bool:
+    """Whether these are two lines of Open MPI's handler about one signal, without the process that it prints before them."""
+    first, second = head.events[-1], death.events[-1]
+    if (first.name, second.name) != _HANDLER or (first.stream, first.tag) != (second.stream, second.tag):
+        return False
+    near = 0 < second.ref.seq - first.ref.seq <= _BESIDE
+    return near and all((d.rank, d.pid, d.local, d.host) == (None,) * 4 for d in (head, death))
 
 
 def _single(job: Job, run: int | None, event: Event) -> Death | None:

@@ -154,8 +154,10 @@ _NUMBERS = re.compile(r"\d+")
 
 def differing(texts: Iterable[str]) -> str:
     """What to put behind the first of these texts of several processes where they do not all say the same; they may name ranks in another order."""
-    kinds = {
+    kinds = [
         (" ".join(_NUMBERS.sub("#", own).split()), *sorted(_NUMBERS.findall(own)))
         for own in (_OWN.sub("@", t) for t in texts)
-    }
-    return " (the texts of the others differ)" if len(kinds) > 1 else ""
+    ]
+    if len(set(kinds)) < 2:
+        return ""
+    return " (the text of the other one differs)" if len(kinds) == 2 else " (the texts of the others differ)"

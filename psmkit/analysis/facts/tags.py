@@ -84,8 +84,8 @@ INSIDE = (
     _form("horovodrun", rf"\[(?P<rank>{_N})\]<std(?:out|err)>:"),
     _form(
         "SGLang",
-        r"\[(?:(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)?(?: DP\d+)?(?: PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
-        rf" TP(?P<rank>{_N})(?: EP\d+)?\] ",
+        r"\[(?:(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)?(?: ?DP\d+)?(?: ?PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
+        rf" ?TP(?P<rank>{_N})(?: EP\d+)?\] ",
     ),
     _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
     _form("HugeCTR", rf"\[(?:HCTR|HUGECTR)\]\[[\d:.]+\]\[\w+\]\[(?:RANK|RK)(?P<rank>{_N})\]"),

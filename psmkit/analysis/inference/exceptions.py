@@ -23,6 +23,7 @@ __all__ = [
     "called",
     "called_in",
     "ended_by",
+    "frames_above",
     "headless",
     "innermost",
     "named_by_engine",
@@ -117,9 +118,15 @@ def _exceptions(job: Job) -> Sequence[Event]:
 
 @once
 def thrown(job: Job) -> Sequence[Event]:
-    """The exceptions of types that the catalogue does not know: they stand below a frame."""
-    near = [e for e in job.events("other.error", "other.failed") if _frame(job, e) is not None]
-    return [e for e in near if _THROWN.fullmatch(without_tag("".join(q.text for q in job.quotes.of(e.ref)), e.tag))]
+    """The exceptions of types that the catalogue does not know: they stand below a frame, or torch's hook printed them."""
+    out = []
+    for event in job.events("other.error", "other.failed"):
+        if "rank" not in (event.tag or "") and _frame(job, event) is None:
+            continue
+        text = without_tag("".join(q.text for q in job.quotes.of(event.ref)), event.tag)
+        if _THROWN.fullmatch(text) and (_frame(job, event) is not None or _tagged(job, event, text)):
+            out.append(event)
+    return out
 
 
 def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
@@ -366,6 +373,15 @@ def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
     for found in out.values():
         found.sort(key=lambda item: item[0])
     return out
+
+
+def frames_above(job: Job, event: Event) -> list[Event]:
+    """The frames of the traceback that an exception ends, as far as the log shows it."""
+    found = _frames(job).get((event.stream, event.tag), [])
+    head = _before(_heads(job), event)
+    at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
+    first = head.ref.seq if head is not None else event.ref.seq - _STACK_LINES
+    return [f for seq, f in found[:at] if seq >= first]
 
 
 def innermost(frames: Sequence[Event]) -> Event | None:

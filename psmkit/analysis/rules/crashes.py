@@ -30,6 +30,7 @@ __all__ = ["find"]
 _MOST_REASONS = 3
 _MOST_HOSTS = 4
 _MOST_SPANS = 4
+_MOST_TOLD = 8  # a launcher that names more processes points at none of them
 _MOST_ALONE = 8  # crashes of one kind with a finding each
 _CRASHES = FAULTS | {signals.SIGABRT}
 _LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
@@ -42,6 +43,8 @@ _TRAPS = ("unspecified launch failure", "illegal instruction")
 _NO_EXCEPTION = "without an active exception"
 _READ_THREADS = "Read the line above it, and the core dump (gdb): no exception was thrown. A thread that nobody joined, or a call of a destroyed object, often at the exit of the program, ends a process in this way."
 _ROCM = "sys.rocm.exception"
+#: Lines of launchers with the command of another process than the one that ended.
+_OF_THE_LAST = ("launch.deepspeed.exit", "launch.ended.launch_py")
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
 _READ_CHECK = "Find this check in the sources of the program or library: its condition, and the text behind it, say what went wrong."
@@ -204,6 +207,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     ranks = [d.rank for d in deaths if d.rank is not None]
     how = manner(deaths[0])
     each = each_by_itself(job, run, deaths)
+    among = not each and not elastic and _part_of_all(deaths)
     hosts = sorted({d.host for d in deaths if d.host is not None})
     who = (
         ranks_text(ranks) if ranks else f"processes on {joined(hosts[:_MOST_HOSTS])}" if hosts else "several processes"
@@ -218,6 +222,8 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         if elastic
         else "Each of these ranks reports a failure of its own, and its report blames no other rank."
         if each
+        else "The launcher saw these processes end when the others still ran. It does not say which one failed first."
+        if among
         else "The launcher reports several processes and does not say which one failed first.",
         next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank."
         if elastic
@@ -227,9 +233,18 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
         procs=[d.proc for d in deaths if d.proc is not None],
-        culprits=ranks if each else [],
-        named=[n for d in deaths if d.proc is None for n in launcher_ends.as_named(d)] if each else [],
+        culprits=ranks if each or among else [],
+        named=[n for d in deaths if d.proc is None for n in launcher_ends.as_named(d)] if each or among else [],
         stage="error",
+    )
+
+
+def _part_of_all(deaths: Sequence[Death]) -> bool:
+    """Whether a launcher that tells the number of its processes names a part of them: the first one that failed is among these, as the others ran."""
+    totals = {e.fields.get("total") for d in deaths for e in d.events}
+    total = totals.pop() if len(totals) == 1 else None
+    return isinstance(total, int) and len({d.rank for d in deaths if d.rank is not None}) in range(
+        1, min(total, _MOST_TOLD + 1)
     )
 
 
@@ -332,6 +347,9 @@ def _crash(
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
     name = ranks_text(ranks) if (together or equal or like) and ranks else _name(job, death)
+    if beside and not ranks and all(d.pid is not None for d in (death, *beside)):
+        names = words([f"{d.host}:{d.pid}" if d.host else str(d.pid) for d in (death, *beside)], _MOST_REASONS)
+        name = f"{1 + len(beside)} processes ({names})"
     if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
         name = spans_text(spans)
     explanation = stack.explained if stack is not None else ""
@@ -427,6 +445,8 @@ def _next_step(
     if lines.catalogue(job).phrase("advice", death.where or "") is not None:
         return None
     if death.rank is None and death.pid is None and death.local is None and death.host is None:
+        if death.events[0].name in _OF_THE_LAST:
+            return "Give the whole output of all ranks. The command in this line is that of the process that the launcher started last, which need not be the one that ended."
         return "Give the whole output of the launcher and of all ranks: this line does not name the process."
     whose, its = ("these processes", "their") if several else ("this process", "its")
     return f"Read the last lines of {whose}: an exception or a message before {its} exit shows the reason."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
-from psmkit.analysis.facts.deaths import FAULTS, KILLED, collect
+from psmkit.analysis.facts.deaths import FAULTS, KILLED, Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text, short
 from psmkit.analysis.facts.once import once
@@ -26,6 +26,7 @@ __all__ = ["find"]
 
 _LONGEST = 160
 _MOST_CALLS = 100
+_PAIR = 2
 _RERUN = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
 _READ = "Read the NCCL WARN lines of this log: the first one that is an error says why."
 #: What NCCL's error strings say to the user beside the error.
@@ -71,12 +72,11 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     known = last[0].known if last else None
     told = last[0].text if last else told
-    tagged = (
-        (_tagged(job, run, events) or _by_text(last) or _destroyed(job, events) or _ended(job, run, events, last))
-        if not ranks and not peer
-        else []
-    )
+    tagged = (_tagged(job, run, events) or _by_text(last) or _destroyed(job, events)) if not ranks and not peer else []
+    launched = _ended(job, run, last) if not (ranks or peer or tagged) else []
     own, each = _own(job, run, ranks, last, texts, told)
+    if len(ranks) > 1 and not (each or peer or last):
+        launched = _first_to_end(job, run, ranks)
     code = last[0].code if known is not None else "PSM401"
     # no line names the other end, so the only rank that reports it is where to look
     lone = bool(last) and last[0].one_end and len(ranks) == 1
@@ -97,7 +97,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework} on {_who(events, ranks, tagged)}"
+            title=f"NCCL returned an error to {framework}{_on(events, ranks, tagged, launched)}"
             + (f": {said}" if (said := _plain(told)) else ""),
             severity=Severity.ERROR,
             confidence=0.7,
@@ -105,10 +105,10 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             next_step=(says.next_step if says is not None else None) or (None if by_text else step),
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
-            culprits=ranks if own or lone or each else [],
+            culprits=ranks if (own and len(last[0].peers if last else ()) < _PAIR) or lone or each else [],
             named=_ends(last[0].peers, ranks)
             if last and (last[0].peers or (known is not None and known.blames == "peer"))
-            else tagged,
+            else tagged or launched,
             stage="error",
         )
     ]
@@ -167,26 +167,44 @@ def _destroyed(job: Job, events: Sequence[Event]) -> list[Named]:
     return [Named(rank, comm="its process group") for rank in ranks] if len(ranks) == 1 else []
 
 
-def _ended(job: Job, run: int | None, events: Sequence[Event], last: Sequence[LastError]) -> list[Named]:
-    """The process that the launcher names, if the log has one such error and one process that ended by itself."""
-    own = [d for d in collect(job, run) if not (d.sent or d.listed or d.later)]
-    if (
-        sum(e.name != "torch.last_error.head" for e in events) != 1
-        or len(own) != 1
-        or own[0].signal in (*FAULTS, KILLED)
-    ):
+def _ended(job: Job, run: int | None, last: Sequence[LastError]) -> list[Named]:
+    """The process that the launcher names, if no line of the error names one and a single process ended by itself."""
+    ended = _only_end(job, run)
+    if ended is None:
         return []
     one_end = bool(last) and last[0].one_end
-    return [replace(n, either=one_end, peer_unnamed=one_end) for n in launcher_ends.as_named(own[0])]
+    return [replace(n, either=one_end, peer_unnamed=one_end) for n in launcher_ends.as_named(ended)]
 
 
-def _who(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named]) -> str:
+def _only_end(job: Job, run: int | None) -> Death | None:
+    """The only process that ended by itself, with an exit code or by SIGABRT, as one does that got an error."""
+    own = [d for d in collect(job, run) if not (d.sent or d.listed or d.later)]
+    return own[0] if len(own) == 1 and own[0].signal not in (*FAULTS, KILLED) else None
+
+
+def _first_to_end(job: Job, run: int | None, ranks: Sequence[int]) -> list[Named]:
+    """Of several ranks that report the error, the one that the launcher saw end first."""
+    ended = _only_end(job, run)
+    named = launcher_ends.as_named(ended) if ended is not None else []
+    return [n for n in named if n.rank in ranks]
+
+
+def _on(events: Sequence[Event], ranks: Sequence[int], tagged: Sequence[Named], launched: Sequence[Named]) -> str:
     """Whose error this is, for the title."""
-    who = ranks_text(ranks) if ranks else named_text(tagged[0]) if tagged else "a rank"
+    times = sum(e.name != "torch.last_error.head" for e in events)
+    if times > 1 and not (ranks or tagged):
+        # one process may print its error twice, and several may print the same one
+        return f", in {times} places of the log" + (
+            f"; the launcher names {named_text(launched[0])}" if launched else ""
+        )
+    named = tagged or launched
+    who = ranks_text(ranks) if ranks else named_text(named[0]) if named else "a rank"
     inside = {e.fields["group_rank"] for e in events if "group_rank" in e.fields}
     if len(ranks) == 1 and len(inside) == 1 and not inside <= {*ranks}:
         who += f" (rank {next(iter(inside))} of its process group)"
-    return who
+    if launched and ranks:
+        who += f"; the launcher names {named_text(launched[0])}"
+    return f" on {who}"
 
 
 def _ends(peers: Sequence[Named], ranks: Sequence[int]) -> list[Named]:

@@ -200,6 +200,7 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         if size is not None:
             name = _segment(event)
             wanted[name] = max(size, wanted.get(name, 0))
+    sized = {e.proc for e in failed if number(e.fields, "size") is not None}
     needed = made + sum(wanted.values())
     procs = sorted({e.proc for e in failed})
     reason = next((str(e.fields["reason"]) for e in failed if "reason" in e.fields), None)
@@ -215,7 +216,7 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         job,
         "PSM503",
         run=run,
-        title=f"{names_of(job, procs)} could not create a shared memory segment{f' of {_size(max(wanted.values()))}' if wanted else ''} on {host or 'its host'}"
+        title=f"{names_of(job, procs)} could not create a shared memory segment{f' of {_size(max(wanted.values()))}' if sized >= {*procs} else ''} on {host or 'its host'}"
         + (": /dev/shm is full" if full else f": {reason}" if reason is not None else ""),
         severity=Severity.WARNING if done else None,
         confidence=0.95 if full or reason is None else 0.85,

@@ -6,7 +6,9 @@ Network errors that ended the job are origins in :mod:`psmkit.analysis.rules.err
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.once import once
@@ -18,7 +20,7 @@ from psmkit.analysis.inference.moved import of_a_move
 from psmkit.analysis.inference.reported_lines import reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
-from psmkit.model import Finding, Severity
+from psmkit.model import Finding, Named, Severity
 from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
@@ -78,9 +80,20 @@ def _retries(job: Job, run: int) -> list[Finding]:
                 refs=[e.ref for e in events[:4]],
                 procs=procs,
                 culprits=[at.rank] if at is not None and at.rank is not None else (),
+                named=_ends(job, events, why) if at is None else (),
             )
         )
     return out
+
+
+def _ends(job: Job, events: list[Event], why: str) -> list[Named]:
+    """The address that cannot be reached; both ends, if a single process fails to reach it and its host does not refuse."""
+    peers = blame.addressed(events)
+    if not peers or len({e.proc for e in events}) > 1 or faults.phrase(job, "a connection broke", why) is not None:
+        return peers
+    process = job.process(events[0].proc)
+    own = Named(job.rank_of_thread(events[0]), process.host, process.pid, device=events[0].device)
+    return [replace(end, either=True) for end in (own, *peers)]
 
 
 def _few(job: Job, run: int, addr: str, events: list[Event]) -> Finding:
@@ -139,7 +152,11 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
             return True
     if not 0 <= last.thread < len(job.scan.threads):
         return True
-    return job.scan.threads[last.thread].last.seq > newest
+    later = job.scan.threads[last.thread].last
+    if later.seq <= newest:
+        return False
+    text = lines.message_at(job, later).strip()  # the line of another attempt may be cut
+    return not (lines.catalogue(job).cut(text) or lines.message_at(job, last.ref).startswith(text))
 
 
 @once

@@ -15,7 +15,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import blame, faults, said, unknown
+from psmkit.analysis.inference import blame, faults, said, store, unknown
 from psmkit.analysis.inference.causes import ends, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     CAUGHT,
@@ -334,6 +334,8 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
         rank, pid = unknown.stated_below(job, items[0].event)
         process = [Named(rank, pid=pid)] if rank is not None or pid is not None else []
     who = ranks_text(ranks) if ranks else named_text(process[0]) if process else "a process"
+    if passed_on and (lost := store.lost_in(job, run, items[0].event, items[0].text)) is not None:
+        return [store.finding(job, run, items, ranks, lost)]
     own, how = own or bool(process), ended_by(job, [i.event for i in items])
     named = process or ([] if own else unknown.in_exception(items[0].text))
     if len(ranks) == 1 and any(n.either for n in named):

@@ -14,7 +14,7 @@ from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import afterwards, faults
+from psmkit.analysis.inference import afterwards, faults, store
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import reporter
 from psmkit.analysis.inference.suspects import alone
@@ -37,7 +37,6 @@ _WHAT = {
 _SHOWN = 4
 #: The begin of a fingerprint, which a line may be cut behind.
 _CALL = re.compile(r"SequenceNumber=(\d+), OpType=(\w+)")
-_STORE = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
 _TOO_LATE = "A monitored barrier gives up after its time limit and names the ranks that did not come."
 _WAITED = "Rank 0 collects the answers of all ranks: it is elsewhere in its program, it ended, or it waits for another rank. Its log shows which."
 #: The original exception stands at most this many lines below.
@@ -459,7 +458,7 @@ def _store(job: Job, event: Event) -> Finding:
     run = job.run_of_event(event)
     came, total, address = (event.fields.get(name) for name in ("joined", "total", "address"))
     source = event.fields.get("from_rank")
-    step = _at_store(address)
+    step = store.advice(address)
     if isinstance(came, int) and isinstance(total, int):
         title, step = _at_barrier(came, total)
     elif isinstance(source, int):
@@ -476,10 +475,11 @@ def _store(job: Job, event: Event) -> Finding:
     sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
     ranks = [source] if sure and isinstance(source, int) else []
     broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
-    ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := _host(address)) else []
+    ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := store.host(address)) else []
     if broken and source == 0:
         # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
-        ends = [Named(rank=0, either=True, peer_unnamed=True)]
+        asks = event.fields.get("rank")
+        ends = [Named(rank, either=True) for rank in (0, asks) if isinstance(rank, int)]
         title = f"rank {event.fields.get('rank')} lost torch's store while it asked for the communicator id of rank 0"
     return new_finding(
         job,
@@ -487,7 +487,7 @@ def _store(job: Job, event: Event) -> Finding:
         run=run,
         title=title,
         confidence=0.75,
-        explanation=None if ranks else _STORE,
+        explanation=None if ranks else store.UNREACHED,
         next_step=None if ranks else step,
         refs=[event.ref],
         ranks=ranks,
@@ -513,21 +513,6 @@ def _at_barrier(came: int, total: int) -> tuple[str, str]:
     if came == total:
         return f"all {total} processes came to the barrier of torch's store, and one timed out in it", _LATE
     return f"{total - came} of {total} processes never came to the barrier of torch's store", _LATE
-
-
-def _host(address: object) -> str:
-    """The host of the address that a process connects to; empty if the line has none."""
-    host = str(address or "").strip("[(. ").split(",")[0].strip("'\" ]")
-    return host.rpartition(":")[0].strip("[]") if host.rpartition(":")[2].isdigit() and host.count(":") == 1 else host
-
-
-def _at_store(address: object) -> str:
-    """What to do about a store that a process cannot reach, by its address."""
-    host = _host(address)
-    if host in ("localhost", "::1") or host.startswith("127."):
-        return "The address is that of the host itself: check that rank 0 runs on the same host and listens there (ss -ltnp). For a job of several hosts, set MASTER_ADDR to the host of rank 0."
-    at = f" at {address}" if address is not None else ""
-    return f"Check that the process that hosts the store{at} (rank 0 or the launcher) runs and listens there, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no firewall or proxy is between them."
 
 
 def _store_lost(job: Job) -> Iterator[Finding]:

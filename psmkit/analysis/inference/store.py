@@ -1,0 +1,110 @@
+"""torch's store, at which the processes of a job meet: where it is, and what to do when a process cannot use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text, short
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import Raised, frames_above
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Named
+from psmkit.model.wording import RAISED
+
+__all__ = ["UNREACHED", "Lost", "advice", "finding", "host", "lost_in"]
+
+_SHOWN, _LONGEST = 4, 60
+#: torch's exceptions for the sockets of the store, and its line about a connection that broke.
+_TYPES = frozenset({"DistNetworkError", "DistStoreError"})
+_SENT = "torch.store.send_failed"
+
+UNREACHED = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
+LOST = "The processes meet at torch's store before they make a communicator. This process had reached it: the process that holds the store ended, or the network to it failed."
+#: Where torch's Python code uses the store and no communicator yet.
+_FILES = ("torch/distributed/rendezvous.py", "torch/distributed/distributed_c10d.py")
+_CALLS = frozenset(
+    "init_process_group _set_sequence_number_for_group _store_based_barrier _tcp_rendezvous_handler _env_rendezvous_handler _create_c10d_store".split()
+)
+#: The address of the store as a program gives it to init_process_group().
+_URL = re.compile(r"\btcp://(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A process that could not reach the store, or lost it; ``address`` is that of the store, if the traceback shows it."""
+
+    address: str | None
+    reached: bool
+
+    @property
+    def what(self) -> str:
+        """What happened, after the name of the process."""
+        at = f" at {self.address}" if self.address is not None else ""
+        return f"lost torch's store{at}" if self.reached else f"could not reach torch's store{at}"
+
+
+def finding(job: Job, run: int | None, items: Sequence[Raised], ranks: Sequence[int], lost: Lost) -> Finding:
+    """Processes that lost the store, or could not reach it. Either end of the connection can be at fault."""
+    there = [Named(host=host(lost.address), either=True)] if lost.address is not None else []
+    ours = [Named(rank, either=True) for rank in ranks] if len(ranks) == 1 and there else []
+    return new_finding(
+        job,
+        "PSM201",
+        run=run,
+        title=f"{ranks_text(ranks) if ranks else 'a process'} {lost.what}: {short(items[0].text, _LONGEST)}",
+        confidence=0.7,
+        explanation=LOST if lost.reached else UNREACHED,
+        next_step=advice(lost.address),
+        refs=[i.event.ref for i in items[:_SHOWN]],
+        ranks=ranks,
+        named=[*ours, *(there if ours else (replace(n, peer_unnamed=True) for n in there))],
+        stage=RAISED,
+    )
+
+
+def lost_in(job: Job, run: int | None, event: Event, text: str) -> Lost | None:
+    """What an exception says of the store: a bare error of a socket, below torch's functions that use nothing else."""
+    kind = text.partition(":")[0].rpartition(".")[2]
+    if kind in _TYPES:
+        remote = {
+            (str(e.fields["remote"]), e.fields.get("port")) for e in job.events(_SENT, run=run) if "remote" in e.fields
+        }
+        address = "{}:{}".format(*remote.pop()) if len(remote) == 1 else None
+        return Lost(address, reached="connect" not in text)
+    broke = faults.phrase(job, "a connection broke", text) is not None
+    if not broke and "timed out" not in text.lower():
+        return None
+    frames = frames_above(job, event)
+    if not any(str(f.fields.get("file", "")).endswith(_FILES) and f.fields.get("fn") in _CALLS for f in frames):
+        return None
+    found = {m for f in frames if (m := _URL.search(_source(job, f))) is not None}
+    addresses = {f"{m[1]}:{m[2]}" for m in found}
+    return Lost(addresses.pop() if len(addresses) == 1 else None, reached=broke and "refused" not in text.lower())
+
+
+def _source(job: Job, frame: Event) -> str:
+    """The line below a frame: its source code."""
+    ref = lines.below(job, frame.ref)
+    return "".join(e.text for e in job.quotes.of(ref)) if ref is not None else ""
+
+
+def host(address: object) -> str:
+    """The host of the address that a process connects to; empty if the line has none."""
+    found = str(address or "").strip("[(. ").split(",")[0].strip("'\" ]")
+    return (
+        found.rpartition(":")[0].strip("[]") if found.rpartition(":")[2].isdigit() and found.count(":") == 1 else found
+    )
+
+
+def advice(address: object) -> str:
+    """What to do about a store that a process cannot reach, by its address."""
+    name = host(address)
+    if name in ("localhost", "::1") or name.startswith("127."):
+        return "The address is that of the host itself: check that rank 0 runs on the same host and listens there (ss -ltnp). For a job of several hosts, set MASTER_ADDR to the host of rank 0."
+    at = f" at {address}" if address is not None else ""
+    return f"Check that the process that hosts the store{at} (rank 0 or the launcher) runs and listens there, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no firewall or proxy is between them."
