@@ -17,6 +17,7 @@ from psmkit.analysis.inference.planrules import (
     COUNTED_OFF,
     DESTROY,
     MADE,
+    OP_COPIED,
     OP_DONE,
     OP_POSTED,
     PREPARE,
@@ -90,7 +91,8 @@ class Trace:
             elif event.what in _OPEN:
                 known = found.get(event.plan, Open(event.plan))
                 ops, functions, count = known.ops, known.functions, known.count
-                ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
+                if not event.c & OP_COPIED:  # else the plan does not wait for it
+                    ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
                 functions += {CALLBACK: 1, CALLBACK_OVER: -1}.get(event.what, 0)
                 if event.what in (CALLBACK, COUNTED_OFF):
                     count = event.a
