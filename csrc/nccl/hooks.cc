@@ -5,6 +5,8 @@
 
 #include <sched.h>
 
+#include "psm/plan_trace.h"
+
 NCCL_PARAM(PassSm, "PASS_SM", 0);
 
 bool psmOn()
@@ -140,7 +142,7 @@ ncclResult_t psmTakePart(struct ncclComm *comm, struct ncclKernelPlan *plan, int
     return ncclSuccess;
 }
 
-ncclResult_t psmLaunch(struct ncclComm *, struct ncclKernelPlan *plan, cudaStream_t stream, bool *done)
+ncclResult_t psmLaunch(struct ncclComm *comm, struct ncclKernelPlan *plan, cudaStream_t stream, bool *done)
 {
     *done = false;
     Plan *mine = plan_of(plan, false);
@@ -153,6 +155,8 @@ ncclResult_t psmLaunch(struct ncclComm *, struct ncclKernelPlan *plan, cudaStrea
         mine->launched = true;
     }
     *done = plan->channelMask == 0;
+    /* Not as a host function: the condition that it waits for is not the plan's, which may be freed before it ends. */
+    if (*done) PSM_TRACE_LAUNCHED(comm, plan, 4, plan->persistent, 0);
     return ncclSuccess;
 }
 

@@ -166,7 +166,7 @@ static void made(struct plan_rules *rules, const struct psmPlanEvent *e)
 static void posted(struct plan_rules *rules, struct state *s, const struct psmPlanEvent *e)
 {
     s->posted++;
-    s->open++;
+    if (!(e->c & PSM_PLAN_OP_COPIED)) s->open++;
     if (s->after)
         plan_rules_broken(rules, RECLAIM_ENQUEUER, e,
                           "LaunchKernelAfter has enqueued the reclaimer of plan %" PRIu64 ", which has proxy ops",
@@ -325,7 +325,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         posted(rules, s, e);
         break;
     case PSM_PLAN_OP_DONE:
-        s->open--;
+        if (!(e->c & PSM_PLAN_OP_COPIED)) s->open--;
         break;
     case PSM_PLAN_COUNTED_OFF:
         counted_off(rules, e);

@@ -22,11 +22,13 @@ __all__ = ["command"]
     examples=(
         "psmkit nccl prepare ~/nccl --out with-psm",
         "psmkit nccl prepare ~/nccl   # only show what would change",
+        "psmkit nccl prepare ~/fork --plan-trace --out traced",
     ),
 )
 @click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="A new folder for the copy and what is built.")
-def command(source: Path, folder: Path | None) -> int:
+@click.option("--plan-trace", is_flag=True, help="Record kernel plans: the macros of docs/plan_trace.md, too.")
+def command(source: Path, folder: Path | None, plan_trace: bool) -> int:
     """Copy the NCCL tree SOURCE, put the transport into the copy, and compile psmkit's part against it.
 
     A plain tree gets the edits of docs/linking.md. In a fork with PassSM hooks psmkit's transport replaces the fork's own. A tree with a place
@@ -35,7 +37,7 @@ def command(source: Path, folder: Path | None) -> int:
     """
     from psmkit.nccl import prepare as work
 
-    plan = work.look(source)
+    plan = work.look(source, plan_trace=plan_trace)
     _show(plan)
     if folder is None:
         click.echo("Nothing was changed. Give --out DIR to make a copy with these changes.")

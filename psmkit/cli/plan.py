@@ -225,7 +225,7 @@ def variants_(form: str) -> None:
 def check_(paths: tuple[str, ...], form: str) -> int:
     """Check recorded plans against the rules, and compare the ranks.
 
-    Record files contain the trace in the ring psm.plan. Logs are read, too: libpsm logs the plans that it makes and the rules that break.
+    Record files contain the trace in the ring psm.plan: libpsm's, and those of an NCCL with the macros of docs/plan_trace.md. Logs are read, too: libpsm logs the plans that it makes and the rules that break.
 
     Exit status: 0 no rule breaks; 1 a rule breaks; 2 the input has no trace of plans.
     """
@@ -241,7 +241,7 @@ def check_(paths: tuple[str, ...], form: str) -> int:
         if not found_traces and not job.events("libpsm.plan."):
             raise NothingToAnalyse(
                 f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that runs plans over libpsm "
-                "(in PSM_RECORD_DIR, with PSM_RECORD_KEEP=1), or its log with NCCL_DEBUG=INFO"
+                "(in PSM_RECORD_DIR, with PSM_RECORD_KEEP=1), its log with NCCL_DEBUG=INFO, or the folder of PSM_PLAN_TRACE (docs/plan_trace.md)"
             )
         findings = job.quotes.filled(plan_trace.find(job))
         open_plans = [f"rank {trace.rank}: {plan}" for trace in found_traces for plan in trace.open()]
@@ -286,6 +286,10 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding], open_plans: li
         ]
         for number, line in enumerate(fit(heads, cells, page.width)):
             page.add(Span(line, "" if number else "dim"))
+        if any(row["first_event"] for row in rows):
+            page.wrap(
+                "A trace that does not begin at 0 lacks earlier events: it is judged from there, and not compared with other ranks."
+            )
     if open_plans:
         page.blank()
         page.add(Span("Open at the end of the trace", "heading"))

@@ -11,7 +11,10 @@ from typing import Any
 from psmkit.model.errors import PsmkitError
 from psmkit.nvcc.tokens import close
 
-__all__ = ["Change", "TreeError", "apply", "changes"]
+__all__ = ["PLAN_TRACE", "TRANSPORT", "Change", "TreeError", "apply", "changes"]
+
+#: The edits that make a plain tree call libpsm's transport, and those that record plans.
+TRANSPORT, PLAN_TRACE = "edits.toml", "plan_trace.toml"
 
 
 class TreeError(PsmkitError):
@@ -71,8 +74,10 @@ def _place(entry: dict[str, Any], file: str, text: str, region: tuple[int, int])
     return {"before": (at.start(), at.start()), "after": (at.end(), at.end()), "replace": at.span()}[entry["put"]]
 
 
-def _change(entry: dict[str, Any], file: str, text: str) -> Change:
+def _change(entry: dict[str, Any], file: str, text: str) -> Change | None:
     region = _region(entry, file, text)
+    if entry.get("optional") and not _pattern(entry["find"]).search(text, *region):
+        return None
     if "other" in entry and not _pattern(entry["find"]).search(text, *region):
         entry = entry | entry["other"]
     added = entry["text"]
@@ -86,13 +91,13 @@ def _change(entry: dict[str, Any], file: str, text: str) -> Change:
     return Change(file, text.count("\n", 0, begin) + 1, entry["what"], begin, end, added)
 
 
-def changes(tree: Path) -> list[Change]:
-    """All edits that a plain tree needs, in the order of edits.toml.
+def changes(tree: Path, data: str = TRANSPORT) -> list[Change]:
+    """All edits that a tree needs, in the order of ``data``: TRANSPORT or PLAN_TRACE.
 
     Raises:
         TreeError: a place was not found, or more than once.
     """
-    known = tomllib.loads((Path(__file__).parent / "edits.toml").read_text())
+    known = tomllib.loads((Path(__file__).parent / data).read_text())
     out = []
     for entry in known["edit"]:
         for name in entry["files"]:
@@ -105,11 +110,12 @@ def changes(tree: Path) -> list[Change]:
                 raise TreeError(
                     f"{tree} has no {names} that can be read ({error.strerror}), and it is needed to {entry['what']}: {_UNKNOWN}"
                 ) from error
-            if "psm_hooks.h" in text:
+            if known["header"] in text:
                 raise TreeError(
-                    f"{tree / file} includes psm_hooks.h: this tree has the edits already, give the one without them"
+                    f"{tree / file} includes {known['header']}: this tree has the edits already, give the one without them"
                 )
-            out.append(_change(entry, file, text))
+            if change := _change(entry, file, text):
+                out.append(change)
     return out
 
 

@@ -22,6 +22,7 @@ __all__ = ["RECORD", "Plan", "Prepared", "glue", "headers_of", "look", "prepare"
 #: The file that says what was prepared.
 RECORD = "prepared.json"
 _OWN = "src/transport/psm_p2p.cc"
+_RECORDER = "psm/plan_trace.h"
 _LEFT_OUT = ("build", ".git")
 
 
@@ -32,13 +33,15 @@ class Plan:
     Attributes:
         release: by its makefiles/version.mk, as ``2.30.7``.
         hooked: the tree has PassSM hooks, and a transport of its own that is replaced.
-        changes: the edits of a plain tree.
+        changes: the edits of a plain tree, and those that record plans.
+        traced: plans are recorded.
     """
 
     tree: Path
     release: str
     hooked: bool
     changes: tuple[Change, ...]
+    traced: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,12 @@ def _refuse_others(tree: Path, release: str) -> None:
         )
 
 
-def look(tree: Path) -> Plan:
+def look(tree: Path, *, plan_trace: bool = False) -> Plan:
     """What a tree is, and what it needs. Changes nothing.
+
+    Args:
+        tree: the folder that has src/.
+        plan_trace: with the macros of psm/plan_trace.h in the enqueue code.
 
     Raises:
         TreeError: it is no NCCL tree, or has a place that psmkit does not recognise.
@@ -112,7 +119,10 @@ def look(tree: Path) -> Plan:
     hooked = re.search(r"^#\s*define\s+TRANSPORT_PSM_P2P\b", header.read_text(), re.MULTILINE) is not None
     if hooked and not (tree / _OWN).exists():
         raise TreeError(f"{tree} has PassSM hooks, but not {_OWN}, which psmkit replaces")
-    return Plan(tree, release, hooked, () if hooked else tuple(edits.changes(tree)))
+    changes = [] if hooked else edits.changes(tree)
+    if plan_trace:
+        changes += edits.changes(tree, edits.PLAN_TRACE)
+    return Plan(tree, release, hooked, tuple(changes), plan_trace)
 
 
 def headers_of(folder: Path) -> str:
@@ -126,11 +136,15 @@ def headers_of(folder: Path) -> str:
 def _copy(plan: Plan, folder: Path) -> None:
     copy = folder / "nccl"
     shutil.copytree(plan.tree, copy, symlinks=True, ignore=_ignore(plan.tree))
+    edits.apply(copy, list(plan.changes))
+    include = copy / "src" / "include"
     if plan.hooked:
         (copy / _OWN).rename(copy / f"{_OWN}.replaced")
-        return
-    edits.apply(copy, list(plan.changes))
-    shutil.copy(glue() / "psm_hooks.h", copy / "src" / "include" / "psm_hooks.h")
+    else:
+        shutil.copy(glue() / "psm_hooks.h", include / "psm_hooks.h")
+    if plan.traced:
+        (include / "psm").mkdir(exist_ok=True)
+        shutil.copy(programs.tree() / "include" / _RECORDER, include / _RECORDER)
 
 
 def _ignore(tree: Path) -> Callable[[str, list[str]], Iterator[str]]:

@@ -63,6 +63,36 @@ def test_a_trace_that_keeps_the_rules_is_no_finding(tmp_path: Path) -> None:
     assert told(tmp_path, rows(0, *GOOD), rows(1, *GOOD)) == []
 
 
+def of_comm(number: int, lines: list[str]) -> list[str]:
+    """The lines, of a communicator whose id all ranks share."""
+    return [line.replace(line.split()[5], f"{number:x}") for line in lines]
+
+
+def test_communicators_with_a_shared_id_are_compared_by_it_and_not_by_their_order(tmp_path: Path) -> None:
+    """Two communicators with other plans, which the ranks use in another order first."""
+    other = [e.replace(MADE, "made 1 15 2 0") for e in GOOD]
+    one, two = (of_comm(0x51, rows(r, *GOOD)) for r in (0, 1)), (of_comm(0x52, rows(r, *other)) for r in (0, 1))
+    (one0, one1), (two0, two1) = one, two
+    assert told(tmp_path, [*one0, *two0], [*two1, *one1]) == []
+    (tmp_path / "wrong").mkdir()
+    (finding,) = told(tmp_path / "wrong", [*one0, *two0], [*of_comm(0x52, rows(1, *GOOD)), *one1])
+    assert finding.title.startswith("cut.differs: rank 1: ")
+
+
+def test_ranks_of_one_process_are_told_apart(tmp_path: Path) -> None:
+    both = of_comm(0x51, rows(0, *GOOD)) + of_comm(0x51, rows(1, *GOOD))
+    assert told(tmp_path, both) == []
+
+
+def test_a_plan_may_be_freed_before_an_op_that_was_copied_ends(tmp_path: Path) -> None:
+    posted = [e.replace("op-posted 1 0 0 0", "op-posted 1 0 0 2") for e in GOOD if not e.startswith("op-done")]
+    assert told(tmp_path, rows(0, *posted)) == []
+    waits = [e for e in GOOD if not e.startswith("op-done")]
+    (tmp_path / "waits").mkdir()
+    (finding,) = told(tmp_path / "waits", rows(0, *waits))
+    assert finding.title.startswith("reclaim.early: ")
+
+
 def test_every_rule_has_a_code_that_exists() -> None:
     assert set(CODES_OF_RULES) == set(planrules.rules())
     assert set(CODES_OF_RULES.values()) <= set(CODES)

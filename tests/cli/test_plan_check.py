@@ -91,3 +91,11 @@ def test_records_of_processes_that_ran_plans_are_checked(psmkit_cli: Cli, tmp_pa
     wrong = psmkit_cli("plan", "check", "--format", "json", recorded(tmp_path / "wrong", "count-all-ops"))
     (found,) = json.loads(wrong.out)["findings"]
     assert wrong.status == 1 and found["code"] == "PSM309" and found["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_trace_that_lacks_its_begin_says_what_that_means(psmkit_cli: Cli, tmp_path: Path) -> None:
+    done = psmkit_cli("plan", "check", written(tmp_path / "logs", rows(0, *GOOD[5:], start=5), rows(1, *GOOD)))
+    assert done.status == 0
+    assert "A trace that does not begin at 0 lacks earlier events: it is judged from there" in done.out
+    whole = psmkit_cli("plan", "check", written(tmp_path / "whole", rows(0, *GOOD)))
+    assert "lacks earlier events" not in whole.out

@@ -70,6 +70,74 @@ NEWER = {
 }
 
 
+TRACED = {
+    "src/enqueue.cc": """
+static ncclResult_t uploadProxyOps(struct ncclComm* comm, struct ncclKernelPlan* plan) {
+    NCCLCHECK(ncclProxySaveOp(comm, op, nullptr));
+}
+static ncclResult_t hostStreamPlanTask(struct ncclComm* comm, struct ncclKernelPlan* plan) {
+  if (!plan->persistent) {
+    ncclIntruQueueMpscEnqueue(&comm->callbackQueue, &plan->reclaimer);
+  }
+}
+static ncclResult_t reclaimPlan(struct ncclComm* comm, struct ncclCommCallback* me) {
+    comm->localPersistentRefs -= 1;
+    ncclResult_t res1 = cb->fn(comm, cb);
+  ncclMemoryPoolFree(&comm->memPool_ncclKernelPlan, plan);
+}
+static void persistentDestructor(void* plans_) {
+  struct ncclComm* comm = plan->comm;
+    ncclIntruQueueMpscEnqueue(&comm->callbackQueue, &plan->reclaimer);
+}
+ncclResult_t ncclLaunchPrepare(struct ncclComm* comm) {
+      plan->comm = comm;
+    planner->unlaunchedPlansHead = planHead;
+      CUDACHECKGOTO(cudaStreamWaitEvent(launchStream, comm->sharedRes->scratchEvent, 0), result, failure);
+    NCCLCHECKGOTO(ncclStreamWaitStream(launchStream, deviceStream, comm->sharedRes->scratchEvent), result, failure);
+        NCCLCHECKGOTO(ncclStreamWaitStream(launchStream, hostStream, comm->sharedRes->scratchEvent), result, failure);
+      comm->localPersistentRefs += nPlans;
+failure:
+  return result;
+}
+ncclResult_t ncclLaunchKernelAfter_NoCuda(struct ncclComm* comm, struct ncclKernelPlan* plan) {
+  return ncclSuccess;
+}
+ncclResult_t ncclLaunchFinish(struct ncclComm* comm) {
+    NCCLCHECK(ncclStreamAdvanceToEvent(planner->capturingGraph, deviceStream, comm->sharedRes->scratchEvent));
+      CUDACHECK(cudaStreamWaitEvent(l->stream, comm->sharedRes->scratchEvent, 0));
+  return ncclSuccess;
+}
+""",
+    "src/group.cc": """#include "transport.h"
+static ncclResult_t doLaunches(struct ncclComm* head) {
+            NCCLCHECKGOTO(ncclLaunchKernelBefore_NoUncapturedCuda(comm, plan), result, failure);
+}
+static void groupCleanup(struct ncclComm** head) {
+            ncclMemoryPoolFree(&comm->memPool_ncclKernelPlan, plan);
+}
+""",
+    "src/init.cc": """#include "transport.h"
+static ncclResult_t commFree(ncclComm_t comm) {
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+}
+""",
+}
+LAUNCHES = """  cudaStream_t launchStream = planner->streams->stream;
+    CUCHECKGOTO(cuLaunchKernelEx(&launchConfig, fn, nullptr, extra), ret, do_return);
+    CUCHECKGOTO(cuLaunchKernel(fn, grid.x, nullptr), ret, do_return);
+"""
+
+
+def with_plans(tree: Path) -> Path:
+    """The tree with the places where plans are made, launched and freed, in the style of 2.27."""
+    for name, text in TRACED.items():
+        before = (tree / name).read_text() if (tree / name).exists() else ""
+        before = before.replace("  cudaStream_t launchStream = planner->streams->stream;\n", LAUNCHES)
+        (tree / name).write_text(before + text)
+    return tree
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for name, text in FILES.items():
@@ -280,3 +348,40 @@ def test_cmake_refuses_headers_of_cuda_13_for_a_tree_before_2_27(
         assert f"{tmp_path}/cuda/cccl" in done.stdout  # CMake joins the words of a list
     else:
         assert "NCCL takes CUDA 13 from 2.27 on. Give the headers of CUDA 12" in " ".join(done.stderr.split())
+
+
+def test_plans_are_recorded_where_they_are_made_launched_and_freed(tree: Path) -> None:
+    plan = prepare.look(with_plans(tree), plan_trace=True)
+    assert plan.traced and len(plan.changes) > len(prepare.look(tree).changes) + 20
+    edits.apply(tree, list(plan.changes))
+    enqueue, group, init = ((tree / "src" / f"{name}.cc").read_text() for name in ("enqueue", "group", "init"))
+    assert all(text.count('#include "psm/plan_trace.h"\n') == 1 for text in (enqueue, group, init))
+    # The reclaimer is recorded before the plan may be gone, and the failed group's plan before it is freed.
+    assert re.search(r"PSM_TRACE_RECLAIMER\(comm, plan, PSM_TRACE_BY_HOST_TASK\);\s+ncclIntruQueueMpscEnqueue", enqueue)
+    assert re.search(r"PSM_TRACE_RECLAIM\(comm, plan\);\s+ncclMemoryPoolFree", enqueue)
+    assert re.search(r"PSM_TRACE_CANCELLED\(.*\s+PSM_TRACE_RECLAIMER\(.*\s+PSM_TRACE_RECLAIM\(.*\s+ncclMemory", group)
+    assert re.search(
+        r"PSM_TRACE_PREPARED\(.*\nfailure:\n  if \(result != ncclSuccess\) PSM_TRACE_PREPARE_FAILED", enqueue
+    )
+    assert "PSM_TRACE_BARRIER(comm);" in group and "{\n  PSM_TRACE_DESTROY(comm, 0, 0, 0);" in init
+
+
+def test_the_macros_of_every_edit_exist() -> None:
+    data = (Path(edits.__file__).parent / edits.PLAN_TRACE).read_text()
+    header = (GLUE.parent / "psm/include/psm/plan_trace.h").read_text()
+    used = set(re.findall(r"PSM_TRACE_\w+|psm_trace_\w+", data))
+    assert used and [name for name in sorted(used) if not re.search(rf"\b{name}\b", header)] == []
+
+
+def test_a_tree_that_records_plans_is_not_edited_again(tree: Path) -> None:
+    edits.apply(tree, edits.changes(with_plans(tree), edits.PLAN_TRACE))
+    with pytest.raises(TreeError, match=r"enqueue\.cc includes psm/plan_trace\.h: this tree has the edits already"):
+        edits.changes(tree, edits.PLAN_TRACE)
+
+
+def test_a_place_that_only_some_releases_have_is_found_there(tree: Path) -> None:
+    before = len(edits.changes(with_plans(tree), edits.PLAN_TRACE))
+    path = tree / "src/enqueue.cc"
+    after = "ncclLaunchKernelAfter_NoCuda(struct ncclComm* comm, struct ncclKernelPlan* plan) {\n"
+    path.write_text(path.read_text().replace(after, after + "      ncclIntruQueueMpscEnqueue(&q, &plan->reclaimer);\n"))
+    assert len(edits.changes(tree, edits.PLAN_TRACE)) == before + 1

@@ -56,7 +56,7 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {f"{glue}base/log.c", f"{glue}base/log.h", f"{glue}hostcuda/include/psm_hostcuda.h"} <= set(names)
-    assert "psmkit/nvcc/psm_nvcc.h" in names
+    assert {"psmkit/nvcc/psm_nvcc.h", "psmkit/psm/include/psm/plan_trace.h"} <= set(names)
 
 
 def test_wheel_holds_the_emulated_cuda(wheel: Path) -> None:

@@ -41,7 +41,7 @@ def declarations(text: str) -> str:
 
 
 def main(include: Path, face: Path, output: str) -> None:
-    headers = sorted((include / "psm").glob("*.h"))
+    headers = sorted((include / "psm").glob("psm*.h"))  # plan_trace.h is not libpsm's
     done: set[Path] = set()
 
     def read(header: Path) -> str:  # after what it includes

@@ -1,6 +1,7 @@
 """What libpsm recorded about its plans: the ring psm.plan of record files, and the plan lines of logs.
 
-A communicator has a different random id in each process. The order of creation tells which ids belong together.
+libpsm gives a communicator a different random id in each process: the order of creation tells which belong together. psm/plan_trace.h
+records NCCL's id of the communicator, which all its ranks share.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from psmkit.analysis.inference.planrules import (
     COUNTED_OFF,
     DESTROY,
     MADE,
+    OP_COPIED,
     OP_DONE,
     OP_POSTED,
     PREPARE,
@@ -59,6 +61,7 @@ class Trace:
     run: int | None
     rank: int
     scheduler: int
+    comm: int = 0
     events: list[PlanEvent] = field(default_factory=list)
     refs: dict[int, Ref] = field(default_factory=dict)
 
@@ -90,7 +93,8 @@ class Trace:
             elif event.what in _OPEN:
                 known = found.get(event.plan, Open(event.plan))
                 ops, functions, count = known.ops, known.functions, known.count
-                ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
+                if not event.c & OP_COPIED:  # else the plan does not wait for it
+                    ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
                 functions += {CALLBACK: 1, CALLBACK_OVER: -1}.get(event.what, 0)
                 if event.what in (CALLBACK, COUNTED_OFF):
                     count = event.a
@@ -106,17 +110,18 @@ class Trace:
 
 def traces(job: Job) -> list[Trace]:
     """The traces of all communicators in record files; those of a process in order of creation."""
-    by_comm: dict[tuple[int, int], dict[int, tuple[PlanEvent, Event]]] = defaultdict(dict)
+    by_comm: dict[tuple[int, int, int], dict[int, tuple[PlanEvent, Event]]] = defaultdict(dict)
     for event in job.events("libpsm.plan.event"):
         made = _event(event)
         if made is not None and event.proc >= 0:
-            by_comm[(event.proc, number(event.fields, "comm") or 0)].setdefault(made.order, (made, event))
+            # A process may have several ranks of one communicator.
+            by_comm[(event.proc, number(event.fields, "comm") or 0, made.rank)].setdefault(made.order, (made, event))
     out = []
-    for (proc, _), rows in by_comm.items():
+    for (proc, comm, _), rows in by_comm.items():
         ordered = [rows[order] for order in sorted(rows)]
         first = ordered[0]
         scheduler = number(first[1].fields, "scheduler")
-        trace = Trace(proc, job.run_of(proc), first[0].rank, -1 if scheduler is None else scheduler)
+        trace = Trace(proc, job.run_of(proc), first[0].rank, -1 if scheduler is None else scheduler, comm)
         trace.events = [made for made, _ in ordered]
         trace.refs = {made.order: event.ref for made, event in ordered}
         out.append(trace)

@@ -14,6 +14,7 @@ __all__ = [
     "COUNTED_OFF",
     "DESTROY",
     "MADE",
+    "OP_COPIED",
     "OP_DONE",
     "OP_POSTED",
     "PREPARE",
@@ -36,6 +37,8 @@ COUNTED_OFF = int(lib.PSM_PLAN_COUNTED_OFF)
 CALLBACK = int(lib.PSM_PLAN_CALLBACK)
 CALLBACK_OVER = int(lib.PSM_PLAN_CALLBACK_OVER)
 RECLAIM = int(lib.PSM_PLAN_RECLAIM)
+#: Of an op: the proxy has a copy, so its plan does not wait for it.
+OP_COPIED = int(lib.PSM_PLAN_OP_COPIED)
 _NOWHERE = (1 << 64) - 1
 _MOST = 64
 

@@ -96,15 +96,28 @@ def _of_lines(job: Job) -> Iterator[_Found]:
 def _between(job: Job) -> Iterator[_Found]:
     """Ranks whose plans differ, by their traces, or by their logs if there are no traces."""
     known = traces(job) or made_by_lines(job)
-    by_run: dict[int | None, dict[int, list[Trace]]] = defaultdict(lambda: defaultdict(list))
+    by_run: dict[int | None, list[Trace]] = defaultdict(list)
     for trace in known:
         if trace.whole:
-            by_run[trace.run][trace.proc].append(trace)
-    for procs in by_run.values():
-        # Processes with different numbers of communicators cannot be compared.
-        if len(procs) > 1 and len({len(mine) for mine in procs.values()}) == 1:
-            for side in zip(*procs.values(), strict=True):
-                yield from _compared(sorted(side, key=lambda t: t.rank))
+            by_run[trace.run].append(trace)
+    for mine in by_run.values():
+        for side in _sides(mine):
+            yield from _compared(sorted(side, key=lambda t: t.rank))
+
+
+def _sides(found: Sequence[Trace]) -> Iterator[Sequence[Trace]]:
+    """The traces of each communicator."""
+    by_comm: dict[int, list[Trace]] = defaultdict(list)
+    by_proc: dict[int, list[Trace]] = defaultdict(list)
+    for trace in found:
+        by_comm[trace.comm].append(trace)
+        by_proc[trace.proc].append(trace)
+    shared = [side for comm, side in by_comm.items() if comm and len(side) > 1]
+    if shared:
+        yield from shared
+    # By the order of creation. Processes with different numbers of communicators cannot be compared.
+    elif len(by_proc) > 1 and len({len(mine) for mine in by_proc.values()}) == 1:
+        yield from zip(*by_proc.values(), strict=True)
 
 
 def _compared(side: Sequence[Trace]) -> Iterator[_Found]:

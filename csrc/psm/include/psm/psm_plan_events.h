@@ -19,14 +19,14 @@ enum psm_plan_what {
     PSM_PLAN_ARMED,          /* plan; its sync condition, at each launch: a: count, b: ops that decrement it */
     PSM_PLAN_BARRIER,        /* the intra-process barrier was passed */
     PSM_PLAN_CUDA,           /* an uncaptured CUDA call of the main thread: a: enum psm_plan_call */
-    PSM_PLAN_LAUNCHED,      /* plan: it is on the launch stream; a: 1: a kernel, 2: a host function, 3: both; b: 1: into
-                               a graph; c: enum psm_plan_attribute; 0: unknown */
-    PSM_PLAN_KERNEL_DONE,   /* plan */
-    PSM_PLAN_HOST_TASK,     /* plan: hostStreamPlanTask starts; a: 1: on the host stream's thread */
-    PSM_PLAN_OP_POSTED,     /* plan; a: opCount within the history of the communicator, b: channel, c: decrements */
-    PSM_PLAN_OP_DONE,       /* plan; a, b, c: as above */
-    PSM_PLAN_COUNTED_OFF,   /* plan; a: remaining count of the sync condition */
-    PSM_PLAN_CALLBACK,      /* plan: its host function runs (PassSM); a: count */
+    PSM_PLAN_LAUNCHED,       /* plan: it is on the launch stream; a: 1: a kernel, 2: a host function, 3: both, 4: other
+                                work; b: 1: into a graph; c: enum psm_plan_attribute; 0: unknown */
+    PSM_PLAN_KERNEL_DONE,    /* plan */
+    PSM_PLAN_HOST_TASK,      /* plan: hostStreamPlanTask starts; a: 1: on the host stream's thread */
+    PSM_PLAN_OP_POSTED,   /* plan; a: opCount within the history of the communicator, b: channel, c: enum psm_plan_op */
+    PSM_PLAN_OP_DONE,     /* plan; a, b, c: as above */
+    PSM_PLAN_COUNTED_OFF, /* plan; a: remaining count of the sync condition */
+    PSM_PLAN_CALLBACK,    /* plan: its host function runs (PassSM); a: count */
     PSM_PLAN_CALLBACK_OVER, /* plan; a: 1: by abort, b: count, c: 1: it freed the sync condition (a broken variant) */
     PSM_PLAN_RECLAIMER,     /* plan: its reclaimer was enqueued; a: enum psm_plan_enqueuer */
     PSM_PLAN_RECLAIM, /* plan: it is being freed; a: unfinished ops, b: unfinished kernels, c: unfinished host functions
@@ -52,8 +52,17 @@ enum psm_plan_enqueuer {
     PSM_PLAN_BY_DESTRUCTOR = 3,
     PSM_PLAN_BY_CANCEL = 4
 };
+enum psm_plan_op {                             /* of an op, one bit each */
+                   PSM_PLAN_OP_DECREMENTS = 1, /* the count of the plan's sync condition */
+                   PSM_PLAN_OP_COPIED = 2      /* the proxy got a copy: the plan may be freed before the op ends */
+};
 enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
-enum psm_plan_holds { PSM_PLAN_HOLDS_IPC = 0, PSM_PLAN_HOLDS_NVLS = 1, PSM_PLAN_HOLDS_COLLNET = 2 };
+enum psm_plan_holds {
+    PSM_PLAN_HOLDS_IPC = 0,
+    PSM_PLAN_HOLDS_NVLS = 1,
+    PSM_PLAN_HOLDS_COLLNET = 2,
+    PSM_PLAN_HOLDS_OTHER = 3
+};
 enum psm_plan_place { /* a stream of a group */
                       PSM_PLAN_ON_DEVICE = 0,
                       PSM_PLAN_ON_HOST = 1,
