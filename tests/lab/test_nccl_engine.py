@@ -46,7 +46,7 @@ def test_copy_engine_calls_are_counted_and_their_bytes_compared(lab: Lab, ranks:
     status, result = lab("--ranks", ranks, "--pattern", CALLS, *ENGINE, "--size", "8,4K", "--root", "1")
     assert (status, set(states(result))) == (0, {"good"}), [r["text"] for r in result["ranks"]]
     assert result["analysis"]["verdict"] == "healthy"
-    assert engine(result) == {"asked": 16, "shown": 16, "missing": [], "lines": True, "kernels": 0}
+    assert engine(result) == {"asked": 16, "shown": 16, "hierarchical": 0, "missing": [], "lines": True, "kernels": 0}
     assert all(r["memory"] == "nccl" for r in [dict(w.split("=") for w in case.split()) for case in result["cases"]])
 
 
