@@ -11,6 +11,7 @@
 struct rma_listener {
     int dev;
     uint32_t number;
+    uint64_t id;
     void *context, *inner;
 };
 
@@ -33,6 +34,7 @@ ncclResult_t rma_listen(void *context, int dev, void *handle, void **out)
     }
     if (result == ncclSuccess) {
         l->number = ((const struct net_listener *)l->inner)->number;
+        l->id = ((const struct net_context *)context)->comm_id;
         *out = l;
     } else {
         free(l);
@@ -56,6 +58,7 @@ ncclResult_t rma_close_listen(void *listener)
 
 static void give_up(struct rma_comm *c)
 {
+    if (c->peer) rma_record_end(c);
     /* Open requests end with their connection, and their memory after that. */
     for (int i = 0; c->peer && i < c->ranks; i++) {
         struct rma_peer *p = &c->peer[i];
@@ -223,7 +226,7 @@ ncclResult_t rma_connect(void *context, void **handles, int nranks, int rank, vo
         free(guest);
         return net_no_memory("a comm of RMA", sizeof *c);
     }
-    *c = (struct rma_comm){.ranks = nranks, .rank = rank, .number = l->number};
+    *c = (struct rma_comm){.ranks = nranks, .rank = rank, .number = l->number, .id = l->id};
     pthread_mutex_init(&c->lock, NULL);
     c->peer = calloc((size_t)nranks, sizeof *c->peer);
     c->scratch = malloc(RMA_CHUNK);
@@ -239,7 +242,8 @@ ncclResult_t rma_connect(void *context, void **handles, int nranks, int rank, vo
         give_up(c);
         return result;
     }
-    NET_SAY(PSM_NET_RMA_JOINED, psm_net_rma_joined, NCCL_INIT | NCCL_NET, rank, nranks, l->dev);
+    NET_SAY(PSM_NET_RMA_JOINED, psm_net_rma_joined, NCCL_INIT | NCCL_NET, rank, nranks, l->id, l->dev);
+    rma_record(c);
     *out = c;
     return ncclSuccess;
 }

@@ -62,9 +62,12 @@ static void take(struct rma_queue *q, struct rma_request *r)
 void rma_post(struct rma_request *r)
 {
     struct rma_peer *p = r->peer;
-    if (r->kind == RMA_PUT) r->number = ++p->puts;
     if (r->kind == RMA_GET) r->number = ++p->gets;
     append(&p->waiting, r);
+    if (r->kind != RMA_PUT) return;
+    r->number = ++p->puts;
+    p->signals += r->head.signal_op != 0;
+    rma_record_peer(r->comm, p);
 }
 
 /* ---- what went wrong ---- */
@@ -122,9 +125,11 @@ static ncclResult_t not_here(struct rma_comm *c, const struct rma_peer *p, const
     return c->failed = rma_outside(c, call, p->rank, region, offset, bytes, g ? g->size : 0);
 }
 
-static void acknowledged(struct rma_peer *p, uint64_t acked)
+static void acknowledged(struct rma_comm *c, struct rma_peer *p, uint64_t acked)
 {
+    if (p->acked == acked) return;
     p->acked = acked;
+    rma_record_peer(c, p);
     for (struct rma_request *r = p->sent.first, *next; r; r = next) {
         next = r->next;
         if (r->kind != RMA_PUT || r->number > acked) continue;
@@ -161,8 +166,12 @@ static ncclResult_t put_here(struct rma_comm *c, struct rma_peer *p, const struc
         if (!fits(g, h->signal_offset, sizeof(uint64_t)))
             return not_here(c, p, "iputSignal", h->signal_region, h->signal_offset, sizeof(uint64_t));
         result = rma_add(c, g, h->signal_offset, h->signal_value);
+        p->notes++;
     }
-    if (h->last) p->arrived = h->number;
+    if (h->last) {
+        p->arrived = h->number;
+        rma_record_peer(c, p);
+    }
     return result == ncclSuccess ? result : (c->failed = result);
 }
 
@@ -205,7 +214,7 @@ static ncclResult_t handle(struct rma_comm *c, struct rma_peer *p, const char *m
     if (h.rank != (uint32_t)p->rank) return wrong(c, p, "rank of a message", h.rank, (uint64_t)p->rank);
     if (data && size - sizeof h != h.bytes) return wrong(c, p, "bytes of a message", size - sizeof h, h.bytes);
     if (h.acked < p->acked || h.acked > p->puts) return wrong(c, p, "puts that arrived", h.acked, p->puts);
-    acknowledged(p, h.acked);
+    acknowledged(c, p, h.acked);
     switch (h.kind) {
     case RMA_REGION:
         return has_region(c, p, &h);

@@ -11,12 +11,12 @@
 #include "rma/rma_comm.h"
 
 #define CAN_DROP (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
-PSM_FAULT_SITE(site_reg, "rma.register", "A region is registered, on all ranks.");
-PSM_FAULT_SITE_OF(site_put, "rma.put",
+PSM_FAULT_SITE(site_reg, "net.register", "A region is registered, on all ranks.");
+PSM_FAULT_SITE_OF(site_put, "net.put",
                   "A put begins, with its signal or without; drop: it is lost, and reported as done.", CAN_DROP);
-PSM_FAULT_SITE_OF(site_signal, "rma.signal", "A put has a signal; drop: the data arrives without it.", CAN_DROP);
-PSM_FAULT_SITE_OF(site_get, "rma.get", "A get begins; drop: nothing is fetched, and it is reported as done.", CAN_DROP);
-PSM_FAULT_SITE(site_progress, "rma.progress", "NCCL's thread for one-sided operations asks for progress.");
+PSM_FAULT_SITE_OF(site_signal, "net.signal", "A put has a signal; drop: the data arrives without it.", CAN_DROP);
+PSM_FAULT_SITE_OF(site_get, "net.get", "A get begins; drop: nothing is fetched, and it is reported as done.", CAN_DROP);
+PSM_FAULT_SITE(site_progress, "net.progress", "NCCL's thread for one-sided operations asks for progress.");
 
 /* ---- contexts ---- */
 
@@ -157,9 +157,9 @@ ncclResult_t rma_reg(void *comm, void *data, size_t size, int type, uint64_t fla
     if (result == ncclSuccess) result = wait_for_all(c, g->id);
     rma_device_again(c, device);
     if (result == ncclSuccess) {
-        bool signals = flags & NCCL_NET_MR_FLAG_FORCE_SO;
-        NET_SAY(PSM_NET_RMA_REGION, psm_net_rma_region, NCCL_INIT | NCCL_NET, c->rank, c->ranks, g->id, size,
-                g->gpu ? "GPU" : "host", (uintptr_t)data, signals ? "signals" : "data");
+        bool ordered = flags & NCCL_NET_MR_FLAG_FORCE_SO;
+        NET_SAY(PSM_NET_RMA_REGION, psm_net_rma_region, NCCL_INIT | NCCL_NET, c->rank, c->ranks, c->id, g->id, size,
+                g->gpu ? "GPU" : "host", (uintptr_t)data, ordered ? "strict" : "any");
         *mhandle = g;
     }
     net_fault_after(&fault);

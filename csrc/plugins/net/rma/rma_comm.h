@@ -73,9 +73,11 @@ struct rma_peer {
     uint64_t puts, gets;            /* numbers of the last ones */
     uint64_t acked;                 /* own puts that are in the peer's memory */
     uint64_t arrived, told;         /* the peer's puts that are in this memory, and those that it knows of */
+    uint64_t signals, notes;        /* of own puts, and of the peer's that are in this memory */
     uint64_t *sizes;                /* of the peer's regions, from 1 */
     uint32_t regions, room;
-    bool gone;
+    uint32_t row; /* of the record */
+    bool gone, has_row;
 };
 
 struct rma_block {
@@ -86,7 +88,8 @@ struct rma_block {
 struct rma_comm {
     int ranks, rank;
     uint32_t number; /* of the communicators of the process, from 1 */
-    void *context;
+    uint64_t id;     /* NCCL's, the same on all ranks */
+    psm_section *rows;
     struct rma_peer *peer; /* one for each rank, also for the own */
     pthread_mutex_t lock;
     ncclResult_t failed;
@@ -121,6 +124,12 @@ ncclResult_t rma_add(struct rma_comm *comm, const struct rma_region *to, uint64_
 /* Functions that the application's thread calls leave its current device as it is. -1: there is none. */
 int rma_device_now(const struct rma_comm *comm);
 void rma_device_again(const struct rma_comm *comm, int device);
+
+/* ---- record.c ---- */
+
+void rma_record(struct rma_comm *comm);
+void rma_record_peer(struct rma_comm *comm, struct rma_peer *peer);
+void rma_record_end(struct rma_comm *comm);
 
 /* ---- move.c: messages; the caller has the lock ---- */
 
