@@ -148,6 +148,7 @@ def test_tables_change_single_gpus_and_links(child: Child, tmp_path: Path) -> No
         "pci": "0001:aa:00.0",
         "name": "Another # GPU",
         "links": 0,
+        "rdma": 0,
         "numa": 1,
         "major": 8,
         "minor": 0,
