@@ -78,8 +78,10 @@ static bool put_and_signal(struct nccl_work *run, uint64_t iter)
     if (!api->ncclPutSignal || !api->ncclSignal || !api->ncclWaitSignal)
         return nccl_fail(run, "lab", "too old", "there is no ncclPutSignal");
     if (!run->in_window)
-        return nccl_fail(run, "lab", "no window",
-                         "ncclCommWindowRegister made no window: this communicator has no symmetric memory");
+        return nccl_fail(
+            run, "lab", "no window",
+            "ncclCommWindowRegister made no window: this communicator has no symmetric memory; over several nodes "
+            "NCCL needs an RMA plugin (--rma)");
     return signal_peers(run) && wait_for_peers(run) && (skip == SKIP_SEND || put_to_peers(run, iter)) &&
            (skip == SKIP_RECV || wait_for_peers(run));
 }

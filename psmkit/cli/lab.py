@@ -66,6 +66,7 @@ def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[
 @click.option("--memory", default="80 GiB", help="Memory that a GPU reports; it is not allocated.  [80 GiB]")
 @click.option("--numa-nodes", type=int, default=1, help="NUMA nodes of a node; they share its GPUs.  [1]")
 @click.option("--nics", type=int, default=0, help="Network cards of a node, for the XML.  [0]")
+@click.option("--rdma", is_flag=True, help="Network cards reach the memory of GPUs.")
 @click.option("-o", "--output", metavar="FILE", help="Write the TOML to FILE.  [standard output]")
 @click.option("--xml", metavar="FILE", help="Also write the topology as XML for NCCL (NCCL_TOPO_FILE).")
 def topology(
@@ -76,6 +77,7 @@ def topology(
     memory: str,
     numa_nodes: int,
     nics: int,
+    rdma: bool,
     output: str | None,
     xml: str | None,
 ) -> None:
@@ -83,7 +85,7 @@ def topology(
     from psmkit.lab.topology import LINKS, Machine
 
     kind = next(k for k in LINKS if k == link)
-    machine = Machine(gpus, nodes, kind, compute, memory, numa_nodes, nics)
+    machine = Machine(gpus, nodes, kind, compute, memory, numa_nodes, nics, rdma)
     check_output(output, "topology")
     check_output(xml, "topology XML")
     show(machine.toml(), output)

@@ -45,6 +45,7 @@ LISTS: shared.Lists = {
         "psmkit lab nccl --lib build/lib/libnccl.so.2 --env NCCL_P2P_USE_CUDA_MEMCPY=1 --out run2",
         "psmkit lab nccl --lib ~/nccl/build --differ rank=1,skip=recv --deadline 10 --out run3   # a hang",
         "psmkit lab nccl --lib ~/nccl/build --pattern allgather,put-signal --windows --cta-policy zero --out run4   # copy engines",
+        "psmkit lab nccl --lib ~/nccl/build --ranks 4 --nodes 2 --rma --pattern allgather --windows --cta-policy zero --out run5",
     ),
 )
 @click.option(
@@ -90,6 +91,11 @@ LISTS: shared.Lists = {
     metavar="N",
     help="Capture each iteration in a CUDA graph, and launch it N times.  [0: do not capture]",
 )
+@click.option(
+    "--rma",
+    is_flag=True,
+    help="Let the nodes put into each other's windows, by psmkit's RMA plugin (NCCL 2.30.3 and newer).",
+)
 @click.option("--nonblocking-comm", is_flag=True, help="Create communicators that do not block.")
 @shared.seed_option
 @settings_option("Set an environment variable of the ranks.")
@@ -123,10 +129,12 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
 
     library = nccl_library.find(place)
     kind = next(k for k in LINKS if k == given["link"])
-    machine = Machine(given["gpus"] or -(-ranks // given["nodes"]), given["nodes"], kind)
+    machine = Machine(given["gpus"] or -(-ranks // given["nodes"]), given["nodes"], kind, rdma=given["rma"])
     groups = _groups(given, ranks)
     deadline: float = given["deadline"]
     environment: dict[str, str] = given["settings"]
+    if given["rma"]:
+        environment = lab.rma_environment(library, given["nodes"]) | environment
     if given["kernels"]:
         environment = {"PSM_HOSTCUDA_KERNELS": given["kernels"]} | environment
     with Progress(deadline, folder) as progress:

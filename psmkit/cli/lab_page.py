@@ -111,6 +111,8 @@ def _by_engine(engine: dict[str, Any]) -> str:
     """How many calls went by copy engines, and what shows that."""
     asked, kernels = counted(engine["asked"], "call"), counted(engine["kernels"], "kernel launch", "kernel launches")
     how = "a line [Copy Engine] of NCCL for each" if engine["lines"] else "NCCL's lines about their set-up"
+    if over_nodes := engine.get("hierarchical"):
+        how = f"NCCL's lines, {over_nodes} of them [Hierarchical CE]"
     return f"copy engine: {engine['shown']} of {asked}, by {how}; {kernels}"
 
 

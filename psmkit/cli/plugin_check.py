@@ -187,7 +187,9 @@ def _way(use: Use, kind: str) -> str:
     ways = use.settings.get(kind, ())
     if not ways:
         return "it has another name"
-    name, value = ways[0]
+    # of several, the one that another kind needs anyway
+    others = [first for other in use.taken if other != kind for first in use.settings.get(other, ())[:1]]
+    name, value = next((way for way in ways if way in others), ways[0])
     return f"{name} not set" if value is None else f"{name}={value}"
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "NcclCase",
     "differ",
     "program",
+    "rma_environment",
     "start",
 ]
 
@@ -50,6 +51,8 @@ MEMORIES = ("cuda", "nccl")
 POLICIES = ("default", "efficiency", "zero")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _RAS_FILE = "ras.txt"
+_FIRST_RMA = (2, 30, 3)
+_NET_PLUGIN = "libnccl-net-psm.so"
 _NAMES = 4  # functions of a crash in one line
 
 
@@ -168,6 +171,25 @@ def program() -> Path:
     return programs.find("psm_nccl_rank")
 
 
+def rma_environment(library: Library, nodes: int) -> dict[str, str]:
+    """The variables with which ranks put into windows of other nodes: psmkit's net plugin, and RMA in it.
+
+    Raises:
+        LabError: one node needs no plugin, the release has no RMA plugins, or psmkit's plugin was not built.
+    """
+    if nodes < 2:
+        raise LabError(
+            "--rma needs --nodes 2 or more: the ranks of one node reach each other's memory without a plugin"
+        )
+    numbers = tuple(int(number) for number in re.findall(r"\d+", library.version)[:3])
+    if numbers and numbers < _FIRST_RMA:
+        raise LabError(f"--rma: NCCL {library.version} has no RMA plugins, 2.30.3 is the first release with them")
+    plugin = next((path for path in programs.libraries() if path.name == _NET_PLUGIN), None)
+    if plugin is None:
+        raise LabError(f"no {_NET_PLUGIN}: build it with `make setup`, or install a psmkit wheel for this system")
+    return {"NCCL_NET_PLUGIN": str(plugin), "PSM_NET_RMA": "1"}
+
+
 def start(
     library: Library,
     cases: Sequence[NcclCase],
@@ -280,7 +302,7 @@ class _Run:
         _crashes(folder, outcome, self.library)
         settings = self._settings(deadline) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
         settings["unknown"] = unknown if self.debug == "WARN" else []  # from INFO on logs name all that is the run's
-        settings |= copy_engine.seen(self.cases, self.ranks, folder)
+        settings |= copy_engine.seen(self.cases, self.ranks, folder, self.nodes)
         return transfer.finish(transfer.LabRun(folder, [case.line() for case in self.cases], outcome, settings))
 
     @property

@@ -52,6 +52,7 @@ class Machine:
         memory: of a GPU, as ``80 GiB``.
         numa_nodes: NUMA nodes a node, which share its GPUs out.
         nics: network cards a node, for the XML only.
+        rdma: network cards reach the memory of GPUs.
 
     Raises:
         LabError: hostcuda cannot emulate such a machine.
@@ -64,6 +65,7 @@ class Machine:
     memory: str = "80 GiB"
     numa_nodes: int = 1
     nics: int = 0
+    rdma: bool = False
     members: tuple[Gpu, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +122,8 @@ class Machine:
             f'compute = "{self.compute[0]}.{self.compute[1]}"',
             f'memory = "{self.memory}"',
         ]
+        if self.rdma:
+            lines.append("rdma = true")
         for gpu in self.members:
             lines += ["", "[[gpu]]", f"index = {gpu.index}", f'pci = "{gpu.pci}"', f"numa = {gpu.numa}"]
         return "\n".join(lines) + "\n"

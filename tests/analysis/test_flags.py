@@ -196,3 +196,98 @@ def test_one_sided_calls_of_ranks_are_not_compared(tmp_path: Path) -> None:
     report = analyse_job(job_of(tmp_path, [log.destroy() for log in one_sided({})]))
     assert report.verdict is Verdict.HEALTHY
     assert not [f for f in report.findings if f.severity is not Severity.INFO]
+
+
+# ---- calls over several nodes: flags on a node, signals of NCCL's RMA proxy between nodes
+
+SIGNALS, DONE = 0x7F55_0000_0000, 0x7F66_0000_0000
+
+
+def two_nodes(*calls: int, regions: bool = True) -> list[Rank]:
+    """Four ranks on two nodes that made this many calls each; psmkit's RMA plugin names its memory."""
+    logs = engine(*calls)
+    for log in logs:
+        at = log.rank % 2
+        log.line(f"comm {log.comm} rank {log.rank} nRanks 4 nNodes 2 localRanks 2 localRank {at} MNNVL 0")
+        log.line(f"Rank {log.rank} ncclRmaProxyConnectOnce: rmaCommCount 1 rmaProxyCtxCount:1")
+        if regions:
+            log.line(
+                f"NET/PSM : RMA rank {log.rank} of 4 in communicator 0x5c2b7a1e9d3f4680, region 1: 40 bytes of GPU memory at 0x{SIGNALS:x}, "
+                "writes in strict order"
+            )
+    return logs
+
+
+def waits_for_signal(log: Rank, peer: int, wanted: int) -> None:
+    waits(log, SIGNALS + 8 * peer, wanted, wanted - 1, "reaches", 64, 8 * peer)
+
+
+def waits_for_proxy(log: Rank, slot: int, wanted: int) -> None:
+    waits(log, DONE + 8 * slot, wanted, wanted - 1, "reaches", 64, 8 * slot)
+
+
+def row(log: Rank, peer: int, puts: int, taken: int, signals: int | None = None) -> None:
+    log.line(
+        f"psm rma rank {log.rank} of 4 peer {peer}, communicator 5c2b7a1e9d3f4680 number 2: puts={puts} taken={taken} "
+        f"signals={puts if signals is None else signals}, arrived=0 notes=0"
+    )
+
+
+def test_slots_of_flags_are_ranks_of_the_own_node(tmp_path: Path) -> None:
+    logs = two_nodes(2, 1, 2, 2)
+    waits(logs[0], READY + 4, 3, 1, offset=4)
+    waits(logs[2], READY + 4, 3, 1, offset=4)
+    waits_for_signal(logs[3], 1, 3)
+    (found,) = flags(tmp_path, logs)
+    assert found.title == (
+        "rank 1 never entered AllGather #2 of communicator 0x5c2b7a1e9d3f4680: rank 0 waits for its ready flag, rank 3 waits for its signal"
+    )
+    assert found.culprits == (1,)
+
+
+def test_signal_that_a_proxy_did_not_send_is_counted_by_its_record(tmp_path: Path) -> None:
+    logs = two_nodes(3, 3, 3, 3)
+    waits_for_signal(logs[0], 2, 6)
+    waits(logs[1], COMPLETE, 6, 4)
+    row(logs[2], 0, 6, 6, signals=5)
+    (found,) = flags(tmp_path, logs)
+    assert found.title.startswith("rank 2 did not signal in communicator")
+    assert "rank 2 posted 6 puts to rank 0, 5 of them with a signal; 6 are in the memory of rank 0" in found.explanation
+
+
+def test_proxy_that_does_not_put_is_named_and_not_the_stream(tmp_path: Path) -> None:
+    logs = two_nodes(2, 2, 2, 2)
+    waits(logs[0], READY + 4, 3, 1, offset=4)
+    waits_for_proxy(logs[1], 1, 3)
+    waits(logs[2], READY + 4, 3, 1, offset=4)
+    waits_for_signal(logs[3], 1, 3)
+    row(logs[1], 3, 2, 2)
+    (found,) = flags(tmp_path, logs)
+    assert found.title == (
+        "the RMA proxy of rank 1 did not complete a put of AllGather #2 of communicator 0x5c2b7a1e9d3f4680: rank 0 waits for its ready flag, "
+        "rank 3 waits for its signal"
+    )
+    assert (found.culprits, "operation 3" in found.explanation) == ((1,), True)
+
+
+def test_proxy_that_does_not_take_a_put_is_named_by_the_record_of_its_peer(tmp_path: Path) -> None:
+    logs = two_nodes(2, 2, 2, 2)
+    waits_for_proxy(logs[3], 3, 3)
+    row(logs[3], 1, 3, 2)
+    (found,) = flags(tmp_path, logs)
+    assert found.title.startswith("the RMA proxy of rank 1 did not take a put of rank 3 of communicator")
+    assert "Of its 3 puts to rank 1, 2 are in that rank's memory." in found.explanation
+    assert found.culprits == (1,)
+
+
+def test_memory_that_may_be_a_signal_or_an_operation_is_not_judged(tmp_path: Path) -> None:
+    logs = two_nodes(2, 2, 2, 2, regions=False)
+    waits_for_proxy(logs[3], 1, 3)
+    assert flags(tmp_path, logs) == []
+
+
+@pytest.mark.parametrize(("seen", "known"), [(2, False), (3, True)])
+def test_nodes_that_the_logs_do_not_show_are_not_guessed(tmp_path: Path, seen: int, known: bool) -> None:
+    logs = two_nodes(2, 2, 2, 2)
+    waits(logs[0], READY + 4, 3, 1, offset=4)
+    assert bool(flags(tmp_path, logs[:seen])) is known

@@ -40,6 +40,13 @@ def test_a_good_plugin_is_told_in_one_page_and_exits_with_0(psmkit_cli: Cli, plu
     assert max(map(len, lines)) <= 100
 
 
+def test_a_library_with_tables_of_two_kinds_needs_one_variable(psmkit_cli: Cli, tmp_path: Path) -> None:
+    library = build(tmp_path, table("ncclNetPlugin_v12") + table("ncclRmaPlugin_v14"))
+    lines = psmkit_cli("plugin", "check", library).out.splitlines()
+    row = next(line for line in lines if line.strip().startswith("NCCL 2.30.7"))
+    assert row.split()[-5:] == "net v12, rma v14 NCCL_NET_PLUGIN=psm".split()
+
+
 @pytest.mark.parametrize(
     ("empty", "words"),
     [((), "complete"), (("isend",), "1 required slot is NULL"), (("isend", "irecv"), "2 required slots are NULL")],

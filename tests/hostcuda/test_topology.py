@@ -33,7 +33,7 @@ for i in range(n[0]):
     nvml.ok.nvmlDeviceGetFieldValues(d[0], 1, fields)
     row = {'pci': ffi.string(text).decode().lower(), 'name': nvml.ffi.string(name).decode(), 'links': fields[0].value.uiVal}
     a = new('int *')
-    for key, attr in (('numa', rt.cudaDevAttrHostNumaId), ('major', rt.cudaDevAttrComputeCapabilityMajor), ('minor', rt.cudaDevAttrComputeCapabilityMinor)):
+    for key, attr in (('rdma', rt.cudaDevAttrGPUDirectRDMASupported), ('numa', rt.cudaDevAttrHostNumaId), ('major', rt.cudaDevAttrComputeCapabilityMajor), ('minor', rt.cudaDevAttrComputeCapabilityMinor)):
         ok.cudaDeviceGetAttribute(a, attr, i)
         row[key] = a[0]
     ok.cudaSetDevice(i)
@@ -73,7 +73,7 @@ def said(child: Child, file: Path, **env: str) -> list[dict[str, Any]]:
         Machine(),
         Machine(gpus=4, nodes=2, link="nvlink", numa_nodes=2),
         Machine(gpus=9, link="pcie", compute=(8, 0), memory="40 GiB"),
-        Machine(gpus=1, compute=(7, 0), memory="512 MiB"),
+        Machine(gpus=1, compute=(7, 0), memory="512 MiB", rdma=True),
     ],
     ids=lambda m: f"{m.gpus}-{m.link}",
 )
@@ -86,6 +86,7 @@ def test_written_topology_and_xml_agree_with_cuda_and_nvml(child: Child, tmp_pat
     assert {r["name"] for r in rows} == {machine.name}
     assert {(r["major"], r["minor"]) for r in rows} == {machine.compute}
     assert {r["links"] for r in rows} == {machine.links}
+    assert {r["rdma"] for r in rows} == {int(machine.rdma)}
     number, unit = machine.memory.split()
     assert {r["memory"] for r in rows} == {int(number) << {"MiB": 20, "GiB": 30}[unit]}
     system = ElementTree.fromstring(machine.xml())
@@ -147,6 +148,7 @@ def test_tables_change_single_gpus_and_links(child: Child, tmp_path: Path) -> No
         "pci": "0001:aa:00.0",
         "name": "Another # GPU",
         "links": 0,
+        "rdma": 0,
         "numa": 1,
         "major": 8,
         "minor": 0,

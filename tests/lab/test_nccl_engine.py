@@ -46,7 +46,7 @@ def test_copy_engine_calls_are_counted_and_their_bytes_compared(lab: Lab, ranks:
     status, result = lab("--ranks", ranks, "--pattern", CALLS, *ENGINE, "--size", "8,4K", "--root", "1")
     assert (status, set(states(result))) == (0, {"good"}), [r["text"] for r in result["ranks"]]
     assert result["analysis"]["verdict"] == "healthy"
-    assert engine(result) == {"asked": 16, "shown": 16, "missing": [], "lines": True, "kernels": 0}
+    assert engine(result) == {"asked": 16, "shown": 16, "hierarchical": 0, "missing": [], "lines": True, "kernels": 0}
     assert all(r["memory"] == "nccl" for r in [dict(w.split("=") for w in case.split()) for case in result["cases"]])
 
 
@@ -102,6 +102,7 @@ def test_a_put_without_a_window_says_what_is_missing(lab: Lab) -> None:
         (("--pattern", "put-signal"), "--pattern put-signal needs --windows"),
         (("--graph", "2", "--pattern", "random"), "a graph has one"),
         (("--graph", "2", "--app-stream", "legacy"), "does not capture the legacy stream"),
+        (("--rma",), "--rma needs --nodes 2 or more"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(
@@ -160,6 +161,40 @@ def test_a_run_that_asks_for_no_copy_engine_says_nothing(tmp_path: Path) -> None
     assert copy_engine.seen([NcclCase(), zero("allreduce")], 2, logs(tmp_path, [], [])) == {}
 
 
+def test_calls_over_nodes_count_by_their_own_line(tmp_path: Path) -> None:
+    line = "AllGather [Hierarchical CE]: 4096 Bytes -> RMA proxy + CE"
+    found = copy_engine.seen([zero()], 2, logs(tmp_path, [READY, line, line], [READY]), 2)["engine"]
+    assert (found["shown"], found["hierarchical"], found["missing"]) == (2, 2, [])
+
+
+@pytest.mark.parametrize(("nodes", "shown"), [(1, 2), (2, 0)])
+def test_one_sided_calls_to_other_nodes_need_a_proxy(tmp_path: Path, nodes: int, shown: int) -> None:
+    own = [f"Rank {rank}: finished init RMA CE contexts, numRmaCeCtxs 1" for rank in range(4)]
+    place = logs(tmp_path, *([line] for line in own))
+    case = NcclCase(pattern="put-signal", memory="nccl", windows=1)
+    assert copy_engine.seen([case], 4, place, nodes)["engine"]["shown"] == shown
+
+
+def test_a_release_without_rma_plugins_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ('-DSTANDIN_VERSION="2.29.7"', "-DSTANDIN_CODE=22907", str(folder() / LIBRARIES["cudart12"]))
+    compile_library(tmp_path / "libnccl.so.2", "12.8", *options)
+    command = [
+        "lab",
+        "nccl",
+        "--lib",
+        str(tmp_path),
+        "--ranks",
+        "4",
+        "--nodes",
+        "2",
+        "--rma",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(command) == 2
+    assert "NCCL 2.29.7 has no RMA plugins, 2.30.3 is the first" in " ".join(capsys.readouterr().err.split())
+
+
 # ---- a real NCCL
 
 
@@ -200,3 +235,45 @@ def test_a_rank_that_stays_away_is_named_with_the_flag(real_lab: Lab) -> None:
     assert (status, result["analysis"]["verdict"]) == (1, "hung")
     assert result["analysis"]["reason"].startswith("rank 1 never entered AllGather #2 of communicator ")
     assert result["analysis"]["culprits"] == [1]
+
+
+# ---- a real NCCL over several nodes, through psmkit's RMA plugin
+
+
+def over_nodes() -> tuple[str, ...]:
+    version = nccl_library.find(Path(REAL)).version
+    if tuple(int(number) for number in version.split(".")[:2]) < (2, 30):
+        pytest.skip(f"NCCL {version} has no hierarchical calls")
+    return ("--ranks", "4", "--nodes", "2", "--rma", "--windows", "--cta-policy", "zero", "--size", "64K")
+
+
+@real
+@pytest.mark.parametrize("graph", ["0", "3"])
+def test_a_real_library_moves_hierarchical_calls_between_nodes(real_lab: Lab, graph: str) -> None:
+    patterns = "allgather,alltoall-coll,put-signal"
+    _, result = real_lab(*over_nodes(), "--pattern", patterns, "--graph", graph)
+    assert set(states(result)) == {"good"}, result["ranks"]
+    found = engine(result)
+    assert (found["asked"], found["shown"], found["hierarchical"], found["kernels"]) == (6, 6, 4, 0)
+    # NCCL leaks memory of its GIN proxy with each communicator
+    assert result["analysis"]["verdict"] in ("healthy", "leaking"), result["analysis"]
+
+
+@real
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("lab.iteration:hang,rank=1,nth=2", "rank 1 never entered AllGather #2 of communicator "),
+        (
+            "net.put:hang,rank=1,nth=3",
+            "the RMA proxy of rank 1 did not complete a put of AllGather #2 of communicator ",
+        ),
+        ("net.signal:drop,rank=2,nth=3", "rank 2 did not signal in communicator "),
+    ],
+)
+def test_who_holds_a_call_over_nodes_is_named(real_lab: Lab, fault: str, reason: str) -> None:
+    arguments = (*over_nodes(), "--pattern", "allgather", "--iters", "3", "--fault", fault)
+    status, result = real_lab(*arguments, deadline=("--deadline", "20"))
+    assert (status, result["analysis"]["verdict"]) == (1, "hung")
+    assert result["analysis"]["reason"].startswith(reason)
+    assert result["analysis"]["culprits"] == [int(reason.split("rank ")[1][0])]

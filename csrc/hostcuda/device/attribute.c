@@ -183,6 +183,10 @@ static bool of_gpu(const struct hc_gpu *gpu, const struct model *m, int attribut
     case cudaDevAttrHostNumaId:
         *value = gpu->numa;
         return true;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case cudaDevAttrGPUDirectRDMASupported:
+        *value = gpu->rdma;
+        return true;
     case cudaDevAttrMemSyncDomainCount:
         *value = hopper ? 4 : 1;
         return true;

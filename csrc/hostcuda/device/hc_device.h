@@ -15,6 +15,7 @@ struct hc_gpu {
     uint64_t memory;            /* bytes */
     int numa;
     int links; /* NVLinks of this GPU, to all peers together */
+    bool rdma; /* network cards reach its memory */
     unsigned char uuid[16];
 };
 

@@ -20,6 +20,7 @@ enum key {
     K_LINK,
     K_LINKS,
     K_PEER,
+    K_RDMA,
     K_NUMA_NODES,
     K_DRIVER,
     K_CUDA,
@@ -50,6 +51,7 @@ static const struct {
     [K_LINK] = {"link", 1 << TOP, TEXT, 0, 0},
     [K_LINKS] = {"links", 1 << TOP, NUMBER, 0, HC_MAX_NVLINKS},
     [K_PEER] = {"peer", 1 << TOP | 1 << LINK, TRUTH, 0, 0},
+    [K_RDMA] = {"rdma", 1 << TOP, TRUTH, 0, 0},
     [K_NUMA_NODES] = {"numa_nodes", 1 << TOP, NUMBER, 1, HC_MAX_DEVICES},
     [K_DRIVER] = {"driver", 1 << TOP, TEXT, 0, 0},
     [K_CUDA] = {"cuda", 1 << TOP, TEXT, 0, 0},
@@ -231,6 +233,7 @@ static bool finish_top(struct reader *r)
         struct hc_gpu *gpu = &t->gpu[i];
         gpu->major = major, gpu->minor = minor;
         gpu->memory = has(v, K_MEMORY) ? v->number[K_MEMORY] : 80ull << 30;
+        gpu->rdma = has(v, K_RDMA) && v->number[K_RDMA] != 0;
         snprintf(gpu->name, sizeof gpu->name, "%s", has(v, K_NAME) ? v->text[K_NAME] : usual_name(major, minor));
         gpu->domain = (unsigned)i / 8, gpu->bus = buses[i % 8], gpu->slot = 0;
         gpu->numa = i * numa_nodes / t->gpus;

@@ -78,8 +78,9 @@ ncclResult_t net_fail(struct net_comm *c, ncclResult_t result)
 
 ncclResult_t net_peer_gone(struct net_comm *c, const char *what)
 {
-    NET_SAY(PSM_NET_PEER_GONE, psm_net_peer_gone, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
-            c->peer_rank, c->address, what, c->open);
+    if (!c->one_sided)
+        NET_SAY(PSM_NET_PEER_GONE, psm_net_peer_gone, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
+                c->peer_rank, c->address, what, c->open);
     return fail(c, "peer", ncclRemoteError);
 }
 

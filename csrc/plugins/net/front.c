@@ -216,6 +216,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     listener->backend = backend_of(dev);
     listener->dev = dev;
     listener->number = context->number;
+    listener->one_sided = context->one_sided;
     if (!net_give(listener, 1, 0, NET_GIVEN_LISTENER)) {
         listener->backend->close_listen(listener);
         return net_no_memory("a listener", sizeof *listener);
@@ -225,16 +226,17 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     return ncclSuccess;
 }
 
-static ncclResult_t established(struct net_comm *c, uint32_t number, void **out)
+static ncclResult_t established(struct net_comm *c, uint32_t number, bool one_sided, void **out)
 {
     c->number = number;
+    c->one_sided = one_sided;
     bool given = net_give(c, 1, 0, NET_GIVEN_COMM);
     if (!given || !net_give(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST)) {
         if (given) net_take_back(c, 1, 0, NET_GIVEN_COMM);
         c->backend->close(c);
         return net_no_memory("a connection", sizeof *c);
     }
-    net_record_comm(c);
+    if (!one_sided) net_record_comm(c);
     *out = c;
     return ncclSuccess;
 }
@@ -258,7 +260,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     bool merged = backend_of(dev) == &net_merged || (device && net_merged_handle(handle));
     result = (merged ? &net_merged : backend)->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
-    result = established(c, own.number, out);
+    result = established(c, own.number, own.one_sided, out);
     net_fault_after(&fault);
     return result;
 }
@@ -275,7 +277,7 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
     listener->device = device;
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
-    result = established(c, listener->number, out);
+    result = established(c, listener->number, listener->one_sided, out);
     net_fault_after(&fault);
     return result;
 }
@@ -297,8 +299,9 @@ static ncclResult_t close_comm(void *opaque, bool sends, const char *call)
     if (!net_is_comm(c, sends)) return net_misuse(call, "this is not an open comm of that kind");
     net_take_back(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST);
     net_take_back(c, 1, 0, NET_GIVEN_COMM);
-    NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
-            c->open);
+    if (!c->one_sided)
+        NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
+                c->open);
     net_record_comm_end(c);
     c->backend->close(c);
     return ncclSuccess;

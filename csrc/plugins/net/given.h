@@ -18,7 +18,12 @@ enum net_given {
     NET_GIVEN_COLL_LISTENER,
     NET_GIVEN_COLL_COMM,
     NET_GIVEN_COLL_REQUEST,
-    NET_GIVEN_COLL_REGISTRATION
+    NET_GIVEN_COLL_REGISTRATION,
+    NET_GIVEN_RMA_LISTENER,
+    NET_GIVEN_RMA_COMM,
+    NET_GIVEN_RMA_CONTEXT,
+    NET_GIVEN_RMA_REGION,
+    NET_GIVEN_RMA_REQUEST
 };
 
 /* A hash table with linear probing. A slot is an address with its kind above it, 0, or NET_GIVEN_GONE. */

@@ -116,6 +116,7 @@ struct net_comm {
     uint32_t row;
     uint32_t looks, next_look; /* unsuccessful tests since the last one that was recorded, and when the next one is */
     bool has_row, said_error, says_later, lost_any; /* of the recorded ones: lost_any: by a fault */
+    bool one_sided; /* of RMA: receives are always open, and the peer may always leave */
     bool has_fault;
     struct psm_fault fault; /* of an isend that was refused: it applies when that is tried again */
 };
@@ -124,6 +125,7 @@ struct net_listener {
     uint32_t number; /* of the communicator */
     const struct net_backend *backend;
     int dev;
+    bool one_sided;
     void **device; /* of accept, as in struct net_context */
 };
 
@@ -132,6 +134,7 @@ struct net_context {
     uint32_t number; /* of the communicator, from 1 */
     uint64_t comm_id;
     int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
+    bool one_sided;    /* RMA's: see struct net_comm */
     void *inner;       /* of a chained plugin */
     void **device;     /* of connect: where NCCL expects a device handle, or NULL */
 };
