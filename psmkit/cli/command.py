@@ -8,7 +8,11 @@ from typing import Any, ClassVar
 
 import click
 
+from psmkit.cli.complete import suggest
+
 __all__ = ["Command", "Group", "LazyGroup"]
+
+_WHOLE = 1000  # characters
 
 
 class Command(click.Command):
@@ -17,6 +21,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        suggest(self)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
@@ -43,6 +48,14 @@ class Group(Command, click.Group):
             if not near or isinstance(error, click.BadOptionUsage | click.NoSuchOption):
                 raise
             raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]}?", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The whole first sentence of each command: click cuts it."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(_WHOLE)) for name, one in found if one and not one.hidden]
+            )
 
 
 class LazyGroup(Group):

@@ -42,7 +42,7 @@ def _ranks(_ctx: click.Context, _param: click.Parameter, text: str) -> list[int]
 @click.option("--ranks", default="2", metavar="N[,...]", callback=_ranks, help="Numbers of ranks.  [2]")
 @shared.nodes_option
 @shared.link_option
-@shared.lists(LISTS)
+@shared.lists(LISTS, "psmkit.lab.nccl", "psmkit.lab.transfer")
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part.  [64K]")
 @click.option("--iters", type=click.IntRange(0), default=2, help="Groups or collectives of a case.  [2]")
 @shared.seed_option

@@ -59,7 +59,7 @@ LISTS: shared.Lists = {
 @click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs of a node.  [one for each rank]")
 @shared.nodes_option
 @shared.link_option
-@shared.lists(LISTS)
+@shared.lists(LISTS, "psmkit.lab.nccl", "psmkit.lab.transfer")
 @click.option(
     "--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part of a collective.  [64K]"
 )

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from psmkit.cli.complete import words_of
+
 __all__ = [
     "Lists",
     "combinations",
@@ -56,13 +58,16 @@ format_option = click.option(
 )
 
 
-def lists(table: Lists) -> Callable[[_Command], _Command]:
-    """Options whose values are lists of words: each combination is a case."""
+def lists(table: Lists, *modules: str) -> Callable[[_Command], _Command]:
+    """Options whose values are lists of words: each combination is a case. ``modules``: names of those of :func:`combinations`."""
 
     def add(function: _Command) -> _Command:
-        for name, (default, _, text) in reversed(table.items()):
+        for name, (default, allowed, text) in reversed(table.items()):
+            words = words_of(allowed, modules)
             text = f"{text}  [{default}]"
-            function = click.option(_flag(name), name, default=default, metavar="NAME[,...]", help=text)(function)
+            function = click.option(_flag(name), name, type=words, default=default, metavar="NAME[,...]", help=text)(
+                function
+            )
         return function
 
     return add

@@ -45,14 +45,17 @@ _LISTS: shared.Lists = {
     metavar="FILE",
     help="Play this task file (docs/plan.md) in place of a pattern, collectives among its tasks, by groups as NCCL plans them.",
 )
-@shared.lists(_LISTS)
+@shared.lists(_LISTS, "psmkit.lab.transfer")
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
 @click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs of a case.  [2]")
 @click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections of a pair of ranks.  [1]")
 @click.option("--steps", type=click.IntRange(1, 64), help="Slots of a FIFO.  [the default of libpsm]")
 @click.option("--buffer-size", metavar="BYTES", help="Bytes of a FIFO, with K, M or G.  [the default of libpsm]")
 @click.option(
-    "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
+    "--variant",
+    default="split",
+    metavar="VARIANT",
+    help="Variant of the transport; net/NAME for the transport between nodes.  [split]",
 )
 @shared.seed_option
 @shared.fault_option

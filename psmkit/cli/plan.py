@@ -67,13 +67,13 @@ command.add_command(plan_lint.command)
 @click.option(
     "--variant",
     default="coll-first",
-    metavar="NAME",
+    metavar="PLAN_VARIANT",
     help="Variant of the scheduler, see `psmkit plan variants`.  [coll-first]",
 )
 @click.option(
     "--scheduler",
     default="legacy",
-    metavar="NAME",
+    metavar="SCHEDULER",
     help="Scheduler: legacy, planner, or planner-VERSION for what changed with a release, such as planner-2.29.7.  [legacy]",
 )
 @click.option(

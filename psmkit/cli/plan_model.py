@@ -20,7 +20,9 @@ __all__ = ["command"]
 
 
 @click.command("model", cls=Command, examples=("psmkit plan model", "psmkit plan model --variant reclaim-early"))
-@click.option("--variant", metavar="NAME", help="Verify one variant, and show its counterexample.  [all, in a table]")
+@click.option(
+    "--variant", metavar="MODEL_VARIANT", help="Verify one variant, and show its counterexample.  [all, in a table]"
+)
 @click.option(
     "--thorough", is_flag=True, help="Verify the correct variant with larger bounds: takes a minute and 2 GB of memory."
 )
@@ -37,7 +39,7 @@ def command(variant: str | None, thorough: bool, hang: bool, form: str) -> int:
     from psmkit.plan.model import model_variants, right_scopes, verify
 
     if hang and variant is None:
-        raise click.UsageError("--hang needs --variant NAME")
+        raise click.UsageError("--hang needs --variant")
     known = model_variants()
     results: list[ModelResult] = []
     for name in known if variant is None else (variant,):

@@ -137,6 +137,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "diff": ("{log} {log}", CLEAN),
     "explain": ("PSM102", CLEAN),
     "codes": ("", CLEAN),
+    "completion": ("bash", CLEAN),
     "catalogue": ("proxy", CLEAN),
     "config": ("--cflags", CLEAN),
     "records list": ("", CLEAN),
