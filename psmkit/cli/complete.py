@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,17 +14,12 @@ __all__ = ["Suggested", "suggest", "words_of"]
 Suggest = Callable[[click.Context, str], Iterable[tuple[str, str]]]
 
 
-class Suggested(click.ParamType):
+class Suggested(click.types.StringParamType):
     """A text of which a shell completes the known values. It takes any text: the command itself says what is wrong with one."""
-
-    name = "text"
 
     def __init__(self, values: Suggest | None = None, paths: str = "") -> None:
         """``values`` are those known, ``paths`` is ``file`` or ``dir`` if a path may stand here."""
         self.values, self.paths = values, paths
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return click.STRING.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         found = [CompletionItem(incomplete, type=self.paths)] if self.paths else []

@@ -21,8 +21,8 @@ _SHELLS = ("bash", "zsh", "fish")
     "completion",
     cls=Command,
     examples=(
-        'eval "$(psmkit completion bash)"     # in ~/.bashrc',
-        'eval "$(psmkit completion zsh)"      # in ~/.zshrc, after compinit',
+        'psmkit completion bash     # ~/.bashrc has: eval "$(psmkit completion bash)"',
+        'psmkit completion zsh      # ~/.zshrc has, after compinit: eval "$(psmkit completion zsh)"',
         "psmkit completion fish > ~/.config/fish/completions/psmkit.fish",
     ),
 )
