@@ -174,6 +174,17 @@ static void wait_for_signals(uint64_t count)
         }
 }
 
+/* Unlike all_here, it serves the operations of the others. */
+static void all_done(int with, uint64_t count)
+{
+    atomic_fetch_add(&shared->ready[with], 1);
+    double until = now() + DEADLINE;
+    while (atomic_load(&shared->ready[with]) < ranks * (int)count) {
+        OK(progress());
+        CHECK(now() < until, "not all ranks are done");
+    }
+}
+
 static void exchange(size_t size, uint64_t count)
 {
     void *request[MOST];
@@ -197,15 +208,11 @@ static void exchange(size_t size, uint64_t count)
     OK(end(request[0]));
     for (size_t i = 0; i < size; i++) CHECK(got[i] == value(next, size, i), "byte %zu of %zu was got", i, size);
     CHECK(memcmp(got + size, "\0\0", 2) == 0 || size == 0, "too much was got");
+    all_done(13, count); /* no signal tells when the next put writes what is read above */
     /* a put without a signal */
     OK(put(0, out_region, size, to, in_region, next, &request[0]));
     OK(end(request[0]));
-    atomic_fetch_add(&shared->ready[15], 1);
-    double until = now() + DEADLINE;
-    while (atomic_load(&shared->ready[15]) < ranks * (int)count) {
-        OK(progress());
-        CHECK(now() < until, "not all ranks are done");
-    }
+    all_done(15, count);
 }
 
 static _Atomic bool over;
@@ -237,13 +244,17 @@ static void outside(void)
 {
     void *request = NULL;
     regions();
-    if (rank != 0) return;
+    if (rank != 0) {
+        all_here(); /* a peer that leaves would end the put that is right */
+        return;
+    }
     CHECK(put(0, out_region, 64, sizeof in - 63, in_region, 1, &request) == ncclInvalidUsage && !request);
     CHECK(put(sizeof out, out_region, 1, 0, in_region, 1, &request) == ncclInternalError);
     CHECK(get(0, out_region, 64, sizeof got, got_region, 1, &request) == ncclInternalError);
     CHECK(put_signal(0, out_region, 64, 0, in_region, 1, sizeof signals, signal_region, 1, NCCL_NET_SIGNAL_OP_ADD,
                      &request) == ncclInvalidUsage);
     OK(put(0, out_region, 64, sizeof in - 64, in_region, 1, &request));
+    all_here();
 }
 
 static void leaves(void)

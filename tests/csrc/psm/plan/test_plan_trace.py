@@ -62,14 +62,14 @@ def broken(found: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("std", ["c99", "gnu11", "c11", "gnu17"])
 def test_the_header_compiles_alone_as_c(tmp_path: Path, std: str) -> None:
-    build(tmp_path, f"-std={std}", HERE / "traced.c")
+    assert build(tmp_path, f"-std={std}", HERE / "traced.c").is_file()
 
 
 @pytest.mark.parametrize("std", ["c++11", "c++17", "gnu++20"])
 def test_the_header_compiles_alone_as_cxx(tmp_path: Path, std: str) -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
     assert compiler, "a C++ compiler is needed: install g++"
-    build(tmp_path, f"-std={std}", "-x", "c++", HERE / "traced.c", compiler=compiler)
+    assert build(tmp_path, f"-std={std}", "-x", "c++", HERE / "traced.c", compiler=compiler).is_file()
 
 
 def test_files_of_one_library_write_one_record(tmp_path: Path) -> None:
