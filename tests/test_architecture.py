@@ -65,6 +65,7 @@ HEAVY = (
     "drgn",
     "duckdb",
     "jinja2",
+    "mcp",
     "opentelemetry",
     "pandas",
     "perfetto",

@@ -129,6 +129,7 @@ CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
 BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
+    "mcp": ("{log}", MISSING),
     "report": ("{log} -o page.html", CLEAN),
     "next": ("{log}", FOUND),
     "scrub": ("{log} scrubbed", CLEAN),
@@ -185,6 +186,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 #: What these name when they cannot work.
 EXTRAS = {
+    "mcp": "psmkit[mcp]",
     "audit contract": "psmkit[audit]",
     "audit structs": "psmkit[audit]",
     "audit symbols": "psmkit[lab]",
