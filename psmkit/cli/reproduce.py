@@ -68,6 +68,8 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
     Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
     nothing that follows from the calls of ranks.
     """
+    if not all(paths):
+        raise click.UsageError("PATH is an empty name")
     try:
         import psmkit.plan  # noqa: F401
     except ImportError as error:
