@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
-    "reproduce": {"analysis", "lab", "logparse", "plan", "model"},
+    "reproduce": {"analysis", "lab", "logparse", "plan", "model", "telemetry"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "nccl": {"nvcc", "lab", "model"},  # of nvcc the brackets of C++ and where CUDA is
     "testing": {"lab", "model"},

@@ -1,4 +1,4 @@
-"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its logs or dumps."""
+"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its evidence."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class _MissingError(PsmkitError):
         "psmkit reproduce logs/ -o case",
         "psmkit reproduce nccl_trace_rank_* -o case --no-lab",
         "psmkit reproduce logs/ -o case --shrink",
+        "psmkit reproduce case -o case2",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -59,14 +60,16 @@ class _MissingError(PsmkitError):
 def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bool, deadline: float) -> int:
     """Take the operations of a job from its evidence, and say where they hang again.
 
-    PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, or a folder of
-    them. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
+    PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, a record of
+    psmkit, a recording of `psmkit telemetry`, an answer of NCCL's RAS, or a folder of them; or the folder of a case, to run it again. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
     on libpsm's simulator of plans and on its lab; the symptom returns where the analysis of the run says the same verdict, stage and culprits.
     docs/reproduce.md has the details.
 
     Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
     nothing that follows from the calls of ranks.
     """
+    if not all(paths):
+        raise click.UsageError("PATH is an empty name")
     try:
         import psmkit.plan  # noqa: F401
     except ImportError as error:
@@ -75,6 +78,7 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
         ) from None
     from psmkit.reproduce.case import extract
     from psmkit.reproduce.recent import recent
+    from psmkit.reproduce.replay import folder_of, read
     from psmkit.reproduce.runs import TOO_MANY, on_lab, on_simulator
     from psmkit.reproduce.shrink import shrink
     from psmkit.reproduce.write import folder, write
@@ -82,7 +86,8 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
     with folder(out) as made, progress_line() as progress:
         tell = progress or (lambda _: None)
         tell("reading")
-        case = extract(paths)
+        played = folder_of(paths)
+        case = read(played) if played is not None else extract(paths)
         tell("simulator")
         last = recent(case.operations, case.config.channels)
         runs = case if last is None else replace(case, operations=last)

@@ -66,9 +66,27 @@ class Operations:
                 out[rank] = ours[ours["comm"] == comm]
         return out
 
+    def streams(self) -> dict[int, int]:
+        """A number for the stream of each communicator: the same where a rank calls two of them on one stream."""
+        root: dict[int, int] = {}
+        for ours in self.by_rank.values():
+            on: dict[int, int] = {}
+            comms, first = np.unique(ours["comm"], return_index=True)
+            for comm, stream in zip(comms.tolist(), ours["stream"][first].tolist(), strict=True):
+                one, two = _root(root, comm), _root(root, on.setdefault(stream, comm))
+                root[max(one, two)] = min(one, two)
+        numbers = {top: at for at, top in enumerate(sorted({_root(root, comm) for comm in root}))}
+        return {comm: numbers[_root(root, comm)] for comm in sorted(root)}
+
     def used(self) -> list[int]:
         """The communicators with operations."""
         return sorted({int(c) for ours in self.by_rank.values() for c in np.unique(ours["comm"])})
+
+
+def _root(root: dict[int, int], at: int) -> int:
+    while root.setdefault(at, at) != at:
+        at = root[at]
+    return at
 
 
 def expanded(ours: Array, rank_of: Mapping[int, int], sizes: Sequence[int]) -> Array:

@@ -80,6 +80,8 @@ def _how(operations: Operations, stands: list[simulator.Stand]) -> str:
             parts.append(f"{ranks} {'waits' if len(stand.ranks) == 1 else 'wait'} for room in the work FIFO")
         else:
             parts.append(f"{ranks} {'waits' if len(stand.ranks) == 1 else 'wait'} in communicator {comm.name}")
+            if stand.crossed:
+                parts[-1] += ", which others use in another order"
             if stand.unbuffered:
                 parts[-1] += ", where connections buffer nothing (registered buffers, direct copies)"
     return "; ".join(parts)

@@ -25,7 +25,7 @@ _LEAST_FIFO = 1 << 16
 _FEW = 64
 #: So many are not tried with an analysis each.
 _MANY = 1000
-#: Single elements of a large rest that are tried without success: all of a full work FIFO count alike.
+#: Parts of one size that are tried without success, one after the other: all of a full work FIFO count alike.
 _PATIENCE = 200
 _Mask = npt.NDArray[np.bool_]
 Progress = Callable[[str], None]
@@ -221,13 +221,13 @@ class _Work:
             self.progress(f"{len(inside)} {what}, {size} at a time")
             smaller, failed = False, 0
             for piece in pieces:
-                if size == 1 and failed >= _PATIENCE:
+                if failed >= _PATIENCE:
                     break
                 trial = keep.copy()
                 trial[piece] = False
                 if trial.any() and good(trial):
                     self.taken.append(keep)
-                    keep, smaller = trial, True
+                    keep, smaller, failed = trial, True, 0
                 else:
                     failed += 1
             if size == 1 and not smaller:
