@@ -239,6 +239,16 @@ static bool set_up(struct run *run)
     return true;
 }
 
+/* With PSM_WIRE_AUDIT=1, as libpsm does with the messages of its proxies. */
+static void audit(struct run *run, int peer, const void *info, size_t size)
+{
+    const char *wanted = getenv("PSM_WIRE_AUDIT");
+    char what[200];
+    if (!wanted || strcmp(wanted, "1") != 0 || psmLocalValue(info, size, what, sizeof what) < 0) return;
+    failed(run, "wire", PSM_ERR_PROTOCOL, "the connect info for rank %d has a value that means nothing there: %s", peer,
+           what);
+}
+
 /* For each peer: what the own send ends tell, by channel, then what the own recv ends tell. The peer's come the other
  * way round: its recv ends answer our send ends. */
 static void swap_infos(struct run *run)
@@ -256,6 +266,7 @@ static void swap_infos(struct run *run)
         char *at = out[r] = calloc(1, n[r]);
         for (size_t k = 0; peer->sends && k < channels; k++, at += each) memcpy(at, &peer->send[k].mine, each);
         for (size_t k = 0; peer->recvs && k < channels; k++, at += each) memcpy(at, &peer->recv[k].mine, each);
+        audit(run, r, out[r], n[r]);
     }
     lab_exchange("connect", out, in, n, got);
     for (int r = 0; r < run->ranks; r++) {

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from psmkit.lab.matrix import Strike
 from psmkit.lab.runner import Outcome
-from psmkit.lab.transfer import Case, LabRun, Variant, variants
+from psmkit.lab.transfer import Case, LabRun
+from psmkit.lab.variants import Variant, variant_of, variants
 from psmkit.model import CODES, Effect, Family, Verdict
 from psmkit.model.symptoms import Shows
 
@@ -110,7 +111,9 @@ def of_run(run: LabRun) -> tuple[str, Declared] | None:
     names = {case.variant for case in cases}
     if len(names) != 1 or names <= {"split", "net/split"} or run.settings.get("differs"):
         return None
-    variant = variants().get(names.pop())
+    name = names.pop()
+    stranger = run.settings.get("stranger")
+    variant = variant_of(stranger["declares"]) if stranger else variants().get(name)
     if variant is None or not variant.wrong or run.settings.get("faults", "") != variant.faults:
         return None
     first, *others = (of_variant(variant, case, run.outcome.good) for case in cases)
