@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
     "reproduce": {"analysis", "lab", "logparse", "plan", "model"},
+    "conformance": {"analysis", "lab", "model"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "nccl": {"nvcc", "lab", "model"},  # of nvcc the brackets of C++ and where CUDA is
     "testing": {"lab", "model"},
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tune",
         "plan",
         "reproduce",
+        "conformance",
         "transport",
         "names",
         "scrub",

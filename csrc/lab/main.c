@@ -31,6 +31,7 @@ static void send_result(const char *word, const struct lab_result *r)
         lab_put_int(report.out, "op_id", (int64_t)error->op_id);
         lab_put_int(report.out, "sys_errno", r->error.sys_errno);
         lab_put_int(report.out, "cuda", r->error.cuda);
+        lab_put_int(report.out, "left", r->left);
     }
     lab_report_end(&report);
 }

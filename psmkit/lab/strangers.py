@@ -23,19 +23,21 @@ class Stranger:
 
     Args:
         text: how it was named.
-        where: the file or the module, the library.
+        where: the file or the module, the library; empty: it is one of psmkit's own.
+        name: behind the colon; empty: none was given.
         python: it is in Python.
         variant: what it declares; its name is that under which it registers itself.
     """
 
     text: str
     where: str
+    name: str
     python: bool
     variant: Variant
 
     def command(self) -> list[str]:
         """The program of a rank that has the variant."""
-        return _command(self.where, self.python, self.variant.name)
+        return _command(self.where, self.python, self.name)
 
     def environment(self) -> dict[str, str]:
         """Further variables of a rank."""
@@ -48,11 +50,16 @@ def is_stranger(text: str) -> bool:
 
 
 def find(text: str) -> Stranger:
-    """Load a stranger's variant in a process of its own, and ask what it declares.
+    """Load a stranger's variant in a process of its own, and ask what it declares. One of psmkit's own goes by its name.
 
     Raises:
         LabError: there is no such file or variant, it cannot be loaded, or it declares nothing that can be run.
     """
+    if not is_stranger(text):
+        ours = variants()
+        if text not in ours:
+            raise LabError(f"unknown variant {text!r}, expected FILE.py:NAME, libNAME.so, or one of {', '.join(ours)}")
+        return Stranger(text, "", "", False, ours[text])
     where, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     python = not (where.endswith(".so") or ".so." in where)
     if where.endswith(".py") or not python:
@@ -84,8 +91,8 @@ def find(text: str) -> Stranger:
     found = {row["name"]: variant_of(row) for row in rows([line for line in lines if '"chosen"' not in line], command)}
     if python:
         chosen = next(json.loads(line)["chosen"] for line in lines if '"chosen"' in line)
-        return Stranger(text, where, True, found[chosen])
-    return Stranger(text, where, False, _one(text, name, found))
+        return Stranger(text, where, name, True, found[chosen])
+    return Stranger(text, where, name, False, _one(text, name, found))
 
 
 def _one(text: str, name: str, found: dict[str, Variant]) -> Variant:
@@ -109,6 +116,6 @@ def _command(where: str, python: bool, name: str) -> list[str]:
 
 def _environment(where: str, python: bool) -> dict[str, str]:
     if not python:
-        return {"PSM_LAB_VARIANTS": where}
+        return {"PSM_LAB_VARIANTS": where} if where else {}
     # The modules that the caller finds, and psmkit itself from wherever it is.
     return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from psmkit.lab.rank import prepare
+from psmkit.lab.rank import end_with_parent, prepare
 from psmkit.model.programs import tree
 from psmkit.transport import Variant, variants
 
@@ -58,8 +58,8 @@ def choose(where: str, name: str) -> Variant:
 
 def main() -> int:
     """Run psm_rank with what is left of the arguments."""
-    if len(sys.argv) == 3:
-        prepare()
+    words = sys.argv[3:]
+    end_with_parent() if words else prepare()
     sys.path.insert(0, os.getcwd())
     try:
         chosen = choose(*sys.argv[1:3])
@@ -67,7 +67,6 @@ def main() -> int:
         # One line: the face of psmkit shows it.
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    words = sys.argv[3:]
     if words == ["variants"]:
         print(json.dumps({"chosen": chosen.name}), flush=True)
     program = ctypes.CDLL(str(tree() / "lib" / "libpsm_rank.so"))

@@ -87,4 +87,4 @@ def variant_of(row: Mapping[str, Any]) -> Variant:
 
 def _symptoms(row: Mapping[str, Any]) -> Symptoms:
     names = ("verdict", "codes", "status", "shows", "leaves")
-    return Symptoms.of_c(*(row[name] for name in names)) if "verdict" in row else _UNDECLARED
+    return Symptoms.of_c(*(row[name] for name in names)) if "verdict" in row else Symptoms.of_sentence(row["outcome"])
