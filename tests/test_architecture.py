@@ -30,6 +30,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
+    "watch": {
+        "analysis",
+        "live",
+        "logparse",
+        "report",
+        "model",
+    },  # of live inspections, of report what is behind a verdict
     "reproduce": {"analysis", "lab", "logparse", "plan", "model"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "nccl": {"nvcc", "lab", "model"},  # of nvcc the brackets of C++ and where CUDA is
@@ -55,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transport",
         "names",
         "scrub",
+        "watch",
         "model",
     },
 }
