@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from psmkit.logparse.arrange import HEAD, Arrangement, Head, Peek, arranged
@@ -67,6 +67,8 @@ class Follower:
         self.news: list[str] = []
         self.bytes = 0
         self.readings = 0  # how often all was read
+        #: Asked between two rounds of reading; True: leave out what is left.
+        self.stop: Callable[[], bool] = lambda: False
         self._clock = clock
         self._given = tuple(catalogue)
         self._logs: list[Log] = []
@@ -93,6 +95,16 @@ class Follower:
     def logs(self) -> list[Log]:
         """The logs that are followed."""
         return [log for log in self._logs if log.readable]
+
+    @property
+    def behind(self) -> bool:
+        """Whether reading was stopped before the end of what was seen."""
+        return self._stale or any(
+            part.number >= 0 and part.seen > part.offset and not part.lost
+            for log in self._logs
+            if log.plain
+            for part in log.parts
+        )
 
     @property
     def refused(self) -> dict[str, str]:
@@ -151,10 +163,12 @@ class Follower:
         others = [log for log in self._logs if log.foreign is not None]
         for log in others:
             log.last.offset = log.last.seen
-        foreign = [ForeignInput(log.path, log.foreign, log.input(log.last, self._nothing, log.path)) for log in others]
+        foreign = [
+            ForeignInput(log.path, log.foreign or "", log.input(log.last, self._nothing, log.path)) for log in others
+        ]
         return Snapshot(self._scan, inputs, foreign, self._notes(), texts, [part for part, _ in parts])
 
-    def remember(self, parts: Sequence[Part], quoted: dict[tuple[int, int], str]) -> None:
+    def remember(self, parts: Sequence[Part], quoted: Mapping[tuple[int, int], str]) -> None:
         """Lines that a judgement quoted, by the number of a part and offset: their file may lose them."""
         known = sum(map(len, self._texts.values()))
         if known > _MOST_TEXTS:
@@ -513,7 +527,7 @@ class Follower:
         left = [(log, part) for log, part in waiting if part.seen > part.offset and not part.lost]
         fed = dict.fromkeys(part for _, part in left)
         begun = {part for part in fed if not part.offset}
-        while left:
+        while left and not self.stop():
             goes_on = []
             for log, part in left:
                 n = self._feed_one(log, part)
