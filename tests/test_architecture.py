@@ -30,6 +30,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
+    "watch": {
+        "analysis",
+        "live",
+        "logparse",
+        "report",
+        "model",
+    },  # of live inspections, of report what is behind a verdict
     "reproduce": {"analysis", "lab", "logparse", "plan", "model", "telemetry"},
     "conformance": {"analysis", "lab", "model"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
@@ -57,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transport",
         "names",
         "scrub",
+        "watch",
         "model",
     },
 }
