@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, progress_bar, show
+from psmkit.cli.output import check_output, formula_free, progress_bar, show
 from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
 from psmkit.model.wording import counted
 
@@ -179,13 +179,10 @@ def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     for row in rows:
         data = _plain(row, files)
         data["lines"] = " ".join(f"{stage}={place}" for stage, place in data["lines"].items())
-        writer.writerow(["" if data[key] is None else _cell(visible(str(data[key]))) for key in (*_KEYS, "lines")])
+        writer.writerow(
+            ["" if data[key] is None else formula_free(visible(str(data[key]))) for key in (*_KEYS, "lines")]
+        )
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
     yield buffer.getvalue()
-
-
-def _cell(text: str) -> str:
-    # A spreadsheet would run a cell of a log that starts like a formula.
-    return "'" + text if text[:1] in ("=", "+", "-", "@") else text

@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psmkit._native.logscan import lib
+from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import Decoder, table
-from psmkit.logparse.scanner import Feed, Path, Paths
+from psmkit.logparse.decode import CALL, FD, PROCESS, THREAD, Decoder, array, table
+from psmkit.logparse.scanner import Feed, Path, Paths, Progress
 from psmkit.logparse.types import Event
 
-__all__ = ["EventBatch", "events"]
+__all__ = ["NO_STAMP", "EventBatch", "events"]
 
-_EMIT_ALL = 1
+#: A time stamp that a line does not have.
+NO_STAMP = -(1 << 63)
+
+_EMIT_ALL, _KEEP_CALLS, _KEEP_MESSAGES = 1, 2, 4
 _FLOAT, _INT = 5, 2
+_LENGTH = np.uint64((1 << 20) - 1)
+_Records = npt.NDArray[Any]
 _TEXTS = frozenset({6, 7, 8, 9})
 
 
@@ -27,13 +32,24 @@ class EventBatch:
     The columns have one element for each line. ``message`` indexes ``names``, ``file`` indexes ``files``, ``proc`` and ``thread``
     are indices of the scan. Without a NCCL prefix, ``proc``, ``thread``, ``pid`` and ``tid`` are -1. ``device`` is the minimum
     of int32 if the line names no device. Iterating yields :class:`~psmkit.logparse.types.Event`, much slower than the columns.
+    ``calls`` and ``fds`` are the records of the proxy calls and the fd exchanges that are complete since the batch before, if they were asked for.
     """
 
-    def __init__(self, feed: Feed, decoder: Decoder, rows: npt.NDArray[np.intp]) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        decoder: Decoder,
+        rows: npt.NDArray[np.intp] | None,
+        messages: bytes,
+        calls: _Records,
+        fds: _Records,
+    ) -> None:
         self._decoder = decoder
-        self._rows = rows
-        self._records = decoder.events[rows]
+        self._rows = np.arange(len(decoder.events)) if rows is None else rows
+        self._records = decoder.events if rows is None else decoder.events[rows]
+        self._messages = messages
         self._feed = feed
+        self.calls, self.fds = calls, fds
         self.names: Sequence[str] = decoder.names
         self.files: Sequence[str] = [i.path for i in feed.inputs]
 
@@ -42,6 +58,11 @@ class EventBatch:
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._decoder.events_of(self._rows))
+
+    @property
+    def filled(self) -> bool:
+        """Whether it has lines, calls or exchanges."""
+        return bool(len(self) or len(self.calls) or len(self.fds))
 
     @property
     def message(self) -> npt.NDArray[np.uint32]:
@@ -86,6 +107,72 @@ class EventBatch:
         return [self._decoder.event_text(text) if text else None for text in packed.tolist()]
 
     @property
+    def stamp(self) -> npt.NDArray[np.int64]:
+        """Time stamps in milliseconds, since 1970 if they have a date, else since midnight; :data:`NO_STAMP` for a line without one. Time zones do not
+        count."""
+        packed = np.ascontiguousarray(self._column("time"))
+        out = np.full(len(packed), NO_STAMP, dtype=np.int64)
+        if packed.any():
+            at, to = ffi.from_buffer("uint64_t[]", packed), ffi.from_buffer("int64_t[]", out, require_writable=True)
+            lib.ls_stamps(ffi.from_buffer(self._decoder.event_texts), at, len(packed), to)
+        return out
+
+    @property
+    def level(self) -> npt.NDArray[np.uint32]:
+        """Index into the catalogue's levels."""
+        return self._column("level")
+
+    @property
+    def packed_time(self) -> npt.NDArray[np.uint64]:
+        """Time stamps as texts for :meth:`texts`."""
+        return self._column("time")
+
+    @property
+    def packed_where(self) -> npt.NDArray[np.uint64]:
+        """Where NCCL's code printed a WARN line, as texts for :meth:`texts`."""
+        return self._column("where")
+
+    @property
+    def messages(self) -> tuple[npt.NDArray[np.uint32], memoryview]:
+        """What stands behind the prefix of each line, of a batch of all messages: their lengths, and their bytes one after another."""
+        return self._column("length"), memoryview(self._messages)[1:]
+
+    def texts(self, packed: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        """Texts of events: their lengths, and their bytes one after another."""
+        lengths = (packed & _LENGTH).astype(np.uint32)
+        data = np.frombuffer(self._decoder.event_texts, dtype=np.uint8)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        # where the bytes of each text are, less where they go
+        shift = (packed >> 20).astype(np.int64) - (ends - lengths)
+        return lengths, data[np.repeat(shift, lengths) + np.arange(ends[-1] if len(ends) else 0)]
+
+    def events_of(self, rows: npt.NDArray[Any]) -> list[Event]:
+        """Some lines as objects."""
+        return self._decoder.events_of(self._rows[rows])
+
+    def word(self, packed: int) -> str:
+        """A text of ``calls``; a missing one is empty."""
+        return self._decoder.text(packed)
+
+    def field(
+        self, slots: npt.NDArray[np.int8]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """A field of all lines: raw values, which of them are numbers, and which are packed texts.
+
+        Args:
+            slots: the place of the field in each message of ``names``, -1: the message has no such field.
+        """
+        slot = slots[self.message]
+        there = np.flatnonzero(slot >= 0)
+        bit = slot[there].astype(np.uint64)
+        values = np.zeros(len(slot), dtype=np.uint64)
+        number, text = np.zeros(len(slot), dtype=np.bool_), np.zeros(len(slot), dtype=np.bool_)
+        values[there] = self._decoder.values[self._column("first_value")[there] + bit]
+        present, is_text = ((self._column(flags)[there] >> bit & 1).astype(np.bool_) for flags in ("present", "texts"))
+        number[there], text[there] = present & ~is_text, present & is_text
+        return values, number, text
+
+    @property
     def proc(self) -> npt.NDArray[np.int32]:
         """Index of the process."""
         return self._column("proc")
@@ -103,14 +190,17 @@ class EventBatch:
     @property
     def pid(self) -> npt.NDArray[np.int64]:
         """Process id as printed."""
-        at, _ = table(self._feed.native, "ls_processes")
-        return np.array([at[p].pid if p >= 0 else -1 for p in self.proc.tolist()], dtype=np.int64)
+        return self._of("ls_processes", PROCESS, "pid", self.proc)
 
     @property
     def tid(self) -> npt.NDArray[np.int64]:
         """Thread id as printed."""
-        at, _ = table(self._feed.native, "ls_threads")
-        return np.array([at[t].tid if t >= 0 else -1 for t in self.thread.tolist()], dtype=np.int64)
+        return self._of("ls_threads", THREAD, "tid", self.thread)
+
+    def _of(self, getter: str, layout: np.dtype[Any], name: str, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """A column of another table of the scan at these rows, -1 where there is none."""
+        known = np.append(array(self._feed.native, getter, layout)[name].astype(np.int64), -1)
+        return known[at]  # -1 is the last
 
     @property
     def host(self) -> list[str]:
@@ -146,6 +236,10 @@ def events(
     catalogue: Catalogue | Sequence[Path] | None = None,
     names: Collection[str] | None = None,
     chunk: int = 1 << 20,
+    least: int = 1,
+    calls: bool = False,
+    messages: bool = False,
+    progress: Progress | None = None,
 ) -> Iterator[EventBatch]:
     """All matched lines of a set of logs, in the reading order of each stream.
 
@@ -153,18 +247,33 @@ def events(
         paths: a file, glob, folder or ``-`` for standard input, or a sequence of them.
         catalogue: TOML files with additional messages, or a catalogue to use instead of psmkit's.
         names: only these messages.
-        chunk: bytes to read for each batch.
+        chunk: bytes to read of a stream before the next stream's turn.
+        least: lines of a batch, without those of other messages; the last one may have fewer.
+        calls: return proxy calls and fd exchanges, too.
+        messages: keep the texts of the lines behind their prefix.
+        progress: called from time to time with the bytes read so far and the total.
 
     Raises:
         InputError: a path does not exist or cannot be read.
         CatalogueError: a TOML file is invalid.
     """
-    feed = Feed.start(paths, catalogue, _EMIT_ALL)
+    feed = Feed.start(paths, catalogue, _EMIT_ALL | _KEEP_CALLS * calls | _KEEP_MESSAGES * messages)
     all_names = [m.name for m in feed.catalogue.compiled]
     wanted = None if names is None else np.array([name in names for name in all_names])
-    for _ in feed.run(chunk, None):
-        decoder = Decoder(feed.native, feed.catalogue)
-        lib.ls_clear_events(feed.native)
-        rows = np.arange(len(decoder.events)) if wanted is None else np.flatnonzero(wanted[decoder.events["message"]])
-        if len(rows):
-            yield EventBatch(feed, decoder, rows)
+    for _ in feed.run(chunk, progress):
+        if table(feed.native, "ls_events")[1] >= least and (batch := _taken(feed, wanted)).filled:
+            yield batch
+    if (batch := _taken(feed, wanted)).filled:
+        yield batch
+
+
+def _taken(feed: Feed, wanted: npt.NDArray[np.bool_] | None) -> EventBatch:
+    """What the scan has read since the last batch."""
+    decoder = Decoder(feed.native, feed.catalogue)
+    at, n = table(feed.native, "ls_messages")
+    messages = bytes(ffi.buffer(at, n)) if n else b""
+    calls, fds = (array(feed.native, *of).copy() for of in (("ls_calls", CALL), ("ls_fds", FD)))
+    lib.ls_clear_events(feed.native)
+    lib.ls_clear_calls(feed.native)
+    rows = None if wanted is None else np.flatnonzero(wanted[decoder.events["message"]])
+    return EventBatch(feed, decoder, rows, messages, calls, fds)

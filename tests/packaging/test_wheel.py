@@ -129,6 +129,7 @@ CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
 BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
+    "query": ("{log} FROM(verdict)", MISSING),
     "report": ("{log} -o page.html", CLEAN),
     "next": ("{log}", FOUND),
     "scrub": ("{log} scrubbed", CLEAN),
@@ -199,6 +200,7 @@ EXTRAS = {
     "tune plot": "psmkit[tune]",
     "tune simulate": "psmkit[tune]",
     "plan model": "spin",
+    "query": "psmkit[query]",
 }
 DATA = "op,bytes,ranks,nodes,algorithm,protocol,us\n" + "".join(
     f"allreduce,{1 << n},8,1,ring,simple,{10 + n}\n" for n in range(10, 24)
