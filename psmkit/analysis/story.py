@@ -31,4 +31,4 @@ def story(
     names = readable_twice(paths, "a page")
     with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
         job = kept(make_job(scan, types=types, types_release=types_release))
-        return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))
+        return tell(job, scan, analyse_job(job), events(names, again=scan))

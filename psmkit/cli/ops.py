@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_output, formula_free, progress_bar, show
+from psmkit.cli.output import check_output, progress_bar, show
 from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
 from psmkit.model.wording import counted
 
@@ -171,7 +171,7 @@ def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     import csv
     import io
 
-    from psmkit.report.escape import visible
+    from psmkit.report.escape import formula_free, visible
 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

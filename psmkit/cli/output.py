@@ -19,7 +19,6 @@ __all__ = [
     "check_apart",
     "check_output",
     "coloured",
-    "formula_free",
     "listing_width",
     "progress_bar",
     "progress_line",
@@ -101,11 +100,6 @@ def show(parts: str | Iterable[str], path: str | None = None) -> None:
     _lenient(sys.stdout)
     for piece in pieces:
         sys.stdout.write(piece)
-
-
-def formula_free(text: str) -> str:
-    """A cell of CSV that no spreadsheet runs: one of a log can start like a formula."""
-    return "'" + text if text[:1] in ("=", "+", "-", "@") else text
 
 
 def show_listing(

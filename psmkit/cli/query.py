@@ -8,13 +8,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import check_apart, check_output, formula_free, listing_width, progress_bar, show
+from psmkit.cli.output import check_apart, check_output, listing_width, progress_bar, show
 from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
@@ -57,10 +58,13 @@ def command(paths: tuple[str, ...], sql: str, form: str, output: str | None, cat
     from psmkit.query.errors import needs_extra
 
     with needs_extra("psmkit query"):
-        from psmkit.query.engine import answer
+        from psmkit.query.engine import Engine
         from psmkit.query.source import Source
 
-    with progress_bar() as progress, answer(lambda: Source(paths, catalogues or None, progress), sql) as found:
+    with ExitStack() as stack:
+        with progress_bar() as progress:
+            engine = stack.enter_context(Engine(lambda: Source(paths, catalogues or None, progress)))
+            found = engine.answer(sql)
         writers: dict[str, Callable[[Answer], Iterator[str]]] = {
             "table": lambda found: _table(found, listing_width(sys.stdout)),
             "json": _json,
@@ -131,10 +135,10 @@ def _apart(names: Sequence[str]) -> list[str]:
 
 
 def _csv(found: Answer) -> Iterator[str]:
-    from psmkit.report.escape import visible
+    from psmkit.report.escape import formula_free
 
     def cells(row: Iterable[Any]) -> list[Any]:
-        return ["" if v is None else v if isinstance(v, int | float) else formula_free(visible(_text(v))) for v in row]
+        return ["" if v is None else v if isinstance(v, int | float) else formula_free(_text(v)) for v in row]
 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

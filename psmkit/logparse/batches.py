@@ -11,8 +11,10 @@ import numpy.typing as npt
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import CALL, FD, PROCESS, THREAD, Decoder, array, table
+from psmkit.logparse.result import ScanResult
 from psmkit.logparse.scanner import Feed, Path, Paths, Progress
 from psmkit.logparse.types import Event
+from psmkit.model.errors import InputError
 
 __all__ = ["NO_STAMP", "EventBatch", "events"]
 
@@ -240,6 +242,7 @@ def events(
     calls: bool = False,
     messages: bool = False,
     progress: Progress | None = None,
+    again: ScanResult | None = None,
 ) -> Iterator[EventBatch]:
     """All matched lines of a set of logs, in the reading order of each stream.
 
@@ -252,19 +255,45 @@ def events(
         calls: return proxy calls and fd exchanges, too.
         messages: keep the texts of the lines behind their prefix.
         progress: called from time to time with the bytes read so far and the total.
+        again: a scan of these logs, whose inputs and catalogue are used; the processes of the batches are those of this scan.
 
     Raises:
-        InputError: a path does not exist or cannot be read.
+        InputError: a path does not exist or cannot be read, or the logs are no longer those of ``again``.
         CatalogueError: a TOML file is invalid.
     """
-    feed = Feed.start(paths, catalogue, _EMIT_ALL | _KEEP_CALLS * calls | _KEEP_MESSAGES * messages)
+    mode = _EMIT_ALL | _KEEP_CALLS * calls | _KEEP_MESSAGES * messages
+    if again is not None and again.catalogue is not None:
+        feed = Feed.of(list(again.inputs), list(again.foreign), again.catalogue, mode, [])
+    else:
+        feed = Feed.start(paths, catalogue, mode)
     all_names = [m.name for m in feed.catalogue.compiled]
     wanted = None if names is None else np.array([name in names for name in all_names])
     for _ in feed.run(chunk, progress):
         if table(feed.native, "ls_events")[1] >= least and (batch := _taken(feed, wanted)).filled:
+            _check(feed, again, ended=False)
             yield batch
+    _check(feed, again, ended=True)
     if (batch := _taken(feed, wanted)).filled:
         yield batch
+
+
+def _check(feed: Feed, again: ScanResult | None, ended: bool) -> None:
+    """Find out whether logs are those of an earlier scan: a program may still write to them."""
+    if again is None:
+        return
+    _, procs = table(feed.native, "ls_processes")
+    known = len(again.processes)
+    totals = lib.ls_get_totals(feed.native)
+    same = (
+        (totals.lines, totals.bytes, procs) == (again.totals.lines, again.totals.bytes, known)
+        if ended
+        else procs <= known
+    )
+    if not same:
+        names = [file.path for file in again.files]
+        raise InputError(
+            names[0], f"it{' or another log' if names[1:] else ''} changed while it was read: read a copy of it"
+        )
 
 
 def _taken(feed: Feed, wanted: npt.NDArray[np.bool_] | None) -> EventBatch:

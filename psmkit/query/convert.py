@@ -22,7 +22,17 @@ __all__ = ["Converter"]
 Array = npt.NDArray[Any]
 _NO_DEVICE = -(1 << 31)
 _DAY = 86_400_000  # milliseconds: stamps without a date are less
-_CALL_STAGES = pa.array(["", "begun", "served", "received", "matched"])  # as the scanner numbers them
+_WHAT = pa.array(["call", "fd"])
+_STAGE_NAMES = (
+    "begun",
+    "served",
+    "received",
+    "matched",
+    "asked",
+    "answered",
+    "done",
+)  # first those of calls, as the scanner numbers them from 1
+_STAGES = pa.array(_STAGE_NAMES)
 _MATCHED = 4
 _STATES = pa.array(["pending", "orphan", "matched"])
 _STATE_OF_CALL = np.array([-1, 0, 0, 1, 2])
@@ -35,6 +45,7 @@ class Converter:
     def __init__(self, job: Job, catalogue: Catalogue) -> None:
         messages = catalogue.compiled
         self._job = job
+        self._type_names = ["GetFd"]
         self._runs, self._ranks = columns.of_processes(job)
         self._events, self._matches = (arrow.schema(TABLES[name]) for name in ("events", "matches"))
         self._kinds = pa.array([message.name for message in messages])
@@ -101,10 +112,6 @@ class Converter:
         return pa.concat_batches([self._calls(batch.calls, batch.word), self._fds(batch.fds)])
 
     def _calls(self, calls: Array, word: Callable[[int], str]) -> pa.RecordBatch:
-        keys, types = np.unique(
-            np.stack([calls["stage"].view(np.int64), calls["type"].astype(np.int64)]), axis=1, return_inverse=True
-        )
-        names = [word(stage) or (f"type {number}" if number >= 0 else None) for stage, number in keys.T.tolist()]
         state = calls["state"]
         return self._batch(
             calls, "call", calls["caller"], calls["service"],
@@ -112,8 +119,8 @@ class Converter:
                 "rank": _known(self._ranks[calls["caller"]], "int32"),
                 "peer": _known(self._ranks[calls["service"]], "int32"),
                 "generation": pa.array(calls["generation"].astype(np.int32)),
-                "type": arrow.words(types.reshape(-1), pa.array(names, pa.string())),
-                "stage": arrow.words(state, _CALL_STAGES),
+                "type": self._types_of(calls["stage"], calls["type"], word),
+                "stage": arrow.words(state.astype(np.int64) - 1, _STAGES),
                 "state": arrow.words(_STATE_OF_CALL[state], _STATES),
                 "bytes": _known(calls["resp_size"], "int64"),
             },
@@ -125,10 +132,21 @@ class Converter:
             state == _MATCHED,
         )  # fmt: skip
 
+    def _types_of(self, stages: Array, numbers: Array, word: Callable[[int], str]) -> pa.Array:
+        """The names of the types of calls. Their dictionary only grows, so that a file can have one for all batches."""
+        keys, at = np.unique(np.stack([stages.view(np.int64), numbers.astype(np.int64)]), axis=1, return_inverse=True)
+        places = []
+        for stage, number in keys.T.tolist():
+            name = word(stage) or (f"type {number}" if number >= 0 else "")
+            if name and name not in self._type_names:
+                self._type_names.append(name)
+            places.append(self._type_names.index(name) if name else -1)
+        return arrow.words(np.array(places, dtype=np.int64)[at.reshape(-1)], pa.array(self._type_names))
+
     def _fds(self, fds: Array) -> pa.RecordBatch:
         stage = np.full(len(fds), -1)
-        for at, name in enumerate(_FD_STAGES):
-            stage[fds[name]["line"] > 0] = at
+        for name in _FD_STAGES:
+            stage[fds[name]["line"] > 0] = _STAGE_NAMES.index(name)
         asked, done = fds["asked"]["line"] > 0, fds["done"]["line"] > 0
         client, server, size = fds["client"], fds["server"], len(fds)
         return self._batch(
@@ -138,8 +156,8 @@ class Converter:
                 "rank": _known(np.where(client >= 0, self._ranks[client], fds["rank"]), "int32"),
                 "peer": _known(np.where(server >= 0, self._ranks[server], fds["peer"]), "int32"),
                 "generation": pa.array(np.ones(size, dtype=np.int32)),
-                "type": arrow.words(np.zeros(size), pa.array(["GetFd"])),
-                "stage": arrow.words(stage, pa.array(_FD_STAGES)),
+                "type": arrow.words(np.zeros(size), pa.array(self._type_names)),
+                "stage": arrow.words(stage, _STAGES),
                 "state": arrow.words(np.where(asked, np.where(done, 2, 0), 1), _STATES),
                 "bytes": pa.nulls(size, pa.int64()),
             },
@@ -159,7 +177,7 @@ class Converter:
     ) -> pa.RecordBatch:
         run = self._runs[caller]
         values |= {
-            "what": arrow.words(np.zeros(len(records)), pa.array([what])),
+            "what": arrow.words(np.full(len(records), ("call", "fd").index(what)), _WHAT),
             "run": _known(np.where(run < 0, self._runs[service], run), "int32"),
             "process": _known(caller, "int32"),
             "peer_process": _known(service, "int32"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from psmkit.query.errors import QueryError
 from psmkit.query.schema import TABLES
 from psmkit.query.source import LINES, Source
 
-__all__ = ["Answer", "answer", "check"]
+__all__ = ["Answer", "Engine"]
 
 _SETTINGS = (
     ("memory_limit", "1GB"),  # the rest goes to a temporary folder
@@ -46,13 +48,15 @@ class Answer:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows as Python objects."""
-        found = self._connection.execute(self._sql)
-        while part := found.fetchmany(_ROWS):
-            yield from part
+        with words_of_duckdb():
+            found = self._connection.execute(self._sql)
+            while part := found.fetchmany(_ROWS):
+                yield from part
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table. A sum of integers is an integer."""
-        found = self._connection.sql(self._sql).to_arrow_table()
+        with words_of_duckdb():
+            found = self._connection.sql(self._sql).to_arrow_table()
         for at, field in enumerate(found.schema):
             if field.type == _HUGE:
                 with contextlib.suppress(pa.ArrowInvalid):  # beyond 64 bits it stays what it is
@@ -60,31 +64,49 @@ class Answer:
         return found
 
 
-@contextmanager
-def answer(source: Callable[[], Source], sql: str) -> Iterator[Answer]:
-    """The answer to a question. ``source`` is called when the question is known to be one.
+class Engine:
+    """The tables in DuckDB, each filled when a question names it. Close it, or use it as a context manager."""
 
-    Raises:
-        QueryError: DuckDB does not accept the question, or it is none about the tables.
-    """
-    with tempfile.TemporaryDirectory(prefix="psmkit-query-") as folder:
-        check(sql)
-        with duckdb.connect(":memory:") as connection, words_of_duckdb():
-            connection.execute(f"SET temp_directory = '{folder}'")
-            _fill(connection, source(), sql)
-            _close(connection)
-            found = connection.sql(sql)
-            yield Answer(list(found.columns), [str(kind) for kind in found.types], connection, sql)
+    def __init__(self, source: Callable[[], Source]) -> None:
+        """``source`` is called at the first question that is one, so that a wrong one is refused before the logs are read."""
+        self._make_source = source
+        self._source: Source | None = None
+        self._filled: set[str] = set()
+        folder = tempfile.mkdtemp(prefix="psmkit-query-")
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._connection = duckdb.connect(":memory:")
+        self._connection.execute(f"SET temp_directory = '{folder}'")
+        for name, table in TABLES.items():
+            self._put(f"CREATE TABLE {name} AS", arrow.table(table, ()))
+        for setting, value in _SETTINGS:
+            self._connection.execute(f"SET {setting} = '{value}'")
 
+    def answer(self, sql: str) -> Answer:
+        """The answer to a question.
 
-def check(sql: str) -> None:
-    """Find out what is wrong with a question before the logs are read.
+        Raises:
+            QueryError: DuckDB does not accept the question, or it is none about the tables.
+        """
+        with words_of_duckdb():
+            self._check(sql)
+            found = self._connection.sql(sql)
+            answer = Answer(list(found.columns), [str(kind) for kind in found.types], self._connection, sql)
+            self._fill(sql)
+            return answer
 
-    Raises:
-        QueryError: DuckDB does not accept it, or it is none about the tables.
-    """
-    with duckdb.connect(":memory:") as connection, words_of_duckdb():
-        found: Sequence[Any] = connection.extract_statements(sql)
+    def close(self) -> None:
+        """Free the tables."""
+        self._connection.close()
+        self._remove()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _check(self, sql: str) -> None:
+        found: Sequence[Any] = self._connection.extract_statements(sql)
         if len(found) != 1:
             raise QueryError(
                 f"one question at a time: these are {len(found)} statements" if found else "there is no question"
@@ -93,33 +115,25 @@ def check(sql: str) -> None:
             raise QueryError(
                 f"a question starts with SELECT, this is a {found[0].type.name} statement: the tables are read only"
             )
-        for name, table in TABLES.items():
-            _make(connection, name, arrow.table(table, ()))
-        _close(connection)
-        connection.sql(sql)
 
+    def _fill(self, sql: str) -> None:
+        """Fill the tables that the question names."""
+        if self._source is None:
+            self._source = self._make_source()
+        named = [name for name in TABLES if _INDIRECT.search(sql) or re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
+        wanted = [name for name in named if name not in self._filled]
+        self._filled.update(wanted)
+        for name in wanted:
+            if name not in LINES:
+                self._put(f"INSERT INTO {name}", self._source.table(name))
+        if lines := [name for name in LINES if name in wanted]:
+            for name, batch in self._source.batches(lines):
+                self._put(f"INSERT INTO {name}", pa.Table.from_batches([batch]))
 
-def _fill(connection: Any, source: Source, sql: str) -> None:
-    """Make the tables. Those that the question does not name are empty."""
-    wanted = [name for name in TABLES if _INDIRECT.search(sql) or re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
-    for name, table in TABLES.items():
-        empty = name not in wanted or name in LINES
-        _make(connection, name, arrow.table(table, ()) if empty else source.table(name))
-    if lines := [name for name in LINES if name in wanted]:
-        for name, batch in source.batches(lines):
-            _make(connection, name, pa.Table.from_batches([batch]), f"INSERT INTO {name}")
-
-
-def _make(connection: Any, name: str, rows: pa.Table, how: str = "") -> None:
-    connection.register("given", rows)
-    connection.execute(f"{how or f'CREATE TABLE {name} AS'} SELECT * FROM given")
-    connection.unregister("given")
-
-
-def _close(connection: Any) -> None:
-    """From here on a statement reads the tables and nothing else."""
-    for setting, value in _SETTINGS:
-        connection.execute(f"SET {setting} = '{value}'")
+    def _put(self, how: str, rows: pa.Table) -> None:
+        self._connection.register("given", rows)
+        self._connection.execute(f"{how} SELECT * FROM given")
+        self._connection.unregister("given")
 
 
 @contextmanager

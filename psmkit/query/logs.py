@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from psmkit.model import Report
-from psmkit.query.engine import answer
+from psmkit.query.engine import Engine
 from psmkit.query.errors import needs_extra
 from psmkit.query.schema import TABLES
 from psmkit.query.source import Source
@@ -101,6 +101,7 @@ class Logs:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._source = Source(paths, catalogue, progress)
+        self._engine = Engine(lambda: self._source)
 
     def __getattr__(self, name: str) -> Frame:
         if name not in TABLES:
@@ -123,8 +124,7 @@ class Logs:
         Raises:
             QueryError: DuckDB does not accept it, or it is none.
         """
-        with answer(lambda: self._source, sql) as found:
-            return Frame(found.arrow())
+        return Frame(self._engine.answer(sql).arrow())
 
     def __repr__(self) -> str:
         return f"<{self.report.verdict}: {self.report.reason}>"

@@ -70,7 +70,7 @@ class Source:
         calls, messages = "matches" in names, "events" in names
         for batch in events(
             self._paths,
-            catalogue=self._catalogue,
+            again=self._scan,
             least=_LEAST,
             calls=calls,
             messages=messages,

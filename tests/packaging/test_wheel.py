@@ -129,6 +129,7 @@ CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
 BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
+    "export": ("{log} -o tables", MISSING),
     "query": ("{log} FROM(verdict)", MISSING),
     "report": ("{log} -o page.html", CLEAN),
     "next": ("{log}", FOUND),
@@ -200,6 +201,7 @@ EXTRAS = {
     "tune plot": "psmkit[tune]",
     "tune simulate": "psmkit[tune]",
     "plan model": "spin",
+    "export": "psmkit[query]",
     "query": "psmkit[query]",
 }
 DATA = "op,bytes,ranks,nodes,algorithm,protocol,us\n" + "".join(
