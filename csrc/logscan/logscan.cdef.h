@@ -292,6 +292,15 @@ size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size
 
 const char *ls_text(const ls_scan *scan, size_t *n);
 const char *ls_event_text(const ls_scan *scan, size_t *n);
+/* Columns of many events. slots: the place of a field in each message, -1: none. form: 0 the line lacks it, 1 a number,
+ * 2 a text. */
+void ls_field_column(const ls_event *events, size_t n, const uint64_t *values, const int8_t *slots, uint64_t *out,
+                     uint8_t *form);
+/* Known numbers as 0x7f0215c09cc0, one after another; out has room for 18 bytes of each. ends: where each ends. Returns
+ * the length. */
+size_t ls_hexes(const uint64_t *values, const uint8_t *known, size_t n, char *out, int32_t *ends);
+/* Packed texts, one after another; out has room for them. */
+size_t ls_gather(const char *texts, const uint64_t *packed, size_t n, char *out, int32_t *ends);
 /* The messages of the events, one after another: what stands behind the prefix of a line. */
 const char *ls_messages(const ls_scan *scan, size_t *n);
 const ls_event *ls_events(const ls_scan *scan, size_t *n);

@@ -16,7 +16,7 @@ from psmkit.logparse.scanner import Feed, Path, Paths, Progress
 from psmkit.logparse.types import Event
 from psmkit.model.errors import InputError
 
-__all__ = ["NO_STAMP", "EventBatch", "events"]
+__all__ = ["NO_STAMP", "EventBatch", "Texts", "events", "hexes"]
 
 #: A time stamp that a line does not have.
 NO_STAMP = -(1 << 63)
@@ -25,6 +25,8 @@ _EMIT_ALL, _KEEP_CALLS, _KEEP_MESSAGES = 1, 2, 4
 _FLOAT, _INT = 5, 2
 _LENGTH = np.uint64((1 << 20) - 1)
 _Records = npt.NDArray[Any]
+#: Where each of some texts ends, and their bytes one after another.
+Texts = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 _TEXTS = frozenset({6, 7, 8, 9})
 
 
@@ -115,8 +117,9 @@ class EventBatch:
         packed = np.ascontiguousarray(self._column("time"))
         out = np.full(len(packed), NO_STAMP, dtype=np.int64)
         if packed.any():
-            at, to = ffi.from_buffer("uint64_t[]", packed), ffi.from_buffer("int64_t[]", out, require_writable=True)
-            lib.ls_stamps(ffi.from_buffer(self._decoder.event_texts), at, len(packed), to)
+            lib.ls_stamps(
+                _at("char[]", self._decoder.event_texts), _at("uint64_t[]", packed), len(packed), _at("int64_t[]", out)
+            )
         return out
 
     @property
@@ -135,18 +138,24 @@ class EventBatch:
         return self._column("where")
 
     @property
-    def messages(self) -> tuple[npt.NDArray[np.uint32], memoryview]:
-        """What stands behind the prefix of each line, of a batch of all messages: their lengths, and their bytes one after another."""
-        return self._column("length"), memoryview(self._messages)[1:]
+    def messages(self) -> Texts:
+        """What stands behind the prefix of each line, of a batch of all messages."""
+        ends = np.cumsum(self._column("length"), dtype=np.int32)
+        return ends, np.frombuffer(self._messages, dtype=np.uint8)[1:]
 
-    def texts(self, packed: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        """Texts of events: their lengths, and their bytes one after another."""
-        lengths = (packed & _LENGTH).astype(np.uint32)
-        data = np.frombuffer(self._decoder.event_texts, dtype=np.uint8)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        # where the bytes of each text are, less where they go
-        shift = (packed >> 20).astype(np.int64) - (ends - lengths)
-        return lengths, data[np.repeat(shift, lengths) + np.arange(ends[-1] if len(ends) else 0)]
+    def texts(self, packed: npt.NDArray[np.uint64]) -> Texts:
+        """Texts of events, from a column of packed ones."""
+        given = np.ascontiguousarray(packed)
+        ends = np.empty(len(given), dtype=np.int32)
+        out = np.empty(int((given & _LENGTH).sum()), dtype=np.uint8)
+        lib.ls_gather(
+            _at("char[]", self._decoder.event_texts),
+            _at("uint64_t[]", given),
+            len(given),
+            _at("char[]", out),
+            _at("int32_t[]", ends),
+        )
+        return ends, out
 
     def events_of(self, rows: npt.NDArray[Any]) -> list[Event]:
         """Some lines as objects."""
@@ -156,23 +165,19 @@ class EventBatch:
         """A text of ``calls``; a missing one is empty."""
         return self._decoder.text(packed)
 
-    def field(
-        self, slots: npt.NDArray[np.int8]
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """A field of all lines: raw values, which of them are numbers, and which are packed texts.
+    def field(self, slots: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        """A field of all lines: its raw values, and their forms: 0 the line lacks it, 1 a number, 2 a packed text.
 
         Args:
             slots: the place of the field in each message of ``names``, -1: the message has no such field.
         """
-        slot = slots[self.message]
-        there = np.flatnonzero(slot >= 0)
-        bit = slot[there].astype(np.uint64)
-        values = np.zeros(len(slot), dtype=np.uint64)
-        number, text = np.zeros(len(slot), dtype=np.bool_), np.zeros(len(slot), dtype=np.bool_)
-        values[there] = self._decoder.values[self._column("first_value")[there] + bit]
-        present, is_text = ((self._column(flags)[there] >> bit & 1).astype(np.bool_) for flags in ("present", "texts"))
-        number[there], text[there] = present & ~is_text, present & is_text
-        return values, number, text
+        n = len(self)
+        values, form = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.uint8)
+        lib.ls_field_column(
+            _at("ls_event[]", self._records), n, _at("uint64_t[]", self._decoder.values), _at("int8_t[]", slots),
+            _at("uint64_t[]", values), _at("uint8_t[]", form),
+        )  # fmt: skip
+        return values, form
 
     @property
     def proc(self) -> npt.NDArray[np.int32]:
@@ -294,6 +299,20 @@ def _check(feed: Feed, again: ScanResult | None, ended: bool) -> None:
         raise InputError(
             names[0], f"it{' or another log' if names[1:] else ''} changed while it was read: read a copy of it"
         )
+
+
+def hexes(values: npt.NDArray[np.uint64], known: npt.NDArray[np.bool_]) -> Texts:
+    """Numbers as ``0x7f0215c09cc0``, empty where they are not known."""
+    ends, out = np.empty(len(values), dtype=np.int32), np.empty(18 * int(known.sum()), dtype=np.uint8)
+    given, flags = np.ascontiguousarray(values), known.view(np.uint8)
+    size = lib.ls_hexes(
+        _at("uint64_t[]", given), _at("uint8_t[]", flags), len(values), _at("char[]", out), _at("int32_t[]", ends)
+    )
+    return ends, out[:size]
+
+
+def _at(kind: str, data: Any) -> Any:
+    return ffi.from_buffer(kind, data)
 
 
 def _taken(feed: Feed, wanted: npt.NDArray[np.bool_] | None) -> EventBatch:

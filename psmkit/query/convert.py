@@ -13,7 +13,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.views import columns
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
-from psmkit.logparse.batches import NO_STAMP, EventBatch
+from psmkit.logparse.batches import NO_STAMP, EventBatch, hexes
 from psmkit.query import arrow
 from psmkit.query.schema import EVENT_FIELDS, TABLES
 
@@ -70,7 +70,6 @@ class Converter:
         proc, device = batch.proc, batch.device
         inside = proc >= 0
         stamp, time = batch.stamp, batch.packed_time
-        lengths, text = batch.messages
         made: dict[str, Callable[[], pa.Array]] = {
             "file": lambda: arrow.words(batch.file, self._files),
             "line": lambda: pa.array(batch.line.astype(np.int64)),
@@ -82,30 +81,32 @@ class Converter:
             "pid": lambda: arrow.ints(batch.pid, inside),
             "tid": lambda: arrow.ints(batch.tid, inside),
             "device": lambda: arrow.ints(device, device != _NO_DEVICE, "int32"),
-            "time": lambda: arrow.strings(*batch.texts(time), time != 0),
+            "time": lambda: arrow.strings(batch.texts(time), time != 0),
             "seconds": lambda: pa.array(stamp / 1000.0, mask=stamp == NO_STAMP),
             "level": lambda: arrow.words(batch.level, self._levels),
             "subsystem": lambda: arrow.words(self._part_of[batch.message], self._parts),
             "kind": lambda: arrow.words(batch.message, self._kinds),
-            "source": lambda: arrow.strings(*batch.texts(batch.packed_where), batch.packed_where != 0),
-            "text": lambda: arrow.strings(lengths, text),
+            "source": lambda: arrow.strings(batch.texts(batch.packed_where), batch.packed_where != 0),
+            "text": lambda: arrow.strings(batch.messages),
         }
         found = [made[name]() if name in made else self._field(batch, name) for name in self._events.names]
         return pa.record_batch(found, schema=self._events)
 
     def _field(self, batch: EventBatch, name: str) -> pa.Array:
         """A column of fields: of each line the first field that it has."""
-        values, known = np.zeros(len(batch), dtype=np.uint64), np.zeros(len(batch), dtype=np.bool_)
+        found: tuple[Array, Array] | None = None
         form = ""
         for form, slots in self._fields[name]:
-            raw, number, text = batch.field(slots)
-            more = (text if form == "word" else number) & ~known
-            values[more] = raw[more]
-            known |= more
+            values, forms = batch.field(slots)
+            known = forms == (2 if form == "word" else 1)
+            if found is not None:
+                values, known = np.where(found[1], found[0], values), found[1] | known
+            found = values, known
+        assert found is not None
+        values, known = found
         if form == "word":
-            packed = np.where(known, values, np.uint64(0))
-            return arrow.strings(*batch.texts(packed), known)
-        return arrow.hexes(values, known) if form == "hex" else arrow.ints(values.view(np.int64), known)
+            return arrow.strings(batch.texts(np.where(known, values, np.uint64(0))), known)
+        return arrow.strings(hexes(values, known), known) if form == "hex" else arrow.ints(values.view(np.int64), known)
 
     def matches(self, batch: EventBatch) -> pa.RecordBatch:
         """The proxy calls and fd exchanges of a batch."""
@@ -181,7 +182,7 @@ class Converter:
             "run": _known(np.where(run < 0, self._runs[service], run), "int32"),
             "process": _known(caller, "int32"),
             "peer_process": _known(service, "int32"),
-            "opid": arrow.hexes(np.ascontiguousarray(records["op"]), records["op"] != 0),
+            "opid": arrow.strings(hexes(records["op"], records["op"] != 0), records["op"] != 0),
             "milliseconds": self._between(records["began"], records["ended"], done, caller, service),
         }
         for name, at in lines.items():

@@ -22,10 +22,11 @@ from psmkit.report.escape import formula_free, visible
 
 __all__ = ["FORMATS", "write"]
 
-_GROUP = 1 << 18  # rows of a row group
-_AHEAD = 2  # batches that wait for the writer
-#: Columns in which hardly two rows are equal: a dictionary of their values costs and saves nothing.
+_GROUP = 1 << 17  # rows of a row group
+_AHEAD = 1  # groups that wait for the writer
+#: Columns in which hardly two rows are equal: a dictionary of their values costs and saves nothing, and so do the least and the greatest of texts.
 _UNIQUE = frozenset({"line", "byte_offset", "text", "time", "seconds", "asked_line", "served_line", "answered_line"})
+_UNORDERED = frozenset({"text", "time", "opid"})
 #: What a spreadsheet would run, or a terminal obey.
 _ODD = r"^[=+\-@]|[^\x20-\x7e]"
 
@@ -35,7 +36,10 @@ Write = Callable[[pa.Table], object]
 @contextmanager
 def _parquet(path: Path, schema: pa.Schema) -> Iterator[Write]:
     words = [name for name in schema.names if name not in _UNIQUE and not pa.types.is_list(schema.field(name).type)]
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=words) as writer:
+    ordered = [name for name in schema.names if name not in _UNORDERED]
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1, use_dictionary=words, write_statistics=ordered
+    ) as writer:
         yield lambda rows: writer.write_table(rows, row_group_size=_GROUP)
 
 
@@ -65,7 +69,11 @@ def _cells(column: pa.ChunkedArray) -> pa.ChunkedArray:
         texts = (None if items is None else ", ".join(map(str, items)) for items in column.to_pylist())
         column = pa.chunked_array([pa.array(texts, pa.string())])
     if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
+        parts = [
+            pa.DictionaryArray.from_arrays(part.indices, _cells(pa.chunked_array([part.dictionary])).combine_chunks())
+            for part in column.chunks
+        ]
+        return pa.chunked_array(parts, column.type).cast(pa.string())
     odd = pc.fill_null(pc.match_substring_regex(column, _ODD), False)
     if not pc.any(odd).as_py():
         return column
