@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "names": set(),  # what names look like: for texts of reports and for logs alike
     "scrub": {"names", "logparse", "catalogue", "model"},
     "report": {"names", "model"},
+    "query": {"analysis", "logparse", "catalogue", "report", "model"},  # of report how a page shows a table
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
     "plan": {"report", "transport", "proxy", "_native", "model"},
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "conformance",
         "transport",
         "names",
+        "query",
         "scrub",
         "watch",
         "model",

@@ -76,14 +76,15 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
         raise _MissingError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
+    from psmkit.lab.leftovers import new_folder
     from psmkit.reproduce.case import extract
     from psmkit.reproduce.recent import recent
     from psmkit.reproduce.replay import folder_of, read
     from psmkit.reproduce.runs import TOO_MANY, on_lab, on_simulator
     from psmkit.reproduce.shrink import shrink
-    from psmkit.reproduce.write import folder, write
+    from psmkit.reproduce.write import write
 
-    with folder(out) as made, progress_line() as progress:
+    with new_folder(out) as made, progress_line() as progress:
         tell = progress or (lambda _: None)
         tell("reading")
         played = folder_of(paths)

@@ -19,6 +19,7 @@ __all__ = [
     "CALL",
     "COUNT",
     "EVENT",
+    "FD",
     "INSTANCE",
     "PROCESS",
     "SERVICE",
@@ -48,9 +49,9 @@ def _layout(kind: Any) -> np.dtype[Any]:
     )
 
 
-CALL, COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+CALL, COUNT, EVENT, FD, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
     _layout(ffi.typeof(f"ls_{name}"))
-    for name in ("call", "count", "event", "instance", "process", "service", "tally", "thread")
+    for name in ("call", "count", "event", "fd", "instance", "process", "service", "tally", "thread")
 )
 
 _NO_DEVICE = -(1 << 31)

@@ -1,18 +1,12 @@
-"""The folder of a case: case.tasks, case.toml and README.md. It appears complete or not at all."""
+"""The files of a case: case.tasks, case.toml and README.md."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from psmkit.lab.leftovers import cleaned_at_sigterm
-from psmkit.model.errors import InputError
 from psmkit.model.wording import counted
 from psmkit.plan.releases import release_of, version
 from psmkit.plan.types import Config, DataType, Func, RedOp, short_count
@@ -22,31 +16,6 @@ from psmkit.reproduce.operations import Array, Operations
 __all__ = ["SCHEMA", "SETTINGS", "case_toml", "folder", "readme", "tasks", "write"]
 
 _FUNCS = {int(func): func for func in Func}
-
-
-@contextmanager
-def folder(path: Path) -> Iterator[Path]:
-    """A folder beside ``path`` that takes its name at the end, and disappears after an error.
-
-    Raises:
-        InputError: ``path`` exists, or nothing can be written there.
-    """
-    if os.path.lexists(path):
-        raise InputError(str(path), "it exists: name a new folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except OSError as error:
-        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
-    try:
-        with cleaned_at_sigterm():
-            yield made
-        made.chmod(0o755)
-        made.rename(path)
-    except OSError as error:
-        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def write(made: Path, case: Case, results: Sequence[str] = ()) -> None:
