@@ -13,7 +13,7 @@ from psmkit.plan.types import Config, DataType, Func, RedOp, short_count
 from psmkit.reproduce.case import Case
 from psmkit.reproduce.operations import Array, Operations
 
-__all__ = ["SCHEMA", "SETTINGS", "case_toml", "folder", "readme", "tasks", "write"]
+__all__ = ["SCHEMA", "SETTINGS", "case_toml", "readme", "tasks", "write"]
 
 _FUNCS = {int(func): func for func in Func}
 
