@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,12 @@ def read(folder: Path) -> Case:
         assumed = tuple(map(str, nccl.get("assumed", ())))
     except (TypeError, ValueError) as error:
         raise InputError(str(path), str(error)) from None
-    program = read_program(folder / _TASKS, ranks, _MOST_STEPS)
+    operations = of_program(read_program(folder / _TASKS, ranks, _MOST_STEPS))
+    names = [str(comm.get("name", "")) for comm in value.get("communicator", ()) if isinstance(comm, dict)]
+    if len(names) == len(operations.comms) == 1:  # a task file of one does not name it
+        operations = replace(operations, comms=(replace(operations.comms[0], name=names[0]),))
     return Case(
-        of_program(program), config, assumed, (f"the case {folder} is played again",), notes["guesses"], notes["faults"], found,
+        operations, config, assumed, (f"the case {folder} is played again",), notes["guesses"], notes["faults"], found,
         job.get("source") == "flight recorder",
     )  # fmt: skip
 

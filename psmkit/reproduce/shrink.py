@@ -275,6 +275,8 @@ class _Work:
 
     def _fewer_bytes(self) -> None:
         """One element for each message and collective, or as few as keep the symptom."""
+        if self.kind == ("differs", False):
+            return  # what a sender has too much ends in the buffers of the connection, if it is small
         for divisor in (1 << 40, 1 << 20, 1 << 10, 1 << 6, 2):
             trial = replace(self.state, by_rank={r: _divided(ops, divisor) for r, ops in self.state.by_rank.items()})
             if self.returns(trial):
