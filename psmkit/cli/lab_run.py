@@ -137,7 +137,7 @@ _OF_PATTERNS = (
 
 def _play(path: str, ranks: int, folder: Path, form: str, given: dict[str, Any]) -> int:
     """The run of a task file."""
-    from psmkit.lab import tasks
+    from psmkit.lab import strangers, tasks
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
     from psmkit.plan import Config, Scheduler
@@ -182,6 +182,7 @@ def _play(path: str, ranks: int, folder: Path, form: str, given: dict[str, Any])
             emulation=cuda,
             machine=machine,
             variant=given["variant"],
+            stranger=strangers.find(given["variant"]) if strangers.is_stranger(given["variant"]) else None,
             seed=given["seed"],
             debug=given["debug"],
             watch=progress.watch,

@@ -215,6 +215,8 @@ def _right(one: Check, done: transfer.LabRun, report: Report) -> tuple[str, str]
         return "leak", f"left behind: {left}"
     if report.verdict is not Verdict.HEALTHY:
         return "finding", f"{report.verdict}: {report.reason}"
+    if weighty := [f"{f.code}: {f.title}" for f in report.findings if f.severity.weight]:
+        return "finding", "; ".join(weighty)
     return "", f"{len(one.cases)} cases" if len(one.cases) > 1 else ""
 
 

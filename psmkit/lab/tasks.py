@@ -13,6 +13,7 @@ from typing import Any
 from psmkit.lab import faults, runner, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
+from psmkit.lab.strangers import Stranger
 from psmkit.lab.topology import Machine
 from psmkit.plan.programs import Program
 from psmkit.plan.types import Config, Func, StepKind, Task
@@ -69,6 +70,7 @@ def start(
     emulation: Emulation | None = None,
     machine: Machine | None = None,
     variant: str = "split",
+    stranger: Stranger | None = None,
     seed: int = 1,
     debug: str = "INFO",
     environment: dict[str, str] | None = None,
@@ -86,6 +88,7 @@ def start(
         emulation: how the ranks see CUDA; its folder is ``folder / "records"``.
         machine: the emulated GPUs, which the ranks use in turn.
         variant: of the transport.
+        stranger: a variant from outside psmkit, in its place.
         seed: of data.
         debug: level of the log.
         environment: further variables of the ranks.
@@ -98,7 +101,9 @@ def start(
     ranks = program.ranks
     check(program)
     transfer.check_size(1, ranks, 1, ())
-    if variant != "split":
+    if stranger is not None:
+        variant = stranger.variant.name
+    elif variant != "split":
         known = transfer.variants()
         if variant not in known or variant.startswith("net/"):
             raise LabError(
@@ -116,6 +121,9 @@ def start(
     for rank in range(ranks):
         transfer.write_cases(folder, rank, [str((folder / "case.tasks").absolute())])
     values = {"config": asdict(config), "variant": variant, "seed": seed, "devices": devices}
+    if stranger is not None:
+        values["stranger"] = [stranger.where, stranger.name, stranger.python]
+        environment = stranger.environment() | (environment or {})
     log = {"PSM_DEBUG": debug, "NCCL_DEBUG": debug, "PSM_DEBUG_SUBSYS": "ALL", "NCCL_DEBUG_SUBSYS": "ALL"}
     command = [sys.executable, "-m", "psmkit.lab.tasks_rank", json.dumps(values)]
     with transfer.own_memory() as shared:

@@ -56,6 +56,16 @@ def choose(where: str, name: str) -> Variant:
     return next(iter(own.values()))
 
 
+def load(where: str, name: str, python: bool) -> Variant:
+    """The variant of a module, or of a library, in this process."""
+    if python:
+        return choose(where, name)
+    before = set(variants())
+    ctypes.CDLL(where)
+    own = {key: one for key, one in variants().items() if key not in before}
+    return own[name] if name else next(iter(own.values()))
+
+
 def main() -> int:
     """Run psm_rank with what is left of the arguments."""
     words = sys.argv[3:]

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.lab import strangers, transfer
+from psmkit.lab import strangers, tasks, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.model.programs import tree
+from psmkit.plan import Config, Scheduler
+from psmkit.plan.programs import parse_program
 
 RIGHT = """
 from psmkit import transport
@@ -64,6 +66,16 @@ def test_variant_moves_data_and_leaves_no_process(tmp_path: Path, kind: str) -> 
     assert done.outcome.good, done.outcome
     assert done.settings["stranger"]["declares"]["name"] == stranger.variant.name
     assert not any(Path(f"/proc/{rank.pid}").exists() for rank in done.outcome.ranks)
+
+
+@pytest.mark.parametrize("kind", ["python", "c"])
+def test_task_file_is_played_by_the_variant(tmp_path: Path, kind: str) -> None:
+    stranger = strangers.find(str(library(tmp_path)) if kind == "c" else f"{python(tmp_path)}:made")
+    text = "send 64K to=+1\nrecv 64K from=-1\n"
+    program = parse_program(text, 2, "case.tasks")
+    config = Config(ranks=2, scheduler=Scheduler.PLANNER, channels=1, p2p_channels=1)
+    done = tasks.start(text, program, config, tmp_path / "run", stranger=stranger, deadline=120)
+    assert done.outcome.good and f"variant={stranger.variant.name}" in done.cases[0], done.outcome
 
 
 @pytest.mark.parametrize(
