@@ -374,6 +374,7 @@ class Follower:
         if not log.plain:
             if log.peeked != (part.seen, part.modified):
                 log.peeked, part.offset = (part.seen, part.modified), part.seen
+                part.arrivals.add(part.seen, part.modified)
                 with contextlib.suppress(InputError):
                     log.head = self._peeker().head(log.input(part, self._nothing, log.path))
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psmkit.model import Culprit, Evidence, Finding, Report, Suspect, Verdict
+from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Suspect, Verdict
 from psmkit.report.summary import behind
 from psmkit.watch.files import Part
 from psmkit.watch.judge import Answer
@@ -102,8 +102,14 @@ class State:
         return {process: self._heard[process] for process in processes if process in self._heard}
 
     def blamed(self) -> list[tuple[str, int]]:
-        """The processes for which the job waits, if it has done so for a while."""
-        return _processes(self.now.blamed) if self.now.waits and self.now.settled else []
+        """The processes for which the job waits, if it has done so for a while; where no rank is to blame, those of which the finding tells."""
+        report, found = self.now.report, self.now.found
+        if report is None or not self.now.waits or not self.now.settled:
+            return []
+        if (known := _processes(self.now.blamed)) or found is None:
+            return known
+        ranks = found.culprits or found.suspects or found.ranks
+        return _processes(row for row in report.ranks if row.rank in ranks and found.run in (None, row.run))
 
     def _settled(self, now: float) -> bool:
         return not self.now.waits or self.now.since is None or now - self.now.since >= self.settle
@@ -133,5 +139,5 @@ def _who(one: Culprit | Suspect) -> tuple[int | None, str | None, int | None]:
     return number, one.host, one.pid
 
 
-def _processes(blamed: Iterable[Culprit | Suspect]) -> list[tuple[str, int]]:
+def _processes(blamed: Iterable[Culprit | Suspect | RankRow]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((one.host, one.pid) for one in blamed if one.host and one.pid is not None))
