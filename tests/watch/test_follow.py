@@ -184,12 +184,10 @@ def test_files_that_appear_late(watch: Watch, tmp_path: Path) -> None:
         str(other / "one.txt"),
     ]
     folder.mkdir()
-    seen: dict[str, bytes] = {}
-    for name, data in HUNG.items():
+    for name, data in {"job.out": b"the job begins\n" * 4, **HUNG}.items():
         place = {"job.out": other, "nccl.rank0.log": other}.get(name, folder)
         target = place / ("one.txt" if name == "nccl.rank0.log" else name)
         target.write_bytes(data)
-        seen[name] = data
         hand.agrees(*(path for path in (folder, *sorted(other.iterdir())) if path.is_file() or any(path.iterdir())))
     assert hand.follower.paths.waiting == [] and "nccl.rank3.log appeared" in hand.news()
 
