@@ -85,7 +85,11 @@ class State:
                 self._heard[process] = when
         report = answer.report
         found = behind(report)
-        since = self._since(report, found, _arrivals(by_name, found.evidence if found is not None else ()), now)
+        times = _arrivals(by_name, found.evidence if found is not None else ())
+        if not times and not (report.culprits or report.suspects):
+            # nothing shows a wait but that nothing comes
+            times = [when for part in parts if (when := part.arrivals.last) is not None]
+        since = self._since(report, found, times, now)
         self.now = Sight(report, found, since)
 
     def look(self, now: float) -> tuple[Sight | None, Sight] | None:
@@ -121,7 +125,7 @@ class State:
         if new.waits:
             if same and before.since is not None and before.key[2] == new.key[2]:
                 heard = self.heard(_processes(new.blamed))
-                if all(when <= before.since for when in heard.values()) if new.blamed else not times:
+                if new.blamed and all(when <= before.since for when in heard.values()):
                     return before.since
             return max(times, default=now)
         if same and before.since is not None:
