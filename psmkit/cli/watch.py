@@ -89,6 +89,7 @@ def command(
 
     Ctrl-C ends the watch with the last verdict. Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 nothing could be judged.
     """
+    from psmkit.cli import watch_page
     from psmkit.report.levels import Level, level_of
     from psmkit.watch.follow import Follower
     from psmkit.watch.local import Inspector
@@ -106,6 +107,9 @@ def command(
         with _stopping() as stopped:
             follower.stop = stopped
             _refuse(watch)
+            if not live and not jsonl:
+                show_page(watch_page.begun(follower, settle, width(sys.stdout)))
+                sys.stdout.flush()
             with Screen(live) as screen:
                 _watch(watch, screen, hook, stopped, live=live, jsonl=jsonl, end=end)
             change = watch.last_turn()

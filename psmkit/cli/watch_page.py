@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from psmkit.watch.loop import Watch
     from psmkit.watch.state import Sight
 
-__all__ = ["Rates", "document", "environment", "frame", "told"]
+__all__ = ["Rates", "begun", "document", "environment", "frame", "told"]
 
 SCHEMA = "psmkit.watch/1"
 _FILES, _NEWS, _REFUSED = 6, 4, 3
@@ -60,7 +60,13 @@ def frame(watch: Watch, rates: Rates, columns: int, rows: int) -> Page:
         page.wrap(f"no verdict yet: {sight.told or 'nothing was read'}", "heading", hang="  ")
     else:
         page.lines += headline(sight.report, Options(width=columns)).lines
-        page.add("  ", Span(_since(sight, now, state.settle), "" if sight.settled else "warning"))
+        page.add("  ", _since(sight, now))
+        if not sight.settled and sight.since is not None:
+            left = _ago(max(sight.since + state.settle - now, 0.0))
+            page.add(
+                "  ",
+                Span(f"a rank that is only late looks the same: reported in {left} if nothing refutes it", "warning"),
+            )
     if watch.inspector is not None and (watch.inspector.busy or watch.inspector.inputs):
         who = ", ".join(f"{host}:{pid}" for host, pid in watch.inspector.asked)
         verb = "looks" if watch.inspector.busy else "looked"
@@ -80,12 +86,26 @@ def frame(watch: Watch, rates: Rates, columns: int, rows: int) -> Page:
     return page
 
 
+def begun(follower: Follower, settle: float, columns: int) -> Page:
+    """What is watched, for output that scrolls."""
+    page = Page(columns)
+    logs = follower.logs
+    what = f"{counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}"
+    text = f"{_clock(time.time())} watching {what}; a wait is reported when it is {settle:g} s old; Ctrl-C ends"
+    page.add(Span(text, "dim"))
+    for path in follower.paths.waiting:
+        page.add(Span(f"waiting for {path}", "dim"))
+    for path, why in follower.refused.items():
+        page.add(Span(f"not followed: {path}: {why}", "dim"))
+    return page
+
+
 def told(sight: Sight, before: Sight | None, columns: int) -> Page:
     """What changed, for output that scrolls."""
     assert sight.report is not None
     page = Page(columns)
     was = f", was {before.verdict}" if before is not None and before.verdict != sight.verdict else ""
-    page.add(Span(f"{_clock(time.time())} {_since(sight, time.time(), 0.0)}{was}", "dim"))
+    page.add(Span(f"{_clock(time.time())} {_since(sight, time.time())}{was}", "dim"))
     page.lines += headline(sight.report, Options(width=columns)).lines
     return page
 
@@ -182,15 +202,10 @@ def _size(log: Log) -> int:
     return sum(part.offset for part in log.parts)
 
 
-def _since(sight: Sight, now: float, settle: float) -> str:
+def _since(sight: Sight, now: float) -> str:
     if sight.since is None:
         return sight.verdict
-    if not sight.settled:
-        return (
-            f"a rank that is only late looks the same: reported as hung in {_ago(max(sight.since + settle - now, 0.0))}"
-        )
-    by = ", by the arrival of lines" if sight.verdict in ("hung", "failed") else ""
-    return f"{sight.verdict} since {_clock(sight.since)} ({_ago(now - sight.since)}){by}"
+    return f"{sight.verdict} since {_clock(sight.since)} ({_ago(now - sight.since)}), by the arrival of lines"
 
 
 def _ago(seconds: float) -> str:

@@ -49,6 +49,9 @@ class Arrivals:
             return None
         return self._times[min(bisect_left(self._lines, line), len(self._times) - 1)]
 
+    def __len__(self) -> int:
+        return len(self._times)
+
     @property
     def last(self) -> float | None:
         """When the last bytes arrived."""

@@ -241,12 +241,21 @@ class Follower:
         old.until = now
         part.before, part.names = frozenset(log.head.names), Head()
         log.parts.append(part)
+        self._seek_renamed(old)
         self._say(f"{one.path} is another file now: it was rotated, or removed and written again")
 
     def _renamed(self, log: Log, part: Part, one: Found) -> None:
         old, part.path = part.path, one.path
         if part is log.last and old == log.path and one.path not in self._by_path:
             self._say(f"{old} is {one.path} now")
+
+    def _seek_renamed(self, part: Part) -> None:
+        """A file that was rotated has another name beside its old one."""
+        for path in glob.iglob(glob.escape(part.path) + "[.-]*"):
+            with contextlib.suppress(OSError):
+                found = os.stat(path)
+                if (found.st_dev, found.st_ino) == part.key:
+                    part.path = path
 
     def _grown(self, log: Log, part: Part, size: int, modified: float, now: float) -> bool:
         if size < part.offset or (size < part.seen and not log.plain):
@@ -333,7 +342,8 @@ class Follower:
                     continue
                 log.parts[at].names = None
                 old = log.parts[:at]
-                if names.names & before or any(p.key in self._here and not p.lost for p in old):
+                going_on = names.names & before - names.born
+                if going_on or any(p.key in self._here and not p.lost for p in old):
                     continue  # it goes on, or the old file is there to be read
                 for part in old:
                     self._close(part)
@@ -361,7 +371,7 @@ class Follower:
         try:
             kind = look(f"/proc/self/fd/{part.fd}" if part.fd >= 0 else part.path, log.path)
         except InputError as error:
-            log.refused = error.reason
+            log.refused, log.kind, log.foreign = error.reason, "", None
             return
         log.refused = ""
         log.kind, log.encoding, log.foreign = kind.kind, kind.encoding, kind.foreign
@@ -374,6 +384,7 @@ class Follower:
         if not log.plain:
             if log.peeked != (part.seen, part.modified):
                 log.peeked, part.offset = (part.seen, part.modified), part.seen
+                part.arrivals.add(part.seen, part.modified)
                 with contextlib.suppress(InputError):
                     log.head = self._peeker().head(log.input(part, self._nothing, log.path))
             return

@@ -16,7 +16,9 @@ from psmkit.analysis.facts.job import make_job
 from psmkit.analysis.inputs import check, uncollected
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.analysis.registry import registered
+from psmkit.logparse import ScanResult
 from psmkit.logparse.inputs import ForeignInput
+from psmkit.logparse.types import Ref
 from psmkit.model import Report
 from psmkit.model.errors import NothingToAnalyse, PsmkitError
 from psmkit.watch.files import Part
@@ -25,14 +27,27 @@ from psmkit.watch.follow import Follower, Snapshot
 __all__ = ["Answer", "Judge", "answer"]
 
 _MOST_QUOTED = 20_000
+#: Messages that repeat while something is stuck: they are no sign of life.
+_WAITING = frozenset(
+    {
+        "horovod.stalled",
+        "hostcuda.stall",
+        "hostcuda.stall_host_function",
+        "hostcuda.stall_thread",
+        "ib.stall",
+        "libpsm.net.stalled",
+        "libpsm.p2p.stalled",
+        "watched.still",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an analysis found, or why it found nothing.
 
-    ``nothing``: no line can be judged yet. ``error``: the analysis failed. ``last`` is the last line of each process by host and pid, as the number of its
-    file and line; ``files`` are the names of the files by number. ``quoted`` are lines of files, by number and offset. ``taken`` is when the bytes
+    ``nothing``: no line can be judged yet. ``error``: the analysis failed. ``last`` is the last line of each process by host and pid that is
+    no mere sign of waiting, as the number of its file and line; ``files`` are the names of the files by number. ``quoted`` are lines of files, by number and offset. ``taken`` is when the bytes
     were read.
     """
 
@@ -56,13 +71,26 @@ def answer(snapshot: Snapshot, taken: float, more: Sequence[ForeignInput] = ()) 
             with result:
                 check(result, any_log=True)
                 report = analyse_job(make_job(result))
-                last = {(p.host, p.pid): (p.last.file, p.last.line) for p in result.processes}
+                last = _last_words(result)
                 quoted = dict(list(result.quoted.items())[:_MOST_QUOTED])
     except NothingToAnalyse as error:
         return Answer(taken, nothing=str(error), files=files)
     except PsmkitError as error:
         return Answer(taken, error=str(error), files=files)
     return Answer(taken, report, files=files, last=last, quoted=quoted)
+
+
+def _last_words(result: ScanResult) -> dict[tuple[str, int], tuple[int, int]]:
+    """The last line of each process in its log, without threads whose last words were that they wait."""
+    found: dict[tuple[str, int], Ref] = {}
+    for thread in result.threads:
+        if thread.last_name in _WAITING or result.inputs[thread.last.file].kind == "record":
+            continue
+        process = result.processes[thread.proc]
+        name = process.host, process.pid
+        if name not in found or found[name].seq < thread.last.seq or found[name].file != thread.last.file:
+            found[name] = thread.last
+    return {name: (ref.file, ref.line) for name, ref in found.items()}
 
 
 class Judge:

@@ -37,7 +37,7 @@ class Inspector:
         self._running: subprocess.Popen[bytes] | None = None
         self._heard: Mapping[_Process, float] = {}
         self._asked: dict[_Process, float] = {}
-        self._known: set[str] = set()
+        self._known: set[str] = set(self._found()) if folder is not None else set()
 
     @property
     def busy(self) -> bool:
@@ -75,7 +75,7 @@ class Inspector:
             return False
         self._running = None
         new = False
-        for path in sorted(map(str, Path(self._place()).glob("*.inspect*.json"))):
+        for path in self._found():
             if path in self._known:
                 continue
             self._known.add(path)
@@ -112,6 +112,9 @@ class Inspector:
             self._running = None
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _found(self) -> list[str]:
+        return sorted(map(str, Path(self._place()).glob("*.inspect.json")))
 
     def _place(self) -> str:
         if self._folder is not None:

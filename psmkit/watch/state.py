@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psmkit.model import Culprit, Evidence, Finding, Report, Suspect, Verdict
+from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Suspect, Verdict
 from psmkit.report.summary import behind
 from psmkit.watch.files import Part
 from psmkit.watch.judge import Answer
@@ -85,7 +85,11 @@ class State:
                 self._heard[process] = when
         report = answer.report
         found = behind(report)
-        since = self._since(report, found, _arrivals(by_name, found.evidence if found is not None else ()), now)
+        times = _arrivals(by_name, found.evidence if found is not None else ())
+        if not times and not (report.culprits or report.suspects):
+            # nothing shows a wait but that nothing comes
+            times = [when for part in parts if (when := part.arrivals.last) is not None]
+        since = self._since(report, found, times, now)
         self.now = Sight(report, found, since)
 
     def look(self, now: float) -> tuple[Sight | None, Sight] | None:
@@ -102,8 +106,14 @@ class State:
         return {process: self._heard[process] for process in processes if process in self._heard}
 
     def blamed(self) -> list[tuple[str, int]]:
-        """The processes for which the job waits, if it has done so for a while."""
-        return _processes(self.now.blamed) if self.now.waits and self.now.settled else []
+        """The processes for which the job waits, if it has done so for a while; where no rank is to blame, those of which the finding tells."""
+        report, found = self.now.report, self.now.found
+        if report is None or not self.now.waits or not self.now.settled:
+            return []
+        if (known := _processes(self.now.blamed)) or found is None:
+            return known
+        ranks = found.culprits or found.suspects or found.ranks
+        return _processes(row for row in report.ranks if row.rank in ranks and found.run in (None, row.run))
 
     def _settled(self, now: float) -> bool:
         return not self.now.waits or self.now.since is None or now - self.now.since >= self.settle
@@ -115,7 +125,7 @@ class State:
         if new.waits:
             if same and before.since is not None and before.key[2] == new.key[2]:
                 heard = self.heard(_processes(new.blamed))
-                if all(when <= before.since for when in heard.values()) if new.blamed else not times:
+                if new.blamed and all(when <= before.since for when in heard.values()):
                     return before.since
             return max(times, default=now)
         if same and before.since is not None:
@@ -133,5 +143,5 @@ def _who(one: Culprit | Suspect) -> tuple[int | None, str | None, int | None]:
     return number, one.host, one.pid
 
 
-def _processes(blamed: Iterable[Culprit | Suspect]) -> list[tuple[str, int]]:
+def _processes(blamed: Iterable[Culprit | Suspect | RankRow]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((one.host, one.pid) for one in blamed if one.host and one.pid is not None))
