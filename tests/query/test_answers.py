@@ -49,7 +49,9 @@ def expect_the_same(logs: Logs, report: dict[str, Any]) -> None:
     assert dict(rows(logs, "SELECT code, count(*) FROM findings GROUP BY code")) == counts
     evidence = [(at, e["file"], e["line"], e["text"]) for at, f in enumerate(report["findings"]) for e in f["evidence"]]
     assert rows(logs, "SELECT finding, file, line, text FROM evidence") == evidence
-    exchanges = Counter({row[:2]: row[2] for row in rows(logs, "SELECT what, state, count(*) FROM matches GROUP BY ALL")})
+    exchanges = Counter(
+        {row[:2]: row[2] for row in rows(logs, "SELECT what, state, count(*) FROM matches GROUP BY ALL")}
+    )
     for what, kind in (("call", "proxy_calls"), ("fd", "fd_exchanges")):
         assert {s: exchanges[what, s] for s in ("matched", "pending", "orphan")} == report["matching"][kind]
     culprits = [(c["run"], c["rank"], c["global_rank"], c["host"], c["pid"], c["why"]) for c in report["culprits"]]
