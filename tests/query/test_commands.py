@@ -17,6 +17,8 @@ import pytest
 import psmkit
 from psmkit.cli.app import main
 from psmkit.query.schema import TABLES
+from psmkit.query.source import Source
+from tests.loggen.stream import write_stream
 from tests.query import made
 from tests.query.test_columns import ODD
 
@@ -198,3 +200,16 @@ def test_an_export_beside_the_logs_does_not_read_itself(run: Cli, tmp_path: Path
     (tmp_path / "job.log").write_text(LOG.read_text())
     assert run("export", tmp_path, "-o", tmp_path / "tables").status == 0
     assert pq.read_table(tmp_path / "tables" / "verdict.parquet").column("files").to_pylist() == [1]
+
+
+def test_batches_do_not_grow_with_the_log(tmp_path: Path) -> None:
+    """Counted, not weighed: what a batch holds, and what waits for the writer, are bounded by the lines of a batch."""
+    sizes = {}
+    for name, size in (("short", 2_000_000), ("long", 10_000_000)):
+        path = tmp_path / f"{name}.log"
+        with path.open("wb") as file:
+            write_stream(file, size, ranks=8)
+        batches = [batch for _, batch in Source([path], least=4096).batches(["events", "matches"])]
+        sizes[name] = max(batch.nbytes for batch in batches), sum(batch.num_rows for batch in batches)
+    assert sizes["long"][1] > 4 * sizes["short"][1]
+    assert sizes["long"][0] < 1.2 * sizes["short"][0]
