@@ -23,7 +23,7 @@ __all__ = ["command"]
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--output", "-o", required=True, metavar="FOLDER", help="A new folder for the files.")
+@click.option("--output", "-o", required=True, metavar="DIR", help="A new folder for the files.")
 @click.option("--parquet", "form", flag_value="parquet", default="parquet", help="Write Parquet.  [default]")
 @click.option("--arrow", "form", flag_value="arrow", help="Write Arrow IPC files, which programs can map.")
 @click.option("--csv", "form", flag_value="csv", help="Write CSV.")
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Write the tables of `psmkit query` to files, one a table: events, matches, findings, evidence, culprits, processes, ranks, runs, verdict.
 
-    PATH is what `psmkit analyze` reads, but no pipe: the logs are read twice. Logs of any size need little memory. FOLDER appears when all
+    PATH is what `psmkit analyze` reads, but no pipe: the logs are read twice. Logs of any size need little memory. DIR appears when all
     files are complete. docs/query.md says what the tables hold.
     """
     from psmkit.query.errors import QueryError, needs_extra

@@ -274,11 +274,11 @@ def events(
     all_names = [m.name for m in feed.catalogue.compiled]
     wanted = None if names is None else np.array([name in names for name in all_names])
     for _ in feed.run(chunk, progress):
-        if table(feed.native, "ls_events")[1] >= least and (batch := _taken(feed, wanted)).filled:
+        if table(feed.native, "ls_events")[1] >= least and (batch := _taken(feed, wanted, calls)).filled:
             _check(feed, again, ended=False)
             yield batch
     _check(feed, again, ended=True)
-    if (batch := _taken(feed, wanted)).filled:
+    if (batch := _taken(feed, wanted, calls)).filled:
         yield batch
 
 
@@ -315,13 +315,14 @@ def _at(kind: str, data: Any) -> Any:
     return ffi.from_buffer(kind, data)
 
 
-def _taken(feed: Feed, wanted: npt.NDArray[np.bool_] | None) -> EventBatch:
+def _taken(feed: Feed, wanted: npt.NDArray[np.bool_] | None, calls: bool) -> EventBatch:
     """What the scan has read since the last batch."""
     decoder = Decoder(feed.native, feed.catalogue)
     at, n = table(feed.native, "ls_messages")
     messages = bytes(ffi.buffer(at, n)) if n else b""
-    calls, fds = (array(feed.native, *of).copy() for of in (("ls_calls", CALL), ("ls_fds", FD)))
+    kept = [array(feed.native, *of) for of in (("ls_calls", CALL), ("ls_fds", FD))]
+    of_calls, of_fds = (found.copy() if calls else found[:0] for found in kept)
     lib.ls_clear_events(feed.native)
     lib.ls_clear_calls(feed.native)
     rows = None if wanted is None else np.flatnonzero(wanted[decoder.events["message"]])
-    return EventBatch(feed, decoder, rows, messages, calls, fds)
+    return EventBatch(feed, decoder, rows, messages, of_calls, of_fds)

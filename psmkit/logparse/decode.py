@@ -153,8 +153,8 @@ class Decoder:
         self.texts: bytes = view("ls_text", 1)[:]
         self.event_texts: bytes = view("ls_event_text", 1)[:]
         self.catalogue = catalogue
-        self.names = tuple(m.name for m in catalogue.compiled)
-        self.constants = tuple(dict(m.constants) for m in catalogue.compiled)
+        self.names = catalogue.names
+        self.constants = catalogue.constants
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
         self.events: npt.NDArray[Any] = np.frombuffer(view("ls_events", EVENT.itemsize), dtype=EVENT)

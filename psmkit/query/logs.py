@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from psmkit.model import Report
+from psmkit.model.wording import counted
 from psmkit.query.engine import Engine
 from psmkit.query.errors import needs_extra
 from psmkit.query.schema import TABLES
@@ -57,7 +58,7 @@ class Frame:
         return int(self.arrow.num_rows)
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} rows of {', '.join(self.columns)}>"
+        return f"<{counted(len(self), 'row')} of {', '.join(self.columns)}>"
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.arrow.__arrow_c_stream__(requested_schema)

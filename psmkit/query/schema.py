@@ -19,6 +19,22 @@ class Column:
     meaning: str
     null: str = ""
 
+    @property
+    def sql(self) -> str:
+        """The type in SQL."""
+        kind, of, _ = self.type.partition("[")
+        return _SQL[kind] + ("[]" if of else "")
+
+
+_SQL = {
+    "string": "VARCHAR",
+    "word": "VARCHAR",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

@@ -29,16 +29,18 @@ _LEAST = 1 << 16
 
 
 class Source:
-    """The tables of some logs. Arguments and errors are those of :func:`psmkit.analyze`; the logs are read twice."""
+    """The tables of some logs. Arguments and errors are those of :func:`psmkit.analyze`; the logs are read twice. ``least`` lines make a batch."""
 
     def __init__(
         self,
         paths: Iterable[str | os.PathLike[str]],
         catalogue: Sequence[str | os.PathLike[str]] | None = None,
         progress: Progress | None = None,
+        least: int = _LEAST,
     ) -> None:
         self._paths = readable_twice(paths, "a table of lines")
         self._progress = progress
+        self._least = least
         with uncollected(), scanned(self._paths, catalogue=catalogue, any_log=True, progress=progress) as scan:
             self.job: Job = make_job(scan)
             self._scan = scan
@@ -71,7 +73,7 @@ class Source:
         for batch in events(
             self._paths,
             again=self._scan,
-            least=_LEAST,
+            least=self._least,
             calls=calls,
             messages=messages,
             progress=self._progress,
