@@ -140,7 +140,9 @@ def test_a_case_folder_is_the_case_again(tmp_path: Path, text: str) -> None:
     ("old", "new", "error"),
     [
         ('schema = "psmkit.case/1"', 'schema = "else"', "schema 'else', expected 'psmkit.case/1'"),
-        ("ranks = 2", "ranks = -2", "ranks = -2, expected a number above 0"),
+        ("ranks = 2", "ranks = -2", "ranks = -2, expected a number from 1"),
+        ("nodes = 1", "nodes = 99999999999", "nodes = 99999999999, expected a number from 1"),
+        ("culprits = [1]", "culprits = 3", "culprits = 3, expected a list of ranks"),
         ("[job]", "[job", "not TOML"),
     ],
 )
