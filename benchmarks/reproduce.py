@@ -1,6 +1,7 @@
 """How small cases get: plants faults in jobs of 2 to 32 ranks, makes the logs of each, and lets `psmkit reproduce --shrink` work on them.
 
 .venv/bin/python benchmarks/reproduce.py                  30 faults, and evidence of 10,000,000 calls; writes benchmarks/reproduce.md
+.venv/bin/python benchmarks/reproduce.py --nccl LIB       the smallest cases on a real NCCL
 .venv/bin/python benchmarks/reproduce.py --stream dumps   evidence of 10,000,000 calls only: the time and the memory that reading takes
 """
 
@@ -19,10 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
+from psmkit.lab import nccl_library
 from psmkit.plan.types import Config, DataType, Func, Scheduler
 from psmkit.reproduce import simulator
-from psmkit.reproduce.case import extract
+from psmkit.reproduce.case import Case, extract
 from psmkit.reproduce.operations import OP, Comm, Operations
+from psmkit.reproduce.runs import on_nccl
 from psmkit.reproduce.shrink import shrink
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -119,6 +122,7 @@ class Outcome:
     trials: int
     seconds: float
     why: str = ""
+    case: Case | None = None  # the smallest
 
     @property
     def small(self) -> bool:
@@ -141,7 +145,7 @@ def measure(planted: Planted) -> Outcome:
         stands = simulator.run(case.operations, case.config)
         return Outcome(planted, code, 0, 0, 0, spent, f"not shrunk ({len(stands)} stand, {case.symptom})")
     made = shrunk.case
-    return Outcome(planted, code, made.operations.ranks, len(made.operations), shrunk.trials, spent)
+    return Outcome(planted, code, made.operations.ranks, len(made.operations), shrunk.trials, spent, case=made)
 
 
 def page(outcomes: list[Outcome], streams: list[str]) -> Iterator[str]:
@@ -162,6 +166,46 @@ def page(outcomes: list[Outcome], streams: list[str]) -> Iterator[str]:
     yield "\n## Much evidence\n\nA job in which many ranks call much, from files to the case: the time, and the most memory of the process.\n\n"
     yield "| evidence | calls | MiB | seconds | MiB of memory | exit status |\n|---|---|---|---|---|---|\n"
     yield from streams
+
+
+# ---- a real NCCL ----
+
+_NCCL = "\n## On a real NCCL\n"
+
+
+def judged(library: Path, kernels: str | None) -> list[str]:
+    """The smallest case of each kind of fault on a real NCCL over emulated CUDA: a row for each."""
+    found = nccl_library.find(library)
+    rows = []
+    for seed in range(len(KINDS)):
+        # the first one whose kernels a small build of NCCL has: AllReduce, sends and receives
+        cases = [measure(plant(seed + turn * len(KINDS))).case for turn in range(1 if KINDS[seed] == "overflow" else 6)]
+        case = next((c for c in cases if c is not None and _plain(c)), cases[0])
+        assert case is not None
+        text = on_nccl(case, found, kernels, 25).text
+        rows.append(f"| {KINDS[seed]} | {found.version} | {text.partition(': ')[2]} |\n")
+        print(rows[-1], end="", flush=True)
+    return rows
+
+
+def _plain(case: Case) -> bool:
+    funcs = {int(f) for ours in case.operations.by_rank.values() for f in ours["func"]}
+    return funcs <= {int(Func.ALLREDUCE), int(Func.SEND), int(Func.RECV)}
+
+
+def with_nccl(rows: list[str]) -> None:
+    """Put rows of a release into the page, in place of those that it had."""
+    before, _, section = PAGE.read_text().partition(_NCCL)
+    release = rows[0].split(" | ")[1]
+    old = [
+        line + "\n"
+        for line in section.splitlines()
+        if line.startswith("| ") and f"| {release} |" not in line and "---" not in line
+    ]
+    head = "\nThe smallest case of a fault of each kind, by `--nccl LIB --kernels LIB`, on NCCL without device code over emulated CUDA.\n\n"
+    PAGE.write_text(
+        f"{before}{_NCCL}{head}| fault | NCCL | what it shows |\n|---|---|---|\n" + "".join([*old[1:], *rows])
+    )
 
 
 # ---- memory ----
@@ -231,7 +275,14 @@ def main() -> None:
     parser.add_argument("--stream", choices=("logs", "dumps"), help="read much evidence, and nothing else")
     parser.add_argument("--calls", type=int, default=10_000_000)
     parser.add_argument("--dry", action="store_true", help="write no page")
+    parser.add_argument(
+        "--nccl", type=Path, metavar="LIB", help="run the smallest cases on this NCCL, and write its part of the page"
+    )
+    parser.add_argument("--kernels", metavar="LIB")
     options = parser.parse_args()
+    if options.nccl:
+        with_nccl(judged(options.nccl, options.kernels))
+        return
     if options.stream:
         stream(options.calls, options.stream)
         return
@@ -245,7 +296,10 @@ def main() -> None:
             flush=True,
         )
     if not options.dry:
-        PAGE.write_text("".join(page(outcomes, [stream(options.calls, what) for what in ("logs", "dumps")])))
+        _, title, section = PAGE.read_text().partition(_NCCL)
+        PAGE.write_text(
+            "".join(page(outcomes, [stream(options.calls, what) for what in ("logs", "dumps")])) + title + section
+        )
     print(f"{sum(o.small for o in outcomes)} of {len(outcomes)}")
 
 
