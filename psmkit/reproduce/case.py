@@ -20,7 +20,7 @@ from psmkit.plan.types import Config, Func, Scheduler
 from psmkit.reproduce import flights, logs, ras, records, telemetry
 from psmkit.reproduce.evidence import DEFAULTS, Told, settings
 from psmkit.reproduce.filled import fill
-from psmkit.reproduce.found import Found
+from psmkit.reproduce.found import MOST_RANKS, Found
 from psmkit.reproduce.operations import Array, Operations, expanded
 from psmkit.reproduce.symptom import Symptom, of_report
 from psmkit.reproduce.telemetry import is_recording
@@ -101,7 +101,7 @@ def extract(paths: Sequence[str]) -> Case:
             operations, absent = _of_dumps(dumps, job, told, notes)
             flight = True
         if operations is None:
-            known = told.values.get("ranks")
+            known = min(told.values.get("ranks", 0), MOST_RANKS) or None
             answers = [(item.path, report) for item in loaded for report in item.ras]
             found = (
                 telemetry.read(_takes(others, recordings), known)
@@ -195,7 +195,7 @@ def _of_logs(
     paths: Sequence[str], job: Job, run: int, symptom: Symptom | None, notes: _Notes
 ) -> tuple[Operations | None, list[int]]:
     found = logs.read(paths, job, run)
-    size = max([job.runs[run].nranks or 0, *(r + 1 for comm in found.comms for r in comm.ranks)])
+    size = max([min(job.runs[run].nranks or 0, MOST_RANKS), *(r + 1 for comm in found.comms for r in comm.ranks)])
     if not found.comms or not size:
         return None, []
     made, flat = found.builder.finish(size, tuple(found.comms), whole=symptom is not None and symptom.code == "PSM314")
@@ -235,7 +235,7 @@ def _of_dumps(
     dumps: Sequence[tuple[str, FlightDump]], job: Job, told: Told, notes: _Notes
 ) -> tuple[Operations, list[int]]:
     whole = _whole(dumps, job) if any(dump.dropped for _, dump in dumps) else None
-    found = flights.read(dumps, told.values.get("ranks"), whole)
+    found = flights.read(dumps, min(told.values.get("ranks", 0), MOST_RANKS) or None, whole)
     made, _ = found.builder.finish(found.ranks, tuple(found.comms), whole=False)
     names = found.files
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -15,6 +15,7 @@ from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model.wording import counted
 from psmkit.plan.types import DataType, Func
 from psmkit.reproduce.builder import Builder
+from psmkit.reproduce.found import MOST_RANKS
 from psmkit.reproduce.operations import ALLTOALL, GATHER, OP, SCATTER, Array, Comm
 
 __all__ = ["Flights", "p2p", "read", "size_of"]
@@ -105,13 +106,13 @@ def read(
     places = {
         dump.rank if dump.rank is not None else (0 if len(dumps) == 1 else -1): at for at, (_, dump) in enumerate(dumps)
     }
-    places.pop(-1, None)
+    places = {rank: at for rank, at in places.items() if 0 <= rank < MOST_RANKS}
     groups: dict[_Key, int] = {}
     tables: dict[int, Array] = {}
     for rank, at in sorted(places.items()):
         out.files.append(dumps[at][0])
         tables[rank] = _table(out, dumps[at][1] if whole is None else whole(at), groups)
-    highest = max([*tables, *(r for _, ranks in groups for r in ranks)], default=-1)
+    highest = max([*tables, *(r for _, ranks in groups for r in ranks if r < MOST_RANKS)], default=-1)
     out.ranks = known or highest + 1
     for name, ranks in groups:
         _comm(out, name, ranks)

@@ -54,7 +54,7 @@ def read(reports: Sequence[tuple[str, RasReport]], known: int | None = None) -> 
         max(size, 1 + max((r for c in counts.values() for r in c), default=0)) for counts, size, _ in comms.values()
     ]
     listed = max((c.size for _, report in reports for c in report.comms if c.size <= MOST_RANKS), default=0)
-    out.ranks = known or max([listed, *sizes])
+    out.ranks = max([known or 0, listed, *sizes])
     everyone = _people(comms.values(), out.ranks)
     rows: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for (number, (counts, _, people)), size in zip(comms.items(), sizes, strict=True):
