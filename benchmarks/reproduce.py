@@ -1,14 +1,15 @@
 """How small cases get: plants faults in jobs of 2 to 32 ranks, makes the logs of each, and lets `psmkit reproduce --shrink` work on them.
 
-.venv/bin/python benchmarks/reproduce.py             30 faults; writes benchmarks/reproduce.md
-.venv/bin/python benchmarks/reproduce.py --stream    a log of 10,000,000 calls, and the memory that reading takes
+.venv/bin/python benchmarks/reproduce.py                  30 faults, and evidence of 10,000,000 calls; writes benchmarks/reproduce.md
+.venv/bin/python benchmarks/reproduce.py --nccl LIB       the smallest cases on a real NCCL
+.venv/bin/python benchmarks/reproduce.py --stream dumps   evidence of 10,000,000 calls only: the time and the memory that reading takes
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
+from psmkit.lab import nccl_library
 from psmkit.plan.types import Config, DataType, Func, Scheduler
 from psmkit.reproduce import simulator
-from psmkit.reproduce.case import extract
+from psmkit.reproduce.case import Case, extract
 from psmkit.reproduce.operations import OP, Comm, Operations
+from psmkit.reproduce.runs import on_nccl
 from psmkit.reproduce.shrink import shrink
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -119,6 +122,7 @@ class Outcome:
     trials: int
     seconds: float
     why: str = ""
+    case: Case | None = None  # the smallest
 
     @property
     def small(self) -> bool:
@@ -141,10 +145,10 @@ def measure(planted: Planted) -> Outcome:
         stands = simulator.run(case.operations, case.config)
         return Outcome(planted, code, 0, 0, 0, spent, f"not shrunk ({len(stands)} stand, {case.symptom})")
     made = shrunk.case
-    return Outcome(planted, code, made.operations.ranks, len(made.operations), shrunk.trials, spent)
+    return Outcome(planted, code, made.operations.ranks, len(made.operations), shrunk.trials, spent, case=made)
 
 
-def page(outcomes: list[Outcome]) -> Iterator[str]:
+def page(outcomes: list[Outcome], streams: list[str]) -> Iterator[str]:
     """The page of the results."""
     good = sum(o.small for o in outcomes)
     yield "# How small cases get\n\n"
@@ -159,6 +163,49 @@ def page(outcomes: list[Outcome]) -> Iterator[str]:
             f"| {o.planted.kind} | {o.planted.operations.ranks} | {len(o.planted.operations):,} | {o.code} | {o.ranks or '-'} | {o.operations or '-':} | "
             f"{o.trials} | {o.seconds:.1f} | {'small' if o.small else o.why or 'too large'} |\n"
         )
+    yield "\n## Much evidence\n\nA job in which many ranks call much, from files to the case: the time, and the most memory of the process.\n\n"
+    yield "| evidence | calls | MiB | seconds | MiB of memory | exit status |\n|---|---|---|---|---|---|\n"
+    yield from streams
+
+
+# ---- a real NCCL ----
+
+_NCCL = "\n## On a real NCCL\n"
+
+
+def judged(library: Path, kernels: str | None) -> list[str]:
+    """The smallest case of each kind of fault on a real NCCL over emulated CUDA: a row for each."""
+    found = nccl_library.find(library)
+    rows = []
+    for seed in range(len(KINDS)):
+        # the first one whose kernels a small build of NCCL has: AllReduce, sends and receives
+        cases = [measure(plant(seed + turn * len(KINDS))).case for turn in range(1 if KINDS[seed] == "overflow" else 6)]
+        case = next((c for c in cases if c is not None and _plain(c)), cases[0])
+        assert case is not None
+        text = on_nccl(case, found, kernels, 25).text
+        rows.append(f"| {KINDS[seed]} | {found.version} | {text.partition(': ')[2]} |\n")
+        print(rows[-1], end="", flush=True)
+    return rows
+
+
+def _plain(case: Case) -> bool:
+    funcs = {int(f) for ours in case.operations.by_rank.values() for f in ours["func"]}
+    return funcs <= {int(Func.ALLREDUCE), int(Func.SEND), int(Func.RECV)}
+
+
+def with_nccl(rows: list[str]) -> None:
+    """Put rows of a release into the page, in place of those that it had."""
+    before, _, section = PAGE.read_text().partition(_NCCL)
+    release = rows[0].split(" | ")[1]
+    old = [
+        line + "\n"
+        for line in section.splitlines()
+        if line.startswith("| ") and f"| {release} |" not in line and "---" not in line
+    ]
+    head = "\nThe smallest case of a fault of each kind, by `--nccl LIB --kernels LIB`, on NCCL without device code over emulated CUDA.\n\n"
+    PAGE.write_text(
+        f"{before}{_NCCL}{head}| fault | NCCL | what it shows |\n|---|---|---|\n" + "".join([*old[1:], *rows])
+    )
 
 
 # ---- memory ----
@@ -167,43 +214,77 @@ _CALL = "host0:{pid}:{pid} [{dev}] NCCL INFO {coll}: opCount {n:x} sendbuff 0x7f
 _INIT = "host0:{pid}:{pid} [{dev}] NCCL INFO ncclCommInitRank comm 0x7f3000000000 rank {rank} nranks {ranks} cudaDev {dev} nvmlDev {dev} busId {dev}000 commId 0xc0de - Init {end}\n"
 
 
-def stream(calls: int) -> None:
-    """Write logs with so many calls, read them in a process of its own, and print the memory that it took."""
+_ENTRY = '{{"record_id": {n}, "process_group": ["0", "default_pg"], "collective_seq_id": {n}, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "time_created_ns": {n}, "input_sizes": [[1048576]], "output_sizes": [[1048576]], "input_dtypes": ["Float"], "state": "{state}", "is_p2p": false}}'
+
+
+def logs(folder: Path, calls: int) -> None:
+    """Logs of 8 ranks with so many calls, together."""
     ranks = 8
+    for rank in range(ranks):
+        about = {"pid": 1000 + rank, "dev": rank, "rank": rank, "ranks": ranks}
+        with open(folder / f"nccl.rank{rank}.log", "w") as file:
+            file.write(f"host0:{1000 + rank}:{1000 + rank} [{rank}] NCCL INFO NCCL version 2.30.7+cuda12.9\n")
+            file.writelines(_INIT.format(end=end, **about) for end in ("START", "COMPLETE"))
+            for n in range(calls // ranks):
+                file.write(_CALL.format(coll="AllReduce", n=n, root=0, **about))
+
+
+def dumps(folder: Path, calls: int) -> None:
+    """Dumps of 64 ranks with so many entries, together; rank 5 lacks the last."""
+    ranks = 64
+    members = list(range(ranks))
+    for rank in members:
+        most = calls // ranks - (rank == 5)
+        with open(folder / f"nccl_trace_rank_{rank}.json", "w") as file:
+            file.write(
+                f'{{"version": "2.5", "pg_config": {{"0": {{"desc": "default_pg", "ranks": "{members}"}}}}, "entries": [\n'
+            )
+            for n in range(1, most + 1):
+                state = "completed" if n < calls // ranks else "started"
+                file.write(_ENTRY.format(n=n, state=state) + (",\n" if n < most else "\n"))
+            file.write("]}")
+
+
+def stream(calls: int, what: str) -> str:
+    """Read evidence of so many calls in a process of its own: the time and the memory that it takes, as a row of the page."""
     with tempfile.TemporaryDirectory() as name:
-        for rank in range(ranks):
-            about = {"pid": 1000 + rank, "dev": rank, "rank": rank, "ranks": ranks}
-            with open(Path(name) / f"nccl.rank{rank}.log", "w") as file:
-                file.write(f"host0:{1000 + rank}:{1000 + rank} [{rank}] NCCL INFO NCCL version 2.30.7+cuda12.9\n")
-                file.writelines(_INIT.format(end=end, **about) for end in ("START", "COMPLETE"))
-                for n in range(calls // ranks):
-                    file.write(_CALL.format(coll="AllReduce", n=n, root=0, **about))
-        size = sum(path.stat().st_size for path in Path(name).iterdir())
-        out = Path(name) / "case"
+        folder = Path(name) / "job"
+        folder.mkdir()
+        (logs if what == "logs" else dumps)(folder, calls)
+        size = sum(path.stat().st_size for path in folder.iterdir())
         begun = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "psmkit", "reproduce", name, "-o", str(out), "--no-lab"],
-            check=False,
-            capture_output=True,
+        done = subprocess.Popen(
+            [sys.executable, "-m", "psmkit", "reproduce", str(folder), "-o", str(Path(name) / "case"), "--no-lab"],
+            stdout=subprocess.PIPE,
             text=True,
         )
-        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(
-            f"{calls:,} calls, {size >> 20:,} MiB of logs: {time.monotonic() - begun:.0f} s, {most >> 10:,} MiB of memory, exit status {done.returncode}"
-        )
-        print(done.stdout[:400] + done.stderr[:400])
+        assert done.stdout is not None
+        said = done.stdout.read()
+        _, status, used = os.wait4(done.pid, 0)  # of this child alone
+        done.returncode = os.waitstatus_to_exitcode(status)
+        print(said[:600])
+        row = f"| {what} | {calls:,} | {size >> 20:,} | {time.monotonic() - begun:.0f} | {used.ru_maxrss >> 10:,} | {done.returncode} |\n"
+        print(row, end="")
+        return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--stream", choices=("logs", "dumps"), help="read much evidence, and nothing else")
     parser.add_argument("--calls", type=int, default=10_000_000)
     parser.add_argument("--dry", action="store_true", help="write no page")
+    parser.add_argument(
+        "--nccl", type=Path, metavar="LIB", help="run the smallest cases on this NCCL, and write its part of the page"
+    )
+    parser.add_argument("--kernels", metavar="LIB")
     options = parser.parse_args()
+    if options.nccl:
+        with_nccl(judged(options.nccl, options.kernels))
+        return
     if options.stream:
-        stream(options.calls)
+        stream(options.calls, options.stream)
         return
     outcomes = []
     for seed in range(options.first, options.first + options.faults):
@@ -215,7 +296,10 @@ def main() -> None:
             flush=True,
         )
     if not options.dry:
-        PAGE.write_text("".join(page(outcomes)))
+        _, title, section = PAGE.read_text().partition(_NCCL)
+        PAGE.write_text(
+            "".join(page(outcomes, [stream(options.calls, what) for what in ("logs", "dumps")])) + title + section
+        )
     print(f"{sum(o.small for o in outcomes)} of {len(outcomes)}")
 
 

@@ -88,7 +88,7 @@ def command(
     docs/reproduce.md has the details.
 
     Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
-    nothing that follows from the calls of ranks.
+    nothing that follows from the calls of ranks, and the simulator neither.
     """
     if not all(paths):
         raise click.UsageError("PATH is an empty name")
@@ -136,7 +136,7 @@ def command(
         notes = [result.text for result in results] + ([_smaller(shrunk)] if shrunk is not None else [])
         write(made, case, notes)
     _page(out, case, results, shrunk, asked=smaller)
-    if case.symptom is None or not case.symptom.kind:
+    if not results[0].returns and (case.symptom is None or not case.symptom.kind):
         return _NO_SYMPTOM
     return int(any(result.returns is False for result in results))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.pipeline import analyse_job
+from psmkit.logparse.foreign import FlightDump, load
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
 from psmkit.plan.releases import release_of, releases, version
@@ -19,7 +20,7 @@ from psmkit.plan.types import Config, Func, Scheduler
 from psmkit.reproduce import flights, logs, ras, records, telemetry
 from psmkit.reproduce.evidence import DEFAULTS, Told, settings
 from psmkit.reproduce.filled import fill
-from psmkit.reproduce.found import Found
+from psmkit.reproduce.found import MOST_RANKS, Found
 from psmkit.reproduce.operations import Array, Operations, expanded
 from psmkit.reproduce.symptom import Symptom, of_report
 from psmkit.reproduce.telemetry import is_recording
@@ -97,10 +98,10 @@ def extract(paths: Sequence[str]) -> Case:
         if run is not None:
             operations, absent = _of_logs(others, job, run, symptom, notes)
         if operations is None and dumps:
-            operations, absent = _of_dumps(dumps, told, notes)
+            operations, absent = _of_dumps(dumps, job, told, notes)
             flight = True
         if operations is None:
-            known = told.values.get("ranks")
+            known = min(told.values.get("ranks", 0), MOST_RANKS) or None
             answers = [(item.path, report) for item in loaded for report in item.ras]
             found = (
                 telemetry.read(_takes(others, recordings), known)
@@ -194,7 +195,7 @@ def _of_logs(
     paths: Sequence[str], job: Job, run: int, symptom: Symptom | None, notes: _Notes
 ) -> tuple[Operations | None, list[int]]:
     found = logs.read(paths, job, run)
-    size = max([job.runs[run].nranks or 0, *(r + 1 for comm in found.comms for r in comm.ranks)])
+    size = max([min(job.runs[run].nranks or 0, MOST_RANKS), *(r + 1 for comm in found.comms for r in comm.ranks)])
     if not found.comms or not size:
         return None, []
     made, flat = found.builder.finish(size, tuple(found.comms), whole=symptom is not None and symptom.code == "PSM314")
@@ -230,8 +231,11 @@ def _of_logs(
     return made, [int(r) for r in absent]
 
 
-def _of_dumps(dumps: Sequence[tuple[str, object]], told: Told, notes: _Notes) -> tuple[Operations, list[int]]:
-    found = flights.read(dumps, told.values.get("ranks"))  # type: ignore[arg-type]
+def _of_dumps(
+    dumps: Sequence[tuple[str, FlightDump]], job: Job, told: Told, notes: _Notes
+) -> tuple[Operations, list[int]]:
+    whole = _whole(dumps, job) if any(dump.dropped for _, dump in dumps) else None
+    found = flights.read(dumps, min(told.values.get("ranks", 0), MOST_RANKS) or None, whole)
     made, _ = found.builder.finish(found.ranks, tuple(found.comms), whole=False)
     names = found.files
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -243,7 +247,7 @@ def _of_dumps(dumps: Sequence[tuple[str, object]], told: Told, notes: _Notes) ->
             f"a recorder keeps the last entries only: {counted(found.dropped, 'completed operation')} that not all members still have "
             f"{plural(found.dropped, 'is', 'are')} left out"
         )
-    if text := flights.nameless(dumps):  # type: ignore[arg-type]
+    if text := flights.nameless(dumps):
         notes.guesses.append(text)
     notes.guesses += found.guesses
     notes.guesses.append(
@@ -256,8 +260,24 @@ def _of_dumps(dumps: Sequence[tuple[str, object]], told: Told, notes: _Notes) ->
     return made, sorted(set(range(found.ranks)) - {r for r, ours in made.by_rank.items() if len(ours)} - _dumped(dumps))
 
 
-def _dumped(dumps: Sequence[tuple[str, object]]) -> set[int]:
-    return {dump.rank for _, dump in dumps if dump.rank is not None}  # type: ignore[attr-defined]
+def _dumped(dumps: Sequence[tuple[str, FlightDump]]) -> set[int]:
+    return {dump.rank for _, dump in dumps if dump.rank is not None}
+
+
+def _whole(dumps: Sequence[tuple[str, FlightDump]], job: Job) -> Callable[[int], FlightDump]:
+    """Reads a dump again, with the entries that the analysis does without."""
+    sources = {str(item.path): item for item in getattr(job.scan, "foreign", ())}
+    first = {path: at for at, (path, _) in reversed(list(enumerate(dumps)))}
+    last: dict[str, tuple[FlightDump, ...]] = {}
+
+    def one(at: int) -> FlightDump:
+        path = dumps[at][0]
+        if path not in last:
+            last.clear()
+            last[path] = load(path, str(sources[path].kind), source=sources[path].source).flights
+        return last[path][at - first[path]]
+
+    return one
 
 
 def _moving(ours: Array, me: dict[int, int]) -> Array:

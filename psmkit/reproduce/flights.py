@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model.wording import counted
 from psmkit.plan.types import DataType, Func
 from psmkit.reproduce.builder import Builder
-from psmkit.reproduce.operations import ALLTOALL, GATHER, OP, SCATTER, Comm
+from psmkit.reproduce.found import MOST_RANKS
+from psmkit.reproduce.operations import ALLTOALL, GATHER, OP, SCATTER, Array, Comm
 
 __all__ = ["Flights", "p2p", "read", "size_of"]
 
@@ -36,7 +38,7 @@ _CALLS = {
     "all_to_all": (ALLTOALL, "part"), "all_to_all_single": (ALLTOALL, "part"), "alltoall_base": (ALLTOALL, "part"),
     "_all_to_all_base": (ALLTOALL, "part"), "alltoall": (ALLTOALL, "part"),
 }  # fmt: skip
-_ROOTLESS = (Func.BROADCAST, Func.REDUCE, GATHER, SCATTER)
+_ROOTLESS = {int(Func.BROADCAST): "broadcast", int(Func.REDUCE): "reduce", GATHER: "gather", SCATTER: "scatter"}
 _PAST = "coalesced"  # an entry for a whole batch, beside those of its parts
 
 
@@ -73,138 +75,173 @@ def size_of(entry: FlightEntry, *, out: bool = False) -> tuple[int, DataType]:
     """The elements of an operation, all of its tensors together, and their type."""
     shapes = (entry.output_sizes or entry.input_sizes) if out else (entry.input_sizes or entry.output_sizes)
     kind = DataType[_TYPES.get(entry.dtypes[0] if entry.dtypes else "Byte", "UINT8")]
-    return sum(max(prod(shape), 0) for shape in shapes), kind
+    return min(sum(max(prod(shape), 0) for shape in shapes), _MOST_ELEMENTS), kind
 
 
-@dataclass(slots=True)
-class _Group:
-    """A process group: its name, members, and the entries of each rank of it."""
+#: An entry of a dump; ``group`` is its process group, ``part`` 1 if ``count`` is divided among the ranks.
+_ENTRY = np.dtype(
+    [
+        ("seq", "<i8"), ("count", "<u8"), ("me", "<i4"), ("peer", "<i4"), ("group", "<u2"), ("p2p", "u1"), ("done", "u1"), ("func", "u1"),
+        ("datatype", "u1"), ("part", "u1"),
+    ]
+)  # fmt: skip
+_NONE = 255  # no task stands for it
+_NO_CALL = (0, -1, -1, _NONE, 0, 0)
+_MOST_GROUPS = (1 << 16) - 1
+_MOST_ELEMENTS = 1 << 44
+_Key = tuple[str, tuple[int, ...]]  # a process group: its name and members
 
-    name: str
-    ranks: tuple[int, ...]
-    entries: dict[int, list[FlightEntry]] = field(default_factory=lambda: defaultdict(list))
 
-
-def read(dumps: Sequence[tuple[str, FlightDump]], known: int | None = None) -> Flights:
+def read(
+    dumps: Sequence[tuple[str, FlightDump]], known: int | None = None, whole: Callable[[int], FlightDump] | None = None
+) -> Flights:
     """The operations of dumps, from the oldest that all members of a process group still have.
 
     Args:
         dumps: path and dump.
         known: ranks of the job, if something else tells it.
+        whole: gives a dump with all of its entries, by its place; one is kept at a time.
     """
     out = Flights()
-    ranks = {
-        dump.rank if dump.rank is not None else (0 if len(dumps) == 1 else -1): (path, dump) for path, dump in dumps
+    places = {
+        dump.rank if dump.rank is not None else (0 if len(dumps) == 1 else -1): at for at, (_, dump) in enumerate(dumps)
     }
-    ranks.pop(-1, None)
-    groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
-    order: dict[int, list[tuple[_Group, FlightEntry]]] = {}
-    for rank, (path, dump) in sorted(ranks.items()):
-        out.files.append(path)
-        order[rank] = []
-        for entry in dump.entries:
-            config = dump.groups.get(entry.group)
-            key = (entry.group, config.ranks if config is not None else ())
-            group = groups.setdefault(key, _Group(*key))
-            group.entries[rank].append(entry)
-            order[rank].append((group, entry))
-    highest = max([*ranks, *(r for group in groups.values() for r in group.ranks)], default=-1)
+    places = {rank: at for rank, at in places.items() if 0 <= rank < MOST_RANKS}
+    groups: dict[_Key, int] = {}
+    tables: dict[int, Array] = {}
+    for rank, at in sorted(places.items()):
+        out.files.append(dumps[at][0])
+        tables[rank] = _table(out, dumps[at][1] if whole is None else whole(at), groups)
+    highest = max([*tables, *(r for _, ranks in groups for r in ranks if r < MOST_RANKS)], default=-1)
     out.ranks = known or highest + 1
-    index = {id(group): _comm(out, group, sorted(ranks)) for group in groups.values()}
-    begins = {id(group): _begin(group) for group in groups.values()}
-    for rank, entries in order.items():
-        rows, counts = [], []
-        number = 0
-        before: tuple[int, bool, int] | None = None
-        for at, (group, entry) in enumerate(entries):
-            if _is_past(begins[id(group)], rank, entry, at):
-                out.dropped += 1
-                continue
-            row = _row(out, entry, index[id(group)], out.comms[index[id(group)]])
-            if row is None:
-                continue
-            here = (id(group), entry.is_p2p, entry.seq)
-            number += here != before
-            before = here
-            rows.append(row)
-            counts.append(number)
-        out.builder.add(rank, np.array(rows, dtype=OP), np.array(counts, dtype=np.int64))
+    for name, ranks in groups:
+        _comm(out, name, ranks)
+    past = _past(tables, len(groups))
+    for rank in list(tables):
+        table = tables.pop(rank)
+        gone = past.pop(rank)
+        out.dropped += int(np.count_nonzero(gone))
+        _rows(out, rank, table[~gone])
     return out
 
 
-def _comm(out: Flights, group: _Group, dumped: Sequence[int]) -> int:
-    members = group.ranks or tuple(range(max(out.ranks, 1)))
-    if not group.ranks:
-        out.guesses.append(f"process group {group.name}: the dumps do not show its members: all ranks were taken")
-    name = f"pg{group.name}"
-    taken = sum(comm.name == name or comm.name.startswith(name + ".") for comm in out.comms)
-    out.comms.append(Comm(name if not taken else f"{name}.{taken + 1}", members))
-    return len(out.comms) - 1
+def _table(out: Flights, dump: FlightDump, groups: dict[_Key, int]) -> Array:
+    """The entries of a dump."""
+    rows = np.zeros(len(dump.entries), dtype=_ENTRY)
+    keys: dict[str, int] = {}
+    seen: dict[object, tuple[int, ...]] = {}  # entries that are alike, which are many
+    for at, entry in enumerate(dump.entries):
+        if entry.group not in keys:
+            config = dump.groups.get(entry.group)
+            key = (entry.group, config.ranks if config is not None else ())
+            keys[entry.group] = (
+                groups.setdefault(key, len(groups)) if len(groups) < _MOST_GROUPS else groups.get(key, -1)
+            )
+        alike = (entry.op, entry.is_p2p, entry.input_sizes, entry.output_sizes, entry.dtypes)
+        if alike not in seen:
+            seen[alike] = _call(entry)
+        count, me, peer, func, kind, part = seen[alike] if keys[entry.group] >= 0 else _NO_CALL
+        if func == _NONE and entry.op != _PAST:
+            out.left[entry.op.partition(" ")[0] if entry.is_p2p else entry.op or "without a name"] += 1
+        rows[at] = (
+            entry.seq,
+            count,
+            me,
+            peer,
+            max(keys[entry.group], 0),
+            entry.is_p2p,
+            entry.state == "completed",
+            func,
+            kind,
+            part,
+        )
+    return rows
 
 
-_Begin = tuple[int, Mapping[int, int]]
-
-
-def _begin(group: _Group) -> _Begin:
-    """The oldest collective that all members still have, and the completed sends and recvs of each rank to leave out."""
-    oldest = [
-        min((e.seq for e in entries if not e.is_p2p and e.seq >= 0), default=-1) for entries in group.entries.values()
-    ]
-    return max(oldest, default=-1), _older(group)
-
-
-def _older(group: _Group) -> dict[int, int]:
-    """Completed sends and recvs whose other end has left the ring: by id of the entry, which stays alive as long as the group."""
-    ends: dict[tuple[int, int], tuple[list[FlightEntry], list[FlightEntry]]] = defaultdict(lambda: ([], []))
-    for entries in group.entries.values():
-        for entry in entries:
-            found = p2p(entry) if entry.is_p2p and entry.state == "completed" else None
-            if found is not None:
-                func, me, peer = found
-                sends = func is Func.SEND
-                ends[(me, peer) if sends else (peer, me)][0 if sends else 1].append(entry)
-    present = {found[1] for entries in group.entries.values() for e in entries if (found := p2p(e)) is not None}
-    old = {}
-    for (source, target), (sent, received) in ends.items():
-        if source not in present or target not in present:
-            continue
-        keep = min(len(sent), len(received))
-        for side in (sent, received):
-            old.update({id(entry): 1 for entry in side[: len(side) - keep]})
-    return old
-
-
-def _is_past(begin: _Begin, rank: int, entry: FlightEntry, at: int) -> bool:
-    if entry.is_p2p:
-        return id(entry) in begin[1]
-    return 0 <= entry.seq < begin[0] and entry.state == "completed"
-
-
-def _row(out: Flights, entry: FlightEntry, comm: int, of: Comm) -> tuple[int, ...] | None:
+def _call(entry: FlightEntry) -> tuple[int, ...]:
+    """Elements, the rank's own number and the peer's, the call, the type, and whether the elements are divided among the ranks."""
     if entry.is_p2p or entry.op.startswith(("send ", "recv ")):
         found = p2p(entry)
-        if found is None or found[2] >= len(of.ranks):
-            out.left[entry.op.partition(" ")[0]] += 1
-            return None
         count, kind = size_of(entry)
-        return (comm, 0, int(found[0]), int(kind), 0, 1, found[2], count) if count else None
-    if entry.op == _PAST:
-        return None
+        return _NO_CALL if found is None else (count, found[1], found[2], int(found[0]), int(kind), 0)
     call = _CALLS.get(entry.op)
     if call is None:
-        out.left[entry.op or "without a name"] += 1
-        return None
+        return _NO_CALL
     func, where = call
     count, kind = size_of(entry, out=where == "out")
-    if where == "one":
-        count = 1
-    if where == "part":
-        count //= max(len(of.ranks), 1)
-    if func in _ROOTLESS:
-        guess = f"{entry.op} of {of.name}: a dump does not show the root: rank 0 was taken"
+    return (1 if where == "one" else count, -1, 0, int(func), int(kind), int(where == "part"))
+
+
+def _past(tables: dict[int, Array], groups: int) -> dict[int, npt.NDArray[np.bool_]]:
+    """The entries of each rank to leave out: completed collectives older than the oldest one that all members still have, and completed messages
+    whose other end has left the ring."""
+    out = {rank: np.zeros(len(table), dtype=bool) for rank, table in tables.items()}
+    for group in range(groups):
+        inside = {rank: np.flatnonzero(table["group"] == group) for rank, table in tables.items()}
+        begin = -1
+        for rank, at in inside.items():
+            seqs = tables[rank]["seq"][at][tables[rank]["p2p"][at] == 0]
+            seqs = seqs[seqs >= 0]
+            begin = max(begin, int(seqs.min()) if len(seqs) else -1)
+        ends: dict[tuple[int, int], list[tuple[int, npt.NDArray[np.intp]]]] = defaultdict(list)
+        present: set[int] = set()
+        for rank, at in inside.items():
+            table = tables[rank]
+            seq, messages, done = table["seq"][at], table["p2p"][at] == 1, table["done"][at] == 1
+            out[rank][at[~messages & done & (seq >= 0) & (seq < begin)]] = True
+            ours = at[messages & (table["me"][at] >= 0)]
+            present.update(np.unique(table["me"][ours]).tolist())
+            ours = ours[table["done"][ours] == 1]
+            for me, peer, func in np.unique(table[["me", "peer", "func"]][ours]).tolist():
+                mine = ours[(table["me"][ours] == me) & (table["peer"][ours] == peer) & (table["func"][ours] == func)]
+                ends[(me, peer) if func == int(Func.SEND) else (peer, me)].append((rank, mine))
+        for way, sides in ends.items():
+            if not present.issuperset(way):
+                continue
+            keep = min(len(at) for _, at in sides) if len(sides) > 1 else 0
+            for rank, at in sides:
+                out[rank][at[: len(at) - keep]] = True
+    return out
+
+
+def _rows(out: Flights, rank: int, table: Array) -> None:
+    """Pass the operations of a rank on. Neighbours of one number are a group."""
+    sizes = np.array([max(len(comm.ranks), 1) for comm in out.comms], dtype=np.uint64)[table["group"]]
+    p2p_ = table["p2p"] == 1
+    lost = p2p_ & (table["func"] != _NONE) & (table["peer"] >= sizes.astype(np.int64))
+    if lost.any():
+        out.left["send or recv"] += int(np.count_nonzero(lost))
+    count = np.where(table["part"] == 1, table["count"] // sizes, table["count"])
+    keep = (table["func"] != _NONE) & ~lost & (count > 0)
+    table, count = table[keep], count[keep]
+    ops = np.zeros(len(table), dtype=OP)
+    ops["comm"], ops["func"], ops["datatype"], ops["peer"] = (
+        table["group"],
+        table["func"],
+        table["datatype"],
+        table["peer"],
+    )
+    ops["count"] = count
+    changes = np.zeros(len(table), dtype=np.int64)
+    changes[1:] = (
+        (table["group"][1:] != table["group"][:-1])
+        | (table["p2p"][1:] != table["p2p"][:-1])
+        | (table["seq"][1:] != table["seq"][:-1])
+    )
+    out.builder.add(rank, ops, np.cumsum(changes) + 1)
+    for group, func in np.unique(table[["group", "func"]][np.isin(table["func"], list(_ROOTLESS))]).tolist():
+        guess = f"{_ROOTLESS[func]} of {out.comms[group].name}: a dump does not show the root: rank 0 was taken"
         if guess not in out.guesses:
             out.guesses.append(guess)
-    return (comm, 0, int(func), int(kind), 0, 1, 0, count) if count else None
+
+
+def _comm(out: Flights, group: str, ranks: tuple[int, ...]) -> None:
+    members = ranks or tuple(range(max(out.ranks, 1)))
+    if not ranks:
+        out.guesses.append(f"process group {group}: the dumps do not show its members: all ranks were taken")
+    name = f"pg{group}"
+    taken = sum(comm.name == name or comm.name.startswith(name + ".") for comm in out.comms)
+    out.comms.append(Comm(name if not taken else f"{name}.{taken + 1}", members))
 
 
 def nameless(dumps: Sequence[tuple[str, FlightDump]]) -> str | None:

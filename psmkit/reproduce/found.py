@@ -8,11 +8,13 @@ from psmkit.plan.types import DataType
 from psmkit.reproduce.builder import Builder
 from psmkit.reproduce.operations import Comm
 
-__all__ = ["SIZE", "TYPE", "Found"]
+__all__ = ["MOST_RANKS", "SIZE", "TYPE", "Found"]
 
 #: Elements of an operation whose size nothing shows: more than the buffers of a connection hold.
 SIZE = 8 << 20
-#: Their type.
+#: Ranks of a communicator; one with more is not believed.
+MOST_RANKS = 1 << 16
+#: The type of those elements.
 TYPE = DataType.FLOAT32
 
 

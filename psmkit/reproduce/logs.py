@@ -16,6 +16,7 @@ from psmkit.logparse import events
 from psmkit.logparse.types import CommInstance
 from psmkit.plan.types import Func
 from psmkit.reproduce.builder import Builder
+from psmkit.reproduce.found import MOST_RANKS
 from psmkit.reproduce.operations import ALLTOALL, GATHER, OP, SCATTER, Comm
 
 __all__ = ["CALLS", "Logs", "read"]
@@ -66,11 +67,11 @@ class _Members:
         self.job, self.out = job, out
         self.at: dict[tuple[int, int], tuple[list[int], list[CommInstance]]] = {}
         self.index: dict[int, int] = {}  # of a group, in out.comms
-        size = job.runs[run].nranks or 0
+        size = min(job.runs[run].nranks or 0, MOST_RANKS)
         found: dict[tuple[int, int], list[CommInstance]] = defaultdict(list)
         members: dict[int, dict[int, int]] = defaultdict(dict)
         for instance in job.scan.instances:
-            if job.run_of(instance.proc) != run or not instance.ops or instance.nranks <= 0:
+            if job.run_of(instance.proc) != run or not instance.ops or not 0 < instance.nranks <= MOST_RANKS:
                 continue
             rank = self.job_rank(instance, size)
             if rank is None or not 0 <= instance.rank < instance.nranks:
@@ -133,7 +134,7 @@ def read(paths: Sequence[str], job: Job, run: int) -> Logs:
     members = _Members(job, run, out)
     if not out.comms:
         return out
-    size = job.runs[run].nranks or 0
+    size = min(job.runs[run].nranks or 0, MOST_RANKS)
     streams: dict[tuple[int, int], int] = {}
     for batch in events(paths, names={"coll.call"}):
         lines = batch.select("coll.call")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from psmkit.logparse.foreign.types import RasIssue, RasRank, RasReport
-from psmkit.reproduce.found import SIZE, TYPE, Found
+from psmkit.reproduce.found import MOST_RANKS, SIZE, TYPE, Found
 from psmkit.reproduce.logs import CALLS
 from psmkit.reproduce.operations import OP, Comm
 
@@ -34,14 +34,14 @@ def read(reports: Sequence[tuple[str, RasReport]], known: int | None = None) -> 
     comms: dict[int, tuple[_Counts, int, dict[int, RasRank]]] = {}
     for path, report in reports:
         for comm in report.comms:
-            present = {r.rank: r for r in comm.ranks if not r.missing and r.counts}
-            if comm.hash is not None and present:
+            present = {r.rank: r for r in comm.ranks if not r.missing and r.counts and r.rank < MOST_RANKS}
+            if comm.hash is not None and present and comm.size <= MOST_RANKS:
                 comms[comm.hash] = _of_ranks(present), comm.size, present
                 out.files.append(path)
         for issue in report.issues:
             counts = _of_issue(issue, report)
             if counts:
-                size = next((c.size for c in report.comms if c.hash == issue.hash), 0)
+                size = _size(report, issue)
                 named = {r.rank: r for value in issue.values for r in value.ranks}
                 before = comms.get(issue.hash)
                 merged = dict(before[0]) | counts if before is not None else counts
@@ -53,8 +53,8 @@ def read(reports: Sequence[tuple[str, RasReport]], known: int | None = None) -> 
     sizes = [
         max(size, 1 + max((r for c in counts.values() for r in c), default=0)) for counts, size, _ in comms.values()
     ]
-    listed = max((c.size for _, report in reports for c in report.comms), default=0)
-    out.ranks = known or max([listed, *sizes])
+    listed = max((c.size for _, report in reports for c in report.comms if c.size <= MOST_RANKS), default=0)
+    out.ranks = max([known or 0, listed, *sizes])
     everyone = _people(comms.values(), out.ranks)
     rows: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for (number, (counts, _, people)), size in zip(comms.items(), sizes, strict=True):
@@ -91,17 +91,22 @@ def _of_issue(issue: RasIssue, report: RasReport) -> _Counts:
     """The numbers of launched operations in a paragraph of the text form. Of many ranks it lists none: the others of the communicator are meant."""
     if issue.kind != "MISMATCH" or "operation counts" not in issue.what:
         return {}
-    size = next((c.size for c in report.comms if c.hash == issue.hash), 0) or max(
-        (c.size for c in report.comms), default=0
-    )
+    size = _size(report, issue)
     numbers = [(int(v.value), v) for v in issue.values if re.fullmatch(r"\d{1,18}", v.value)]
-    counts = {r.rank: n for n, v in numbers for r in v.ranks}
+    counts = {r.rank: n for n, v in numbers for r in v.ranks if r.rank < MOST_RANKS}
     unlisted = [n for n, v in numbers if not v.ranks]
     if len(unlisted) > 1 or (not unlisted and len(numbers) < 2):
         return {}
     if unlisted:
         counts |= {rank: unlisted[0] for rank in range(size) if rank not in counts and rank not in issue.missing}
     return {issue.operation or "AllReduce": counts} if counts else {}
+
+
+def _size(report: RasReport, issue: RasIssue) -> int:
+    """The ranks of the communicator of a paragraph; those of the largest, where a summary row names none."""
+    sizes = [c.size for c in report.comms if c.size <= MOST_RANKS]
+    own = [c.size for c in report.comms if c.hash == issue.hash and c.size <= MOST_RANKS]
+    return own[0] if own else max(sizes, default=0)
 
 
 def _people(

@@ -15,7 +15,7 @@ from psmkit.logparse.types import Event
 from psmkit.model.wording import counted
 from psmkit.plan.tasks import MAX_RANKS
 from psmkit.plan.types import DataType, Func
-from psmkit.reproduce.found import SIZE, TYPE, Found
+from psmkit.reproduce.found import MOST_RANKS, SIZE, TYPE, Found
 from psmkit.reproduce.operations import OP, Comm
 
 __all__ = ["read"]
@@ -103,7 +103,7 @@ class _Rows:
     def see(self, event: Event, comm: int, rank: int) -> None:
         """A row that counts."""
         known = self.job.rank_of(event.proc)
-        self.members[comm, rank] = rank if known is None else known
+        self.members[comm, rank] = rank if known is None or known >= MOST_RANKS else known
         self.out.seen.add(self.members[comm, rank])
         path = self.job.scan.files[event.ref.file].path
         if path not in self.out.files:

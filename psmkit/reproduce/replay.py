@@ -23,7 +23,7 @@ __all__ = ["folder_of", "of_program", "read"]
 
 _TOML, _TASKS = "case.toml", "case.tasks"
 _MOST_STEPS = 4_000_000
-_MOST_BYTES = 16 << 20
+_MOST_BYTES, _LARGEST = 16 << 20, 1 << 30
 
 
 def folder_of(paths: Sequence[str]) -> Path | None:
@@ -92,8 +92,10 @@ def read(folder: Path) -> Case:
         found = None
         if symptom:
             culprits = symptom.get("culprits", [])
+            if not isinstance(culprits, list) or not all(isinstance(rank, int) for rank in culprits):
+                raise ValueError(f"culprits = {str(culprits)[:40]}, expected a list of ranks")
             verdict, code, stage = (str(symptom.get(name, "")) for name in ("verdict", "code", "stage"))
-            found = Symptom(verdict, code, stage, tuple(map(int, culprits)), (), str(symptom.get("finding", "")))
+            found = Symptom(verdict, code, stage, tuple(culprits), (), str(symptom.get("finding", "")))
         notes = {name: tuple(map(str, seen.get(name, ()))) for name in ("faults", "guesses")}
         assumed = tuple(map(str, nccl.get("assumed", ())))
     except (TypeError, ValueError) as error:
@@ -117,6 +119,6 @@ def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _int(table: Mapping[str, Any], name: str) -> int:
     found = table.get(name)
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise ValueError(f"{name} = {str(found)[:40]}, expected a number above 0")
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= _LARGEST:
+        raise ValueError(f"{name} = {str(found)[:40]}, expected a number from 1 to {_LARGEST}")
     return found

@@ -60,6 +60,9 @@ def on_simulator(case: Case) -> Returned:
     """Run a case on libpsm's model of plans."""
     stands = simulator.run(case.operations, case.config)
     name = "simulator"
+    if stands and case.symptom is not None and case.symptom.unexplained:
+        how = _how(case.operations, stands)
+        return Returned(name, True, f"simulator: it stands still: {how}; the analysis of the original names no call")
     if case.symptom is None or not case.symptom.kind:
         how = "stands still" if stands else "comes to its end"
         return Returned(
@@ -133,7 +136,7 @@ def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str
             )
         except LabError as error:
             return Returned("lab", None, f"lab: not run: {error}")
-        _watched(done, deadline)
+        waits = _watched(done, deadline)
         report = _report(done)
     states = _states(done)
     if report is not None and case.symptom is not None and case.symptom.kind == "work FIFO":
@@ -143,7 +146,7 @@ def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str
             None,
             f"lab: {how}; not judged: a full work FIFO shows in the stacks of NCCL, which libpsm does not have",
         )
-    return _judged_run("lab", case, report, states)
+    return _judged_run("lab", case, report, states, waits=waits)
 
 
 def on_nccl(
@@ -188,7 +191,8 @@ def on_nccl(
             )  # fmt: skip
         except LabError as error:
             return Returned(name, None, f"{name}: not run: {error}")
-        if _watched(done, deadline):
+        waits = _watched(done, deadline)
+        if waits:
             # what such a job leaves has no lines of the lab, which would name the rank that is at work
             (done.folder / "logs" / "lab.log").unlink()
         report = _report(done)
@@ -201,7 +205,7 @@ def on_nccl(
     refused = next((r for r in done.outcome.ranks if _refused(r)), None)
     if refused is not None:
         return Returned(name, None, f"{name}: not judged: rank {refused.rank}: {_first_line(refused.text)}")
-    return _judged_run(name, case, report, states)
+    return _judged_run(name, case, report, states, waits=waits)
 
 
 def _refused(rank: RankOutcome) -> bool:
@@ -253,10 +257,12 @@ def _states(done: LabRun) -> str:
     return ", ".join(f"rank {r.rank} {r.state}" for r in done.outcome.ranks if r.state != "good")
 
 
-def _judged_run(where: str, case: Case, report: Report | None, states: str) -> Returned:
-    """What a run of processes showed."""
+def _judged_run(where: str, case: Case, report: Report | None, states: str, *, waits: bool) -> Returned:
+    """What a run of processes showed; ``waits``: ranks stood still until its deadline."""
     if report is None:
         return Returned(where, None, f"{where}: the run left nothing to analyse")
+    if waits and case.symptom is not None and case.symptom.unexplained:
+        return Returned(where, True, f"{where}: it stands still: {states}")
     if case.symptom is None or not case.symptom.kind:
         return Returned(where, None, f"{where}: {report.verdict.value}: {report.reason}")
     return _judged(where, case, report, states)

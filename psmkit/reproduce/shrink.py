@@ -72,7 +72,7 @@ def shrink(case: Case, seed: int = 0, progress: Progress | None = None) -> Shrun
         seed: of the order in which parts are left out.
         progress: is called with what goes on.
     """
-    if case.symptom is None or not case.symptom.kind:
+    if case.symptom is None or not (case.symptom.kind or case.symptom.unexplained):
         return None
     for stand in simulator.run(case.operations, case.config):
         state = _state(case, stand)
@@ -124,7 +124,9 @@ class _Work:
         return _kind(simulator.run(state.operations(), state.config)) == self.kind
 
     def returns(self, state: _State) -> bool:
-        """Whether the analysis of a run says the same of it."""
+        """Whether the analysis of a run says the same of it; if it says nothing of calls, whether it stands still in the same way."""
+        if not self.symptom.kind:
+            return self.stands(state)
         self.trials += 1
         operations = state.operations()
         stands = simulator.run(operations, state.config)
@@ -155,7 +157,7 @@ class _Work:
         index = {rank: at for at, rank in enumerate(self.state.ranks)}
         symptom = replace(
             self.symptom,
-            culprits=tuple(sorted(index[r] for r in self.symptom.culprits)),
+            culprits=tuple(sorted(index[r] for r in self.symptom.culprits if r in index)),
             ranks=tuple(sorted(index[r] for r in self.symptom.ranks if r in index)),
         )
         done = replace(case, operations=made, config=replace(self.state.config, ranks=made.ranks), symptom=symptom)
@@ -196,7 +198,7 @@ class _Work:
 
     def _fewer_ranks(self) -> None:
         keep = np.ones(len(self.state.ranks), dtype=bool)
-        fixed = {at for at, rank in enumerate(self.state.ranks) if rank in self.symptom.culprits}
+        fixed = {at for at, rank in enumerate(self.state.ranks) if rank in self.symptom.culprits and self.symptom.kind}
         state = self.state
 
         def part(wanted: _Mask) -> _State:

@@ -51,6 +51,11 @@ class Symptom:
         """See :func:`kind_of`."""
         return kind_of(self.code, self.stage)
 
+    @property
+    def unexplained(self) -> bool:
+        """The job waits, or may do so, and no finding says that calls are the reason."""
+        return not self.kind and self.verdict in ("hung", "inconclusive")
+
 
 def of_report(report: Report) -> Symptom:
     """The symptom of a report: the first finding about calls that names a rank, else one that names none, else the reason of the report."""

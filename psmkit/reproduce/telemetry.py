@@ -11,7 +11,7 @@ import numpy as np
 
 from psmkit.model.wording import counted
 from psmkit.plan.types import Func
-from psmkit.reproduce.found import Found
+from psmkit.reproduce.found import MOST_RANKS, Found
 from psmkit.reproduce.logs import CALLS
 from psmkit.reproduce.operations import GATHER, OP, SCATTER, Comm
 from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, member
@@ -84,7 +84,7 @@ def read(takes: Iterable[tuple[str, Take]], known: int | None = None) -> Found |
         for rows in (take.spans, take.rows, take.open_rows):
             for layout, row, u in _events(rows):
                 comm = of.get(int(row["comm"]))
-                if comm is None or not 0 <= int(comm["rank"]) < int(comm["nranks"]):
+                if comm is None or not 0 <= int(comm["rank"]) < int(comm["nranks"]) <= MOST_RANKS:
                     continue
                 made = _row(layout, u, int(comm["nranks"]))
                 left += made is None

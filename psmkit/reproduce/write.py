@@ -244,7 +244,12 @@ def commands(operations: Operations, config: Config) -> list[str]:
             f"psmkit plan lint case.tasks --ranks {ranks} --nccl {version(config.release)} --p2p-channels {config.p2p_channels} "
             f"--p2p-channels-per-peer {config.p2p_channels_per_peer} --fifo-bytes {config.work_fifo_bytes}"
         )
-        out.append(f"psmkit lab run --tasks case.tasks --ranks {ranks} --out run1")
+        of = f"--tasks case.tasks --ranks {ranks}"
     else:
-        out.append("psmkit lab run --tasks case.tasks --out run1")
-    return out
+        of = "--tasks case.tasks"
+    return [
+        *out,
+        f"psmkit lab run {of} --out run1",
+        f"psmkit lab nccl --lib LIB --kernels LIB {of} --out run2    # a real NCCL",
+        "psmkit reproduce . -o ../again --nccl LIB --kernels LIB    # all of them, and whether the symptom returns",
+    ]

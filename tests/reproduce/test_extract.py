@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.analysis.facts import foreign
+from psmkit.analysis.facts.job import make_job
+from psmkit.logparse import scan
 from psmkit.model.errors import PsmkitError
 from psmkit.plan.programs import parse_program
 from psmkit.plan.types import Func
@@ -140,3 +143,38 @@ def test_logs_without_calls_are_refused(tmp_path: Path, scenario: str) -> None:
     path.write_text(generate(scenario, "2.27").merged())
     with pytest.raises(NoOperationsError, match="no call of a collective"):
         extract([str(path)])
+
+
+def test_a_long_dump_is_read_whole_behind_an_analysis_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "_MOST_ENTRIES", 8)
+    monkeypatch.setattr(foreign, "_LEAST_ENTRIES", 4)
+    ours = [entry("all_reduce", seq) for seq in range(1, 51)]
+    ours[2]["state"] = "started"
+    behind = [entry("all_reduce", seq) for seq in range(1, 50)]
+    paths = [str(p) for p in dumps(tmp_path, {0: [*ours], 1: behind}, 2)]
+    with scan(paths) as result:
+        (first, second) = (item.flights[0] for item in foreign.inputs(make_job(result)))
+    assert [e.seq for e in first.entries] == [3, 48, 49, 50] and first.dropped == 46 and second.dropped == 45
+    case = extract(paths)
+    assert [len(case.operations.by_rank[rank]) for rank in (0, 1)] == [50, 49]
+
+
+def test_a_batch_and_calls_without_a_task_are_left_out(tmp_path: Path) -> None:
+    ours = [
+        entry("coalesced", 1),
+        entry("all_reduce", 1),
+        entry("send 0->7", 1),
+        entry("_broadcast_oop", 2),
+        entry("broadcast", 3),
+    ]
+    case = extract([str(p) for p in dumps(tmp_path, {0: ours, 1: ours}, 2)])
+    assert "".join(tasks(case.operations)) == "allreduce 1K float32 sum\nend\nbroadcast 1K float32 root=0\nend\n"
+    left = [text for text in case.guesses if "left out" in text]
+    assert (
+        len(left) == 2
+        and left[0].startswith("2 entries of _broadcast_oop")
+        and left[1].startswith("2 entries of send or recv")
+    )
+    assert any(text.startswith("broadcast of pg0: a dump does not show the root") for text in case.guesses)

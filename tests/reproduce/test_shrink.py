@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.reproduce.case import extract
+from psmkit.reproduce.runs import on_simulator
 from psmkit.reproduce.shrink import Shrunk, shrink
 from psmkit.reproduce.write import tasks
 from tests.reproduce.jobs import logs
@@ -59,6 +60,29 @@ def test_an_overflow_keeps_two_ranks_and_a_smaller_fifo(tmp_path: Path) -> None:
     assert found.case.symptom is not None and found.case.symptom.code == "PSM314"
     assert found.case.config.work_fifo_bytes == 1 << 16
     assert found.case.operations.ranks == 2 and len(found.case.operations) == 2 * (65536 // 48 + 1)
+
+
+EACH_SENDS_FIRST = """0-1: send 8M float32 to=+1
+end
+0-1: recv 8M float32 from=-1
+end
+"""
+
+
+def test_ranks_that_send_before_they_receive_stand_still_though_no_finding_says_so(tmp_path: Path) -> None:
+    case = extract([str(logs(tmp_path / "logs", "allreduce 1K float32 sum\nend\n" * 5 + EACH_SENDS_FIRST, 2))])
+    assert case.symptom is not None and case.symptom.unexplained
+    done = on_simulator(case)
+    assert done.returns is True and "it stands still: ranks 0 and 1 wait" in done.text
+    found = shrink(case)
+    assert found is not None and on_simulator(found.case).returns is True
+    lines = "".join(tasks(found.case.operations)).splitlines()
+    assert [line.split()[1] for line in lines if line != "end"] == ["send", "send", "recv", "recv"]
+
+
+def test_messages_of_two_sizes_keep_them(tmp_path: Path) -> None:
+    found = _shrunk(tmp_path, ROUND + "0: send 8M float32 to=1\n1: recv 4M float32 from=0\nend\n")
+    assert "".join(tasks(found.case.operations)) == "0: send 8M float32 to=1\n1: recv 4M float32 from=0\nend\n"
 
 
 def test_a_job_without_a_symptom_is_not_shrunk(tmp_path: Path) -> None:

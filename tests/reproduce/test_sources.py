@@ -19,7 +19,7 @@ from psmkit.telemetry.take import Take
 from tests.analysis.test_foreign import BEHIND, ras
 from tests.analysis.test_net_requests import Rows
 from tests.analysis.texts import Rank
-from tests.reproduce.jobs import logs
+from tests.reproduce.jobs import dumps, entry, logs
 from tests.telemetry.made import COLL_T, P2P_T, RECV, SEND, Comm
 from tests.telemetry.takes import collective, comm
 
@@ -57,6 +57,17 @@ def _written(folder: Path, ranks: list[Rank]) -> Path:
     for rank in ranks:
         (folder / f"nccl.rank{rank.rank}.log").write_text("".join(line + "\n" for line in rank.lines))
     return folder
+
+
+def test_numbers_that_no_job_has_are_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_text(_answer([4, 5, 5]).replace('"size": 3', '"size": 4294967296') * 2)
+    with pytest.raises(NoOperationsError):
+        extract([str(tmp_path / "ras.json")])
+    rows = [entry("all_reduce", 1, "started")]
+    paths = dumps(tmp_path, {0: rows, 1: rows}, 2)
+    for path in paths:
+        path.write_text(path.read_text().replace("[0, 1]", "[0, 999999999]"))
+    assert extract([str(p) for p in paths]).operations.ranks == 2
 
 
 def _steps(folder: Path, begun: tuple[int, int], stage: str) -> Path:
@@ -140,7 +151,9 @@ def test_a_case_folder_is_the_case_again(tmp_path: Path, text: str) -> None:
     ("old", "new", "error"),
     [
         ('schema = "psmkit.case/1"', 'schema = "else"', "schema 'else', expected 'psmkit.case/1'"),
-        ("ranks = 2", "ranks = -2", "ranks = -2, expected a number above 0"),
+        ("ranks = 2", "ranks = -2", "ranks = -2, expected a number from 1"),
+        ("nodes = 1", "nodes = 99999999999", "nodes = 99999999999, expected a number from 1"),
+        ("culprits = [1]", "culprits = 3", "culprits = 3, expected a list of ranks"),
         ("[job]", "[job", "not TOML"),
     ],
 )

@@ -20,12 +20,16 @@ _LASTING = (
 )
 
 
+#: Entries of flight recorders that are kept, in all dumps together, but so many of each: rings of torch hold 2,000.
+_MOST_ENTRIES, _LEAST_ENTRIES = 400_000, 4_000
+
+
 @once
 def inputs(job: Job) -> tuple[Loaded, ...]:
     """The parsed foreign inputs of a job, in the given order."""
-    return tuple(
-        load(str(i.path), str(i.kind), source=getattr(i, "source", None)) for i in getattr(job.scan, "foreign", ())
-    )
+    found = getattr(job.scan, "foreign", ())
+    most = max(_MOST_ENTRIES // max(len(found), 1), _LEAST_ENTRIES)
+    return tuple(load(str(i.path), str(i.kind), source=getattr(i, "source", None), entries=most) for i in found)
 
 
 def stacks(job: Job) -> tuple[tuple[str, StackDump], ...]:

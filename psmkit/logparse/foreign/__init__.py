@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from psmkit.logparse.foreign.flight import parse_flight, parse_flight_pickle
+from psmkit.logparse.foreign.flight import MAX_ENTRIES, parse_flight, parse_flight_pickle
 from psmkit.logparse.foreign.pickled import PickleError, is_pickle
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
 from psmkit.logparse.foreign.ras_json import parse_ras_json
@@ -137,14 +137,14 @@ def _bare(text: bytes) -> bool:
     return len(first) == _LEAST_BARE and all(map(bare_frame, first))
 
 
-def parse(text: str, kind: str, name: str = "") -> Loaded:
-    """Parse the text of an input of ``kind``; ``name`` is its file name, which may give the rank.
+def parse(text: str, kind: str, name: str = "", entries: int = MAX_ENTRIES) -> Loaded:
+    """Parse the text of an input of ``kind``; ``name`` is its file name, which may give the rank; ``entries`` are as of :func:`load`.
 
     Raises:
         ValueError: ``kind`` is not one of :data:`KINDS`.
     """
     if kind == "flight-recorder":
-        return Loaded(name, kind, flights=tuple(parse_flight(text, name)))
+        return Loaded(name, kind, flights=tuple(parse_flight(text, name, entries)))
     if kind == "ras-json":
         return Loaded(name, kind, ras=tuple(parse_ras_json(text)))
     if kind == "ras-text":
@@ -159,7 +159,9 @@ def parse(text: str, kind: str, name: str = "") -> Loaded:
     raise ValueError(f"not a kind of foreign input: {kind}")
 
 
-def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = None) -> Loaded:
+def load(
+    path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = None, entries: int = MAX_ENTRIES
+) -> Loaded:
     """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason.
 
     Args:
@@ -167,6 +169,7 @@ def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = No
         kind: one of :data:`KINDS`.
         limit: the most bytes to read, uncompressed.
         source: where its bytes are.
+        entries: of a flight recorder's dump, so many entries; of more, older ones that are completed are left out.
     """
     try:
         data = _read(source or _file(path), limit + 1)
@@ -174,11 +177,13 @@ def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = No
         return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
     if is_pickle(data):
         try:
-            return Loaded(path, kind, flights=tuple(parse_flight_pickle(data, path)), truncated=len(data) > limit)
+            return Loaded(
+                path, kind, flights=tuple(parse_flight_pickle(data, path, entries)), truncated=len(data) > limit
+            )
         except PickleError as error:
             return Loaded(path, kind, error=str(error))
     try:
-        loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+        loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path, entries)
     except RecursionError:
         return Loaded(path, kind, error="it is nested too deeply")
     return replace(loaded, path=path, truncated=len(data) > limit)

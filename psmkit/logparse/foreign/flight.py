@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from psmkit.logparse.foreign.jsondocs import documents
 from psmkit.logparse.foreign.pickled import PickleError, read_pickle
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, FlightStatus
 
-__all__ = ["parse_flight", "parse_flight_pickle", "rank_in_name"]
+__all__ = ["MAX_ENTRIES", "parse_flight", "parse_flight_pickle", "rank_in_name"]
 
-_MAX_ENTRIES = 500_000
+#: The most entries that are kept of a dump.
+MAX_ENTRIES = 500_000
 _LARGEST = 1 << 63
+_MAX_KNOWN = 100_000
+_T = TypeVar("_T")
 # Of one operation; a coalesced one has a shape for each tensor.
 _MAX_SHAPES, _MAX_DIMS, _MAX_FRAMES = 4096, 16, 256
 _IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
@@ -29,23 +33,29 @@ _INNER = (
 )
 
 
-def parse_flight(text: str, name: str = "") -> list[FlightDump]:
-    """The dumps in ``text``. ``name`` is the file's name, which gives the rank if the dump does not."""
-    values, whole = documents(text)
+def parse_flight(text: str, name: str = "", most: int = MAX_ENTRIES) -> list[FlightDump]:
+    """The dumps in ``text``. ``name`` is the file's name, which gives the rank if the dump does not. Of more than ``most`` entries, older ones
+    that are completed are left out."""
+    known: dict[Any, Any] = {}  # what entries have in common, once
+
+    def each(value: dict[str, Any]) -> Any:
+        return _entry(value, known) if _is_entry(value) else value
+
+    values, whole = documents(text, each)
     out: list[FlightDump] = []
     for value in values:
-        out.extend(_dumps(value, rank_in_name(name), whole))
+        out.extend(_newest(dump, most) for dump in _dumps(value, rank_in_name(name), whole))
     return out
 
 
-def parse_flight_pickle(data: bytes, name: str = "") -> list[FlightDump]:
+def parse_flight_pickle(data: bytes, name: str = "", most: int = MAX_ENTRIES) -> list[FlightDump]:
     """The dumps in a pickle, as torch writes them by itself; no code of it runs.
 
     Raises:
         PickleError: it is damaged, or holds more than data.
     """
     try:
-        return list(_dumps(read_pickle(data), rank_in_name(name), True))
+        return [_newest(dump, most) for dump in _dumps(read_pickle(data), rank_in_name(name), True)]
     except RecursionError:
         raise PickleError("the pickle is nested too deeply") from None
 
@@ -85,7 +95,22 @@ def _dumps(value: Any, rank: int | None, whole: bool, seen: set[int] | None = No
 
 
 def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and "profiling_name" in value
+    return isinstance(value, FlightEntry) or (isinstance(value, dict) and "profiling_name" in value)
+
+
+def _newest(dump: FlightDump, most: int) -> FlightDump:
+    """A dump with all entries that are not completed, and the newest of the others."""
+    left = len(dump.entries) - most
+    if left <= 0:
+        return dump
+    kept: list[FlightEntry] = []
+    dropped = 0
+    for entry in dump.entries:
+        if dropped < left and entry.state == "completed":
+            dropped += 1
+        else:
+            kept.append(entry)
+    return replace(dump, entries=tuple(kept), dropped=dropped)
 
 
 def _dump(value: Mapping[str, Any], rank: int | None, whole: bool) -> FlightDump:
@@ -93,9 +118,10 @@ def _dump(value: Mapping[str, Any], rank: int | None, whole: bool) -> FlightDump
     groups = _groups(value.get("pg_config"))
     entries = []
     raw = value.get("entries")
-    for item in raw[-_MAX_ENTRIES:] if isinstance(raw, list) else ():
+    known: dict[Any, Any] = {}
+    for item in raw[-MAX_ENTRIES:] if isinstance(raw, list) else ():
         if _is_entry(item):
-            entries.append(_entry(item))
+            entries.append(item if isinstance(item, FlightEntry) else _entry(item, known))
     return FlightDump(
         rank=told if told is not None else rank,
         entries=tuple(entries),
@@ -133,7 +159,7 @@ def _status(value: Any) -> dict[str, FlightStatus]:
     return out
 
 
-def _entry(item: Mapping[str, Any]) -> FlightEntry:
+def _entry(item: Mapping[str, Any], known: dict[Any, Any]) -> FlightEntry:
     group = item.get("process_group")
     name = (
         str(group[0]) if isinstance(group, list | tuple) and group else str(item.get("pg_name", item.get("pg_id", "0")))
@@ -145,17 +171,22 @@ def _entry(item: Mapping[str, Any]) -> FlightEntry:
     seq = p2p if is_p2p and p2p is not None else collective
     inner = op.split(":", 1)[1] if ":" in op else op
     dtypes = item.get("input_dtypes")
+
+    def once(value: _T) -> _T:
+        found: _T = known.setdefault(value, value) if len(known) < _MAX_KNOWN else known.get(value, value)
+        return found
+
     return FlightEntry(
-        group=name,
+        group=once(name),
         seq=seq if seq is not None else -1,
         is_p2p=is_p2p,
-        op=inner,
-        state=str(item.get("state", "")),
-        input_sizes=_shapes(item.get("input_sizes")),
-        output_sizes=_shapes(item.get("output_sizes")),
-        dtypes=tuple(str(d) for d in dtypes) if isinstance(dtypes, list) else (),
+        op=once(inner),
+        state=once(str(item.get("state", ""))),
+        input_sizes=once(_shapes(item.get("input_sizes"))),
+        output_sizes=once(_shapes(item.get("output_sizes"))),
+        dtypes=once(tuple(str(d) for d in dtypes) if isinstance(dtypes, list) else ()),
         created_ns=_int(item.get("time_created_ns")),
-        frame=_frame(item.get("frames")),
+        frame=once(_frame(item.get("frames"))),
         record=_int(item.get("record_id", item.get("id"))),
     )
 

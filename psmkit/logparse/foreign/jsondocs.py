@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["MAX_VALUES", "documents"]
@@ -21,14 +22,14 @@ _OPENER = re.compile(r"[{\[]")
 _DOCUMENT = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
 
 
-def documents(text: str) -> tuple[list[Any], bool]:
-    """The JSON documents of ``text`` in order, and whether the last one is complete.
+def documents(text: str, each: Callable[[dict[str, Any]], Any] | None = None) -> tuple[list[Any], bool]:
+    """The JSON documents of ``text`` in order, and whether the last one is complete. ``each`` makes something else of each object as it is read.
 
     Text between documents is skipped. A truncated document is closed after its last complete element; so is one with more than
     :data:`MAX_VALUES` values. Unreadable parts are left out.
     """
     found: list[Any] = []
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_hook=each)
     kept = _bounded(text)
     whole = len(kept) == len(text)
     # What cannot be repaired is looked at again from each line in it. This bounds how often.
@@ -39,7 +40,7 @@ def documents(text: str) -> tuple[list[Any], bool]:
             value, end = decoder.raw_decode(kept, at)
         except (ValueError, RecursionError):
             whole = False
-            repaired, read = _close(kept, at)
+            repaired, read = _close(kept, at, decoder)
             if repaired is not None:
                 found.append(repaired)
                 return found, whole
@@ -68,7 +69,7 @@ def _bounded(text: str) -> str:
     return text
 
 
-def _close(text: str, start: int) -> tuple[Any, int]:
+def _close(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     """The document at ``start``, closed after its last complete element, and how far the text was read; None if nothing is readable."""
     stack: list[str] = []
     safe: tuple[int, str] | None = None
@@ -93,6 +94,6 @@ def _close(text: str, start: int) -> tuple[Any, int]:
         return None, max(read, start + 1)
     end, open_brackets = safe
     try:
-        return json.loads(text[start:end] + "".join(_CLOSER[b] for b in reversed(open_brackets))), read
+        return decoder.decode(text[start:end] + "".join(_CLOSER[b] for b in reversed(open_brackets))), read
     except (ValueError, RecursionError):
         return None, read

@@ -172,7 +172,8 @@ class FlightStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlightDump:
-    """The flight recorder of one rank; ``rank`` is None if neither the dump nor the file name gives it."""
+    """The flight recorder of one rank; ``rank`` is None if neither the dump nor the file name gives it. ``dropped`` counts completed entries, older
+    than those in ``entries``, that were left out."""
 
     rank: int | None
     entries: tuple[FlightEntry, ...]
@@ -181,6 +182,7 @@ class FlightDump:
     version: str | None = None
     host: str | None = None
     complete: bool = True
+    dropped: int = 0
 
 
 # --- stacks -----------------------------------------------------------------------------------------------------------
