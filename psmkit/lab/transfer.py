@@ -17,6 +17,7 @@ from typing import Any
 from psmkit.lab import faults, leftovers, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
+from psmkit.lab.moved import Meter
 from psmkit.lab.real import RealCuda
 from psmkit.lab.strangers import Stranger
 from psmkit.lab.topology import Machine
@@ -409,6 +410,7 @@ def job(
         shared_memory=shared,
         reports=cases,
         look=look,
+        moved=Meter(folder / "records"),
     )
 
 

@@ -138,7 +138,7 @@ def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str
             )
         except LabError as error:
             return Returned("lab", None, f"lab: not run: {error}")
-        waiting = [r for r in done.outcome.ranks if r.state in ("hung", "waiting")]
+        waiting = [r for r in done.outcome.ranks if r.state in ("hung", "slow", "waiting")]
         if waiting:  # the lab watched them until its deadline
             host = socket.gethostname().split(".")[0] or "-"
             text = "".join(still(((r.rank, f"{host}:{r.pid}") for r in waiting), deadline))
