@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from psmkit.lab.transfer import Case
@@ -113,6 +114,16 @@ def _right() -> Iterator[Check]:
             f"Data arrives in the mode of PSM_SHARE={share}, through the FIFO and with registered buffers.",
             "Compare both ends: which memory they share, and who maps it.",
             _cases(*[replace(_SMALL, share=share, zero_copy=zero) for zero in ("never", "registered", "always")]),
+        )
+    for name, via, how in (("apart", 0, "host memory"), ("indirect", 1, "the device memory of a third rank")):
+        yield Check(
+            f"mode-{name}",
+            Kind.DATA,
+            f"Data of ranks whose devices do not reach each other arrives by way of {how}.",
+            "Take the mode from what both ranks published, and not from what one of them can do.",
+            _cases(replace(_SMALL, pattern="alltoall", size=70_001, via=via)),
+            ranks=3,
+            environment={"PSM_TOPOLOGY": str(Path(__file__).with_name("apart.toml"))},
         )
     yield Check(
         "streams",
