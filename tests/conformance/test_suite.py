@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from psmkit import conformance
+from psmkit.conformance.mistakes import MISTAKES
 from psmkit.lab import strangers
 from psmkit.lab.cuda import LabError
 from psmkit.lab.transfer import Case
@@ -75,6 +76,26 @@ def test_wrong_variant_must_fail_as_it_declares(name: str, words: str) -> None:
     assert done.wrong and done.clean == (not words)
     (result,) = done.results
     assert result.check.name == "as-declared" and words in result.text, result
+
+
+@pytest.mark.parametrize("name", ["stale-event", "erased-flag", "no-free", "dup-response"])
+def test_broken_variants_of_psmkit_fail_as_they_declare(name: str) -> None:
+    """One that shows by luck, one with zero-copy alone, one that leaks, one that is healthy all the same."""
+    done = conformance.run(strangers.find(name), deadline=90)
+    assert done.wrong and done.clean, done.results
+
+
+def test_slot_that_is_published_too_early_is_found_when_copies_take_longer() -> None:
+    too_early = replace(conformance.check("late-copies"), environment={"PSM_MUTATION": _mistake("forgotten-wait")})
+    right, wrong = (
+        conformance.run(strangers.find("split"), checks=(one,), only=("late-copies",), deadline=90)
+        for one in (conformance.check("late-copies"), too_early)
+    )
+    assert right.clean and [r.how for r in wrong.results] == ["data"], (right, wrong)
+
+
+def _mistake(name: str) -> str:
+    return next(mistake.faults for mistake in MISTAKES if mistake.name == name)
 
 
 def test_rank_that_does_not_start_is_no_result(tmp_path: Path) -> None:
