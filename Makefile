@@ -4,7 +4,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-LOGS   := tests/data/logs
 
 # The sources of the native modules; log messages of the C code are generated from the catalogue. Python code needs no rebuild.
 NATIVE := $(shell find CMakeLists.txt csrc psmkit/cudaapi/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml psmkit/plugins/abi.json)
@@ -59,8 +58,7 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 setup: $(VENV)/.built
 
 demo: setup
-	@sh examples/demo.sh $(BIN)/psmkit $(LOGS)
-	@sh examples/lab_demo.sh $(BIN)/psmkit
+	@$(BIN)/psmkit demo
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
 

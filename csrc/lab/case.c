@@ -31,6 +31,7 @@ static bool set(void *which, const char *key, const char *value)
         s->channels = (uint32_t)c->channels;
         return true;
     }
+    if (IS("via")) return lab_flag(value, &c->via);
     if (IS("shared_init")) return lab_flag(value, &c->shared_init);
     if (IS("steps")) return number32(value, 1, 64, &s->steps);
     if (IS("buffer_size")) return lab_number(value, 64, UINT64_C(1) << 32, &s->buffer_size);

@@ -19,6 +19,7 @@ struct lab_case {
     struct lab_task task;
     char variant[64], net_variant[64]; /* of p2p; of the net transport */
     uint64_t channels;
+    bool via;         /* ranks whose devices do not reach each other use the memory of a third one's */
     bool shared_init; /* each rank sends SharedInit to the next one's proxy, as transports with shared buffers do */
     struct psm_settings settings;
 };

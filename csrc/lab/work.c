@@ -215,6 +215,14 @@ static bool shared_init(struct run *run)
     return ok(run, ops->disconnect(self, connector)) && good;
 }
 
+/* The rank between this one and a peer, where the case wants one and there is one. */
+static const struct psm_peer_info *between(struct run *run, const struct psm_peer_info *peer)
+{
+    int via = -1;
+    if (run->c->via) ok(run, psmP2pFindIntermediate(run->infos, (size_t)run->ranks, &run->info, peer, &via));
+    return via < 0 ? NULL : &run->infos[via];
+}
+
 static bool set_up(struct run *run)
 {
     if (run->c->shared_init && !shared_init(run)) return false;
@@ -226,14 +234,17 @@ static bool set_up(struct run *run)
         const struct psm_peer_info *it = &run->infos[r];
         for (int k = 0; r != run->rank && k < (int)run->c->channels; k++) {
             struct side *out = &peer->send[k], *in = &peer->recv[k];
+            const struct psm_peer_info *via = peer->net ? NULL : between(run, it);
             if (peer->sends &&
-                !ok(run, peer->net
-                             ? psmNetSendSetup(&run->host, &run->info, it, k, 0, &out->mine.net, &out->net)
-                             : psmP2pSendSetup(&run->host, &run->info, it, k, 0, &out->mine.p2p, &out->connector)))
+                !ok(run, peer->net ? psmNetSendSetup(&run->host, &run->info, it, k, 0, &out->mine.net, &out->net)
+                                   : psmP2pSendSetupVia(&run->host, &run->info, it, via, k, 0, &out->mine.p2p,
+                                                        &out->connector)))
                 return false;
             if (peer->recvs &&
                 !ok(run, peer->net ? psmNetRecvSetup(&run->host, &run->info, it, k, 0, &in->mine.net, &in->net)
-                                   : recv(&run->host, &run->info, it, k, 0, &in->mine.p2p, &in->connector)))
+                         : via
+                             ? psmP2pRecvSetupVia(&run->host, &run->info, it, via, k, 0, &in->mine.p2p, &in->connector)
+                             : recv(&run->host, &run->info, it, k, 0, &in->mine.p2p, &in->connector)))
                 return false;
         }
     }

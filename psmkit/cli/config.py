@@ -10,7 +10,9 @@ import click
 from psmkit.cli.command import Command
 from psmkit.model.errors import PsmkitError
 
-__all__ = ["command", "tree"]
+__all__ = ["command", "examples", "logs", "tree"]
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 class _NotBuiltError(PsmkitError):
@@ -31,12 +33,38 @@ def tree() -> Path:
     return place
 
 
+def examples() -> Path:
+    """The folder of the examples and task files: in a wheel part of the package, in a checkout beside it.
+
+    Raises:
+        PsmkitError: they are not there.
+    """
+    return _first(_PACKAGE / "examples", _PACKAGE.parent / "examples")
+
+
+def logs() -> Path:
+    """The folder of the logs of ``psmkit demo``.
+
+    Raises:
+        PsmkitError: they are not there.
+    """
+    return _first(_PACKAGE / "examples" / "logs", _PACKAGE.parent / "tests" / "data" / "logs")
+
+
+def _first(*places: Path) -> Path:
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise _NotBuiltError(f"no folder {places[0]}: this installation of psmkit has no examples")
+    return found
+
+
 @click.command(
     "config",
     cls=Command,
     examples=(
         "psmkit config --cflags               # the options for cc",
         "psmkit config --prefix",
+        "psmkit config --examples             # your own transport, task files, cases",
         "psmkit config --plugins              # the folder for LD_LIBRARY_PATH in which NCCL finds our plugins",
     ),
 )
@@ -52,6 +80,7 @@ def tree() -> Path:
     flag_value="plugins",
     help="Print a folder for LD_LIBRARY_PATH, in which NCCL finds the plugins without a setting.",
 )
+@click.option("--examples", "what", flag_value="examples", help="Print the folder of the examples and task files.")
 @click.option(
     "--prefix", "what", flag_value="prefix", default=True, help="Print the folder with lib and include.  [default]"
 )
@@ -60,6 +89,9 @@ def command(what: str) -> None:
 
     With pkg-config: cc x.c $(PKG_CONFIG_PATH=$(psmkit config --pkg-config) pkg-config --cflags --libs psm)
     """
+    if what == "examples":
+        click.echo(str(examples()))
+        return
     place = tree()
     lib = place / "lib"
     click.echo(

@@ -6,20 +6,22 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from psmkit.cli.output import progress_line
 from psmkit.model.wording import plural
 
 __all__ = ["Progress"]
 
-_PATIENCE = 5.0  # seconds before the first line; on a terminal less
-_PATIENCE_TERMINAL = 1.0
+_PATIENCE = 5.0  # seconds before the first line
 _PERIOD = 10.0
+_SECOND = 1.0  # a terminal has one line that changes
 _STAGES = 4
 
 
 class Progress:
-    """Prints a line when a run takes long, again from time to time, and when Ctrl-C ends it.
+    """Prints a line when a run takes long, again from time to time, and when Ctrl-C ends it. A terminal has one line, with what moves.
 
     ``watch`` is for :func:`psmkit.lab.runner.run`, ``folder`` has the evidence.
     """
@@ -48,10 +50,31 @@ class Progress:
 
     def _run(self) -> None:
         begun = time.monotonic()
-        patience = _PATIENCE_TERMINAL if sys.stderr.isatty() else _PATIENCE
+        with progress_line() as tell:
+            if tell is not None:
+                self._show(begun, tell)
+                return
+        patience = _PATIENCE
         while not self._done.wait(patience):
             self._say(time.monotonic() - begun)
             patience = _PERIOD
+
+    def _show(self, begun: float, tell: Callable[[str], None]) -> None:
+        """On a terminal."""
+        from psmkit.lab.moved import Meter, amount
+
+        moved = Meter(self._folder / "records")
+        last = begun
+        while not self._done.wait(_SECOND):
+            now = time.monotonic()
+            # Each byte is moved by two ends.
+            speed = sum(moved().values()) / 2 / (now - last)
+            last, seconds = now, now - begun
+            if seconds > self._deadline:
+                tell(f"{self._deadline:g} s are over: stopping the ranks and collecting their stacks")
+            else:
+                rate = f"; {amount(speed)}/s" if speed else ""
+                tell(f"{seconds:.0f} s of {self._deadline:g} s{self._where()}{rate}")
 
     def _say(self, seconds: float) -> None:
         if seconds > self._deadline:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from psmkit.lab.transfer import Case
 
-__all__ = ["CHECKS", "Check", "Kind", "check"]
+__all__ = ["CHECKS", "LATE_COPIES", "Check", "Kind", "check"]
 
 K, M = 1 << 10, 1 << 20
 #: More steps than slots, so that each slot is used again.
@@ -17,6 +18,10 @@ _SMALL = Case(size=300_001, iters=3, steps=8, buffer_size=64 * K)
 _SIZES = (0, 1, 3, 4095, 4097, 64 * K - 1, 64 * K, 64 * K + 1, M - 1, M + 1, 5 * M + 3)
 _SHARES = ("cumem", "cuda-ipc", "memfd", "posix")
 _STREAMS = ("legacy", "blocking", "nonblocking")
+
+
+#: Copies that take longer, so that what is not waited for is not done. The log does not tell it.
+LATE_COPIES = {"PSM_MUTATION": "cudaMemcpyAsync:stall=3ms,op=proxy"}
 
 
 class Kind(enum.StrEnum):
@@ -115,6 +120,27 @@ def _right() -> Iterator[Check]:
             _cases(*[replace(_SMALL, share=share, zero_copy=zero) for zero in ("never", "registered", "always")]),
         )
     yield Check(
+        "zero-copy",
+        Kind.DATA,
+        "With registered buffers the sender copies into the receiver's buffer, again and again, in the mode that the ranks choose themselves.",
+        "Look at the flags of an operation: none may count twice, or for another operation.",
+        _cases(
+            replace(_SMALL, zero_copy="registered", iters=6),
+            replace(_SMALL, zero_copy="always", iters=6),
+            replace(_SMALL, zero_copy="registered", app_stream="legacy"),
+        ),
+    )
+    for name, via, how in (("apart", 0, "host memory"), ("indirect", 1, "the device memory of a third rank")):
+        yield Check(
+            f"mode-{name}",
+            Kind.DATA,
+            f"Data of ranks whose devices do not reach each other arrives by way of {how}.",
+            "Take the mode from what both ranks published, and not from what one of them can do.",
+            _cases(replace(_SMALL, pattern="alltoall", size=70_001, via=via)),
+            ranks=3,
+            environment={"PSM_TOPOLOGY": str(Path(__file__).with_name("apart.toml"))},
+        )
+    yield Check(
         "streams",
         Kind.DATA,
         "The application's stream is the legacy one, a blocking one or a non-blocking one.",
@@ -152,11 +178,19 @@ def _right() -> Iterator[Check]:
         fault="lab.stage:slow=300ms,rank=1,op=move;proxy.setup:slow=100ms,rank=1",
     )
     yield Check(
+        "late-copies",
+        Kind.DATA,
+        "Each copy takes 3 ms more on its stream: nothing is published before its copy is done.",
+        "Record an event behind each copy, and publish the step when its event has completed.",
+        _cases(replace(_SMALL, iters=2), replace(_SMALL, iters=2, size=5_000), replace(_SMALL, zero_copy="registered")),
+        environment=LATE_COPIES,
+    )
+    yield Check(
         "wire",
         Kind.WIRE,
         "No pointer and no CUDA handle of a process is in a request, an answer or a connect info that another process gets.",
         "Send ids, offsets and shares (psm_share). Keep stream, events and addresses in the connection's resources.",
-        _cases(*[replace(_SMALL, share=share, zero_copy="registered") for share in _SHARES]),
+        _cases(*[replace(_SMALL, share=share, zero_copy="registered") for share in (None, *_SHARES)]),
         environment={"PSM_WIRE_AUDIT": "1"},
     )
 

@@ -17,13 +17,15 @@ from typing import Any, Literal
 from psmkit.lab import leftovers
 from psmkit.lab.bootstrap import Bootstrap, ProtocolError
 from psmkit.lab.cuda import LabError
+from psmkit.lab.moved import amount
 from psmkit.live import debugger, procfs
 from psmkit.model.wording import counted
 
 __all__ = ["Job", "Outcome", "RankOutcome", "State", "run"]
 
-State = Literal["good", "failed", "died", "hung", "waiting"]
+State = Literal["good", "failed", "died", "hung", "slow", "waiting"]
 _PIECE = 1 << 18
+_LAST = 1.0  # seconds before the deadline, in which what moves is counted
 _TICK = 0.05  # seconds between looks at processes where the system has no pidfd
 
 
@@ -45,6 +47,7 @@ class Job:
         shared_memory: the folder for named shared memory of the ranks. Leftovers are exact only in a folder that no other run uses.
         reports: number of reports of a complete rank; None: any number.
         look: called with the pids of the ranks that have not ended when the run is stopped, before their stacks are collected.
+        moved: the bytes that each rank has moved since the last call; called a second before the deadline and at the deadline.
     """
 
     ranks: int
@@ -60,6 +63,7 @@ class Job:
     shared_memory: Path = Path("/dev/shm")
     reports: int | None = None
     look: Callable[[list[int]], None] | None = None
+    moved: Callable[[], Mapping[int, int]] | None = None
 
 
 @dataclass(slots=True)
@@ -67,10 +71,10 @@ class RankOutcome:
     """The outcome of a rank.
 
     ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
-    runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
+    runner's; ``hung``: it was still at work when the deadline passed; ``slow``: the same, but bytes moved in the last second; ``waiting``: it waited for others then. Times are seconds since the
     start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason, ``trouble`` is the first failure that the
     rank reported, ``failure`` its fields, as those of a report, and ``trouble_at`` when. Of ranks that were there when the run was ended: ``process_state`` is what /proc says (``T``:
-    stopped), ``in_stage`` the seconds that the last stage had lasted.
+    stopped), ``in_stage`` the seconds that the last stage had lasted, ``moved`` the bytes that it moved in the last second.
     """
 
     rank: int
@@ -87,6 +91,7 @@ class RankOutcome:
     failure: dict[str, Any] | None = None
     process_state: str = ""
     in_stage: float | None = None
+    moved: int | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     stacks: list[str] = field(default_factory=list)
@@ -151,6 +156,10 @@ class _Runner:
         self.ranks: list[_Rank] = []
         self.begun = 0.0
         self.complaint: str | None = None  # why the run cannot continue
+        self.moved: Mapping[
+            int, int
+        ] = {}  # by rank, bytes in the last seconds before the deadline, and how many seconds these were
+        self.counted = _LAST
 
     def run(self) -> Outcome:
         self.job.folder.mkdir(parents=True, exist_ok=True)
@@ -225,14 +234,22 @@ class _Runner:
     def _serve(self) -> None:
         started: float | None = None
         tick = None if all(r.pidfd is not None for r in self.ranks) else _TICK
+        counted_at: float | None = None
         while not all(r.ended() for r in self.ranks) and self.complaint is None:
             if started is None and all(s.pid is not None or s.gone for s in self.bootstrap.ranks):
                 started = time.monotonic()
             begin = self.begun + self.job.startup if started is None else started
             left = begin + self.job.deadline - time.monotonic()
             if left <= 0:
+                if self.job.moved is not None and counted_at is not None:
+                    self.moved = self.job.moved()
+                    self.counted = time.monotonic() - counted_at
                 return
-            for key, events in self.selector.select(left if tick is None else min(left, tick)):
+            if left <= _LAST and counted_at is None and self.job.moved is not None:
+                self.job.moved()
+                counted_at = time.monotonic()
+            until = left if left <= _LAST or self.job.moved is None else left - _LAST
+            for key, events in self.selector.select(until if tick is None else min(until, tick)):
                 rank: _Rank = key.data
                 if key.fileobj == rank.pidfd:
                     self._reap(rank)
@@ -328,8 +345,12 @@ class _Runner:
                 continue
             waits = self.bootstrap.ranks[rank.number].waits
             rank.outcome.state = "waiting" if waits else "hung"
+            if not waits and (moved := self.moved.get(rank.number, 0)) > 0:
+                rank.outcome.state, rank.outcome.moved = "slow", round(moved / max(self.counted, _TICK))
             why = f"after {self.job.deadline:g} s" if self.complaint is None else f"at an impasse: {self.complaint}"
             doing = f"in {waits} {why}" if waits else f"at work {why}"
+            if rank.outcome.moved is not None:
+                doing = f"slow: {amount(rank.outcome.moved)} moved in the last second; {doing}"
             if trouble := self.bootstrap.ranks[rank.number].trouble:
                 doing += f"; it had said: {trouble}"
             rank.outcome.text = rank.outcome.text or doing
@@ -339,7 +360,8 @@ class _Runner:
                 rank.outcome.text = f"stopped, process state {rank.outcome.process_state}; {rank.outcome.text}"
         for rank in self.ranks:
             # After a look at all of them: a debugger stops a process for a while, and takes time.
-            if self.job.stacks and not rank.ended():
+            # Where a rank that moves data stands at one moment says nothing.
+            if self.job.stacks and not rank.ended() and rank.outcome.state != "slow":
                 self._take_stacks(rank)
 
     def _take_stacks(self, rank: _Rank) -> None:
@@ -393,7 +415,7 @@ class _Runner:
             own.unlink()
         outcome.exit_status = code if code is not None and code >= 0 else None
         outcome.signal = -code if code is not None and code < 0 else None
-        if outcome.state in ("hung", "waiting"):
+        if outcome.state in ("hung", "slow", "waiting"):
             return outcome
         bad = [r for r in state.reports if r.get("status", "PSM_OK") != "PSM_OK"]
         if outcome.signal is not None:

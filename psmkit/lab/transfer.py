@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from psmkit.lab import faults, leftovers, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
+from psmkit.lab.moved import Meter
 from psmkit.lab.real import RealCuda
 from psmkit.lab.strangers import Stranger
 from psmkit.lab.topology import Machine
@@ -81,6 +83,7 @@ class Case(Keys):
         stall_report_ms: time after which a stalled connection is reported.
         shorter: number of bytes by which sends are shorter.
         skip: ``send`` or ``recv``: these are left out of the last group.
+        via: 1: ranks whose devices do not reach each other use the memory of a third one's.
         shared_init: 1: each rank also sends SharedInit to the proxy of the next one.
         device: of the rank; None: the rank modulo the number of devices.
     """
@@ -102,6 +105,7 @@ class Case(Keys):
     spin_us: int | None = None
     shorter: int = 0
     skip: str = "none"
+    via: int | None = None
     shared_init: int | None = None
     device: int | None = None
 
@@ -367,6 +371,8 @@ def start(
             return replace(lab, node=rank // each).environment(rank) | _log_files(folder, rank) | log | extra
 
         made = job(folder, ranks, command, of_rank, shared, len(cases), deadline, stacks)
+        if stranger is not None and stranger.python:  # a debugger sees the interpreter, and not what it interprets
+            made = replace(made, stack_signal=signal.SIGUSR1)
         outcome = runner.run(made, watch)
         reaped = reap(executable, shared, outcome)
     settings = _settings(ranks, nodes, deadline, lab, changes) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
@@ -409,6 +415,7 @@ def job(
         shared_memory=shared,
         reports=cases,
         look=look,
+        moved=Meter(folder / "records"),
     )
 
 

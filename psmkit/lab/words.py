@@ -20,7 +20,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     """The lines of a run: what happened to its ranks, in order of time, then which were ended at the deadline, then what is left."""
     for rank in sorted(outcome.ranks, key=lambda r: (_when(r), r.rank)):
         yield from _lines(rank, outcome)
-    ended = [rank for rank in outcome.ranks if rank.state in ("hung", "waiting")]
+    ended = [rank for rank in outcome.ranks if rank.state in ("hung", "slow", "waiting")]
     if ended:
         why = outcome.complaint or f"the deadline of {outcome.deadline:g} s passed"
         after = max(r.ended for r in ended)
@@ -48,10 +48,16 @@ def _lines(rank: RankOutcome, outcome: Outcome) -> Iterator[str]:
     since = f"in stage {stage}, which it entered {rank.in_stage or 0.0:.3f} s ago"
     if rank.process_state in procfs.STOPPED:
         yield f"{who} is stopped {since}: process state {rank.process_state}"
+    elif rank.state == "slow":
+        yield f"{who} is slow {since}: {rank.moved or 0} bytes moved in the last second"
     elif rank.state == "hung":
         yield f"{who} is at work {since}"
     elif rank.state == "waiting":
-        late = [r.rank for r in outcome.ranks if r.state == "hung" or (r.state == "waiting" and r.waits != rank.waits)]
+        late = [
+            r.rank
+            for r in outcome.ranks
+            if r.state in ("hung", "slow") or (r.state == "waiting" and r.waits != rank.waits)
+        ]
         others = f"rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}" if late else "the others"
         yield f"{who} waits in {rank.waits or 'barrier -'} for {others}"
 

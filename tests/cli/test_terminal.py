@@ -147,3 +147,13 @@ def test_a_terminal_without_unicode() -> None:
     assert done.returncode == 1
     assert done.stderr == b""
     assert done.stdout.isascii()
+
+
+def test_long_run_of_the_lab_shows_on_one_line_what_moves(tmp_path: Path) -> None:
+    words = ["lab", "run", "--size", "1M", "--iters", "1000000", "--deadline", "6", "--out", str(tmp_path / "out")]
+    child = pexpect.spawn(
+        sys.executable, ["-m", "psmkit", *words], env=environment(), dimensions=(50, 100), encoding="utf-8", timeout=120
+    )
+    child.expect(r"\r\d+ s of 6 s; ranks: 2 in move; [\d.]+ [KMG]iB/s *\r")
+    shown, status = finish(child)
+    assert status == 1 and "psmkit lab: running" not in shown

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from psmkit import conformance
+from psmkit.conformance.mistakes import MISTAKES
 from psmkit.lab import strangers
 from psmkit.lab.cuda import LabError
 from psmkit.lab.transfer import Case
+from psmkit.live import procfs
 from tests.conformance import strangers as written
 
 FILE = Path(written.__file__)
@@ -26,6 +32,7 @@ def test_right_variant_conforms_in_all_kinds_of_checks() -> None:
         "again",
         "sizes",
         "mode-cumem",
+        "mode-indirect",
         "wire",
         "connect-refused",
         "copy-error",
@@ -71,6 +78,26 @@ def test_wrong_variant_must_fail_as_it_declares(name: str, words: str) -> None:
     assert result.check.name == "as-declared" and words in result.text, result
 
 
+@pytest.mark.parametrize("name", ["stale-event", "erased-flag", "no-free", "dup-response"])
+def test_broken_variants_of_psmkit_fail_as_they_declare(name: str) -> None:
+    """One that shows by luck, one with zero-copy alone, one that leaks, one that is healthy all the same."""
+    done = conformance.run(strangers.find(name), deadline=90)
+    assert done.wrong and done.clean, done.results
+
+
+def test_slot_that_is_published_too_early_is_found_when_copies_take_longer() -> None:
+    too_early = replace(conformance.check("late-copies"), environment={"PSM_MUTATION": _mistake("forgotten-wait")})
+    right, wrong = (
+        conformance.run(strangers.find("split"), checks=(one,), only=("late-copies",), deadline=90)
+        for one in (conformance.check("late-copies"), too_early)
+    )
+    assert right.clean and [r.how for r in wrong.results] == ["data"], (right, wrong)
+
+
+def _mistake(name: str) -> str:
+    return next(mistake.faults for mistake in MISTAKES if mistake.name == name)
+
+
 def test_rank_that_does_not_start_is_no_result(tmp_path: Path) -> None:
     file = tmp_path / "twice.py"
     file.write_text(
@@ -80,6 +107,47 @@ def test_rank_that_does_not_start_is_no_result(tmp_path: Path) -> None:
     )
     with pytest.raises(LabError, match="did not start: exit status 2: OSError: not here"):
         conformance.run(strangers.find(str(file)))
+
+
+def test_ranks_end_with_a_suite_that_is_killed(tmp_path: Path) -> None:
+    words = ["conformance", f"{FILE}:waits_for_the_dead", "--only", "death-copy", "--deadline", "300"]
+    suite = subprocess.Popen([sys.executable, "-m", "psmkit", *words, "--out", str(tmp_path / "kept")])
+    try:
+        log = tmp_path / "kept" / "death-copy" / "logs" / "rank-1.log"
+        until(lambda: log.exists() and bool(children(suite.pid)))
+        left = children(suite.pid)  # rank 1 waits for the dead one
+        assert left
+    finally:
+        suite.kill()
+        suite.wait()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, parent in procfs.parents().items() if parent == pid]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)  # looking again: the deadline decides
+
+
+def test_stack_of_a_handler_that_hangs_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "loops.py"
+    file.write_text(
+        "from psmkit import transport\nfrom psmkit.proxy import Handlers\n"
+        "def progress(running):\n    while True: pass\n"
+        "sends = Handlers(progress=progress, base=transport.variant().send)\n"
+        "transport.register_variant('loops', 'progress does not return', send=sends)\n"
+    )
+    (result,) = conformance.run(
+        strangers.find(str(file)), only=("connect",), deadline=5.0, folder=tmp_path / "kept"
+    ).results
+    assert (result.outcome, result.how) == ("failed", "hung")
+    texts = [path.read_text() for path in (tmp_path / "kept" / "connect" / "stacks").glob("*.own.txt")]
+    assert any('loops.py", line 4 in progress' in text for text in texts), texts
 
 
 def test_check_whose_fault_meets_nothing_is_skipped() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+import psmkit
 from psmkit.cli import lab_progress
 from psmkit.cli.app import main
 from psmkit.lab import runner, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.logparse.records import open_record
+from psmkit.model import Verdict
 
 RANKS = "--ranks"
 DEADLINE = ("--deadline", "90")  # of runs that end by themselves
@@ -351,3 +353,16 @@ def test_rank_program_refuses_a_case_that_it_does_not_know(tmp_path: Path, line:
 def test_rank_program_alone_says_who_starts_it() -> None:
     done = subprocess.run([transfer.program()], env={}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "`psmkit lab run` starts this program" in done.stderr
+
+
+def test_deadline_that_passes_while_bytes_move_says_slow_and_not_hung(lab: Lab) -> None:
+    status, result = lab("--size", "1M", "--iters", "1000000", deadline=SHORT)
+    slow = [rank for rank in result["ranks"] if rank["state"] == "slow"]
+    assert status == 1 and slow and all(rank["state"] in ("slow", "waiting") for rank in result["ranks"])
+    for rank in slow:
+        assert rank["moved"] > 0 and rank["stacks"] == []
+        assert re.match(r"slow: [\d.]+ [KMG]iB moved in the last second; at work after 4 s", rank["text"])
+    report = psmkit.analyze([lab.folder / "logs", lab.folder / "records"])
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("slow, not hung" in finding.title for finding in report.findings)
+    assert not [finding for finding in report.findings if finding.code == "PSM402"]  # the lab ended them

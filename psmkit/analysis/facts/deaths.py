@@ -109,7 +109,7 @@ def told_from_outside(job: Job, event: Event) -> bool:
 @once
 def at_work_by_lab(job: Job) -> set[int | None]:
     """The processes that `psmkit lab run` saw alive when the deadline of the run passed."""
-    return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.waits")} - {None}
+    return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.slow", "lab.rank.waits")} - {None}
 
 
 @once
@@ -120,7 +120,7 @@ def ended_by_lab(job: Job) -> set[int | None]:
 
 @once
 def _named_from_outside(job: Job) -> set[int | None]:
-    lab = job.events("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
+    lab = job.events("lab.rank.hung", "lab.rank.slow", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
     watched = (e for e in job.events("watched.", "launch.watched.") if "pid" in e.fields)
     return {job.named_by(e) for e in (*lab, *watched)}
 

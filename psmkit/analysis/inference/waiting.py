@@ -11,7 +11,7 @@ from psmkit.logparse.types import CommInstance, Event
 __all__ = ["DEADLINE", "Place", "waiting"]
 
 #: Lines of the lab about a rank that the deadline of the run found in the middle of its work.
-DEADLINE = ("lab.rank.hung", "lab.rank.waits")
+DEADLINE = ("lab.rank.hung", "lab.rank.slow", "lab.rank.waits")
 #: A global rank and its process, each None if unknown.
 Place = tuple[int | None, int | None]
 

@@ -151,6 +151,8 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
         )
     elif hung:
         out.append(_hung(job, run, hung, waits, words["lab.rank.failed"], _long(words["lab.run.expired"])))
+    elif words["lab.rank.slow"]:
+        out.append(_slow(job, run, words["lab.rank.slow"], waits))
     elif waits and words["lab.run.expired"]:
         out.append(
             new_finding(
@@ -165,6 +167,26 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
             )
         )
     return out
+
+
+def _slow(job: Job, run: int, slow: Sequence[Event], waits: Sequence[Event]) -> Finding:
+    """Ranks that moved bytes when the deadline passed: no hang, and no proof of the end."""
+    ranks, stage = sorted(map(_rank, slow)), str(slow[0].fields.get("stage"))
+    # Each end counts what it moved: a byte that was sent and received counts twice.
+    moved = sum(number(e.fields, "moved") or 0 for e in slow) / 2 / (1 << 20)
+    return new_finding(
+        job,
+        "PSM304",
+        run=run,
+        title=f"{ranks_text(ranks)} {plural(len(ranks), 'was', 'were')} slow, not hung: {moved:.1f} MiB moved in the last second before the deadline passed",
+        severity=Severity.WARNING,
+        confidence=0.9,
+        explanation=f"When the deadline passed, {ranks_text(ranks)} had been in stage {stage} for {max(float(str(e.fields.get('since'))) for e in slow):.1f} s, and data still moved.",
+        next_step="Give the run more time (--deadline), or less to do (--size, --iters).",
+        refs=[e.ref for e in (*slow[:3], *waits[:3])],
+        ranks=[*ranks, *map(_rank, waits)],
+        stage=stage,
+    )
 
 
 def _long(expired: Sequence[Event]) -> float:
