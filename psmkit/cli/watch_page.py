@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from psmkit.model import CODES, Report, Severity
 from psmkit.model.wording import counted
 from psmkit.report.data import characters, plain
-from psmkit.report.escape import visible
+from psmkit.report.escape import shorten, visible
 from psmkit.report.layout import Page, Span
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from psmkit.watch.loop import Watch
     from psmkit.watch.state import Sight
 
-__all__ = ["Rates", "begun", "document", "environment", "frame", "told"]
+__all__ = ["Rates", "begun", "document", "environment", "fates", "frame", "told"]
 
 SCHEMA = "psmkit.watch/1"
 _FILES, _NEWS, _REFUSED = 6, 4, 3
+_LONGEST = 4000  # characters of a variable: the kernel has a limit
 _SPAN = 2.0  # seconds over which rates are measured
 
 
@@ -100,6 +101,16 @@ def begun(follower: Follower, settle: float, columns: int) -> Page:
     return page
 
 
+def fates(news: Sequence[str], columns: int) -> Page:
+    """What became of files, for output that scrolls."""
+    page = Page(columns)
+    for text in news[:_NEWS]:
+        page.add(Span(f"{_clock(time.time())} {text}", "dim"))
+    if len(news) > _NEWS:
+        page.add(Span(f"{_clock(time.time())} and {counted(len(news) - _NEWS, 'more change')} of files", "dim"))
+    return page
+
+
 def told(sight: Sight, before: Sight | None, columns: int) -> Page:
     """What changed, for output that scrolls."""
     assert sight.report is not None
@@ -152,7 +163,7 @@ def environment(sight: Sight, before: Sight | None) -> dict[str, str]:
         "PROOF": f"{proof.file}:{proof.line}: {proof.text}" if proof is not None else "",
         "DO_THIS": next_step(report),
     }
-    return {f"PSMKIT_{name}": visible(characters(text)) for name, text in values.items()}
+    return {f"PSMKIT_{name}": shorten(visible(characters(text)), _LONGEST) for name, text in values.items()}
 
 
 def codes(report: Report | None) -> list[str]:

@@ -211,7 +211,8 @@ class Follower:
                     changed = self._absent(log, part, now) or changed
         return changed
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Add to the news."""
         self.news.append(text)
         del self.news[:-_MOST_NEWS]
 
@@ -222,7 +223,7 @@ class Follower:
         self._by_path[one.path] = log
         self._by_key[one.key] = log, part
         if self._started:
-            self._say(f"{one.path} appeared")
+            self.say(f"{one.path} appeared")
         return log
 
     def _replaced(self, log: Log, one: Found, now: float) -> None:
@@ -242,12 +243,12 @@ class Follower:
         part.before, part.names = frozenset(log.head.names), Head()
         log.parts.append(part)
         self._seek_renamed(old)
-        self._say(f"{one.path} is another file now: it was rotated, or removed and written again")
+        self.say(f"{one.path} is another file now: it was rotated, or removed and written again")
 
     def _renamed(self, log: Log, part: Part, one: Found) -> None:
         old, part.path = part.path, one.path
         if part is log.last and old == log.path and one.path not in self._by_path:
-            self._say(f"{old} is {one.path} now")
+            self.say(f"{old} is {one.path} now")
 
     def _seek_renamed(self, part: Part) -> None:
         """A file that was rotated has another name beside its old one."""
@@ -269,7 +270,7 @@ class Follower:
 
     def _truncated(self, log: Log, part: Part, size: int, modified: float, now: float) -> None:
         """The bytes of a file are gone; what follows in it is another part."""
-        self._say(f"{part.path} was truncated")
+        self.say(f"{part.path} was truncated")
         self._stale = True
         if part.number < 0 or not log.plain:
             part.seen, part.modified, part.offset, part.start, part.tail = size, modified, 0, b"", b""
@@ -312,7 +313,7 @@ class Follower:
             part.gone = True
             part.until = part.until or now
             if part is log.last:
-                self._say(f"{part.path} was removed: what it said still counts")
+                self.say(f"{part.path} was removed: what it said still counts")
         found: os.stat_result | None = None
         with contextlib.suppress(OSError):
             found = os.fstat(part.fd) if part.fd >= 0 else os.stat(part.path)
@@ -353,7 +354,7 @@ class Follower:
                 log.forget_head()
                 self._stale = True
                 self._plan = None  # read all again
-                self._say(f"another job writes to {log.path}: the earlier one no longer counts")
+                self.say(f"another job writes to {log.path}: the earlier one no longer counts")
                 break
 
     # ---- what files are ----
@@ -418,6 +419,7 @@ class Follower:
         return self._peek
 
     def _unreadable(self, log: Log, part: Part, error: OSError) -> None:
+        self._close(part)
         if not part.gone:
             log.refused = (error.strerror or str(error)).lower()
             log.looked = -1  # look again
@@ -495,7 +497,7 @@ class Follower:
             if not any(part.lost for part in log.parts):
                 continue
             log.parts = [part for part in log.parts if not part.lost]
-            self._say(f"{log.path}: what was in it before it was truncated or removed no longer counts")
+            self.say(f"{log.path}: what was in it before it was truncated or removed no longer counts")
             if not log.parts:
                 self._drop(log)
                 continue

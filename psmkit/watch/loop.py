@@ -45,7 +45,9 @@ class Watch:
     def last_turn(self) -> tuple[Sight | None, Sight] | None:
         """Judge all that is there, unless the user stopped the first reading of it: a part of a log would show what is not so."""
         self._answer(wait=True)
-        if not self.follower.behind:
+        if self.follower.behind:
+            self.state.unread()
+        else:
             self.follower.stop = lambda: False
             if self.follower.poll() or self._new:
                 self._begin()

@@ -201,6 +201,30 @@ def test_command_gets_the_verdict_and_no_shell_sees_the_log(
     assert not any(Path(folder, "pwned").exists() for folder in (".", logs, tmp_path))
 
 
+def test_more_files_than_select_can_wait_for(psmkit_cli: Cli, logs: Path) -> None:
+    for number in range(1100):
+        at = (number // 8, 100 + number, 100 + number)
+        (logs / f"rank{number}.log").write_bytes(b"n%d:%d:%d [0] NCCL INFO cudaDriverVersion 12040\n" % at)
+    result = psmkit_cli("watch", logs, "--for", "0.3", "--jsonl", "--no-inspect")
+    assert result.status == 0, result.err
+    assert json.loads(result.out.splitlines()[-1])["files"] == 1100
+
+
+def test_fates_of_files_are_told(running: Callable[..., Running], logs: Path) -> None:
+    write(logs, HUNG)
+    watch = running(logs, "--settle", "0.1", "--no-inspect")
+    watch.until(lambda found: found["verdict"] == "hung")
+    (logs / "nccl.rank2.log").unlink()
+    (logs / "nccl.rank1.log").rename(logs / "nccl.rank1.log.1")
+    write(logs, {"new.log": b"hello\n"})
+    last, status = watch.stop()
+    assert status == 1 and last["verdict"] == "hung"
+    assert {f"{logs}/nccl.rank2.log was removed: what it said still counts", f"{logs}/new.log appeared"} <= set(
+        last["news"]
+    )
+    assert f"{logs}/nccl.rank1.log is {logs}/nccl.rank1.log.1 now" in last["news"]
+
+
 def test_screen_shows_the_verdict_and_escapes_the_log(logs: Path) -> None:
     write(logs, HUNG)
     (logs / "\x1b]0;evil\x07.log").write_bytes(b"hello\n")
