@@ -2,8 +2,7 @@
 
     python benchmarks/watch.py [--files 1000] [--rate 10] [--seconds 60] [--output benchmarks/watch.md]
 
-The logs are those of tests/loggen/stream.py, a file for each rank, written in pieces that end within lines. Their rounds are written again and again. After
-``--seconds`` one rank stops in the middle of a round, and the others when they have written theirs: from then on they wait. Processor time is
+The logs are those of tests/loggen/stream.py, a file for each rank, written in pieces that end within lines. After ``--seconds`` one rank stops in the middle of a round, and the others when they have written theirs: from then on they wait. Processor time is
 that of the watch and of its judgements. Memory is the largest sum of Pss, and of RssAnon, of these processes: a judgement is a fork, and shares most of its pages.
 """
 
@@ -21,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from math import ceil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +32,7 @@ from tests.loggen.stream import stream  # noqa: E402
 MB = 1_000_000
 _TICK = 0.1
 _SETTLE = 10
+_ROUND = 3400  # bytes of a rank in a round
 _PREFIX = re.compile(rb"([^\s:]+):(\d+):\d+ ")
 _CLOCK = os.sysconf("SC_CLK_TCK")
 
@@ -75,7 +76,7 @@ class Logs:
         for process in self.processes:
             data, at = self.rounds[process], self.at[process]
             self._write(process, data[at : at + size])
-            self.at[process] = at + size if at + size < len(data) else 0
+            self.at[process] = min(at + size, len(data))
 
     def stop(self, rank: int) -> None:
         """This rank stops in the middle, and the others at the end of what they have."""
@@ -138,7 +139,7 @@ def main() -> None:
     given = parser.parse_args()
     loaded = load()
     with tempfile.TemporaryDirectory() as folder:
-        logs = Logs(Path(folder), given.files, 8)
+        logs = Logs(Path(folder), given.files, ceil(given.rate * MB * given.seconds / (_ROUND * given.files)) + 2)
         command = [sys.executable, "-m", "psmkit", "watch", folder, "--jsonl", "--no-inspect", "--settle", str(_SETTLE)]
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean())
         assert watch.stdout is not None

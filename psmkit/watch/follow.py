@@ -67,6 +67,8 @@ class Follower:
         self.news: list[str] = []
         self.bytes = 0
         self.readings = 0  # how often all was read
+        #: Whether the newest preparation ended before all was read.
+        self.interrupted = False
         #: Asked between two rounds of reading; True: leave out what is left.
         self.stop: Callable[[], bool] = lambda: False
         self._clock = clock
@@ -95,16 +97,6 @@ class Follower:
     def logs(self) -> list[Log]:
         """The logs that are followed."""
         return [log for log in self._logs if log.readable]
-
-    @property
-    def behind(self) -> bool:
-        """Whether reading was stopped before the end of what was seen."""
-        return self._stale or any(
-            part.number >= 0 and part.seen > part.offset and not part.lost
-            for log in self._logs
-            if log.plain
-            for part in log.parts
-        )
 
     @property
     def refused(self) -> dict[str, str]:
@@ -144,9 +136,11 @@ class Follower:
             if not self._extend(self._planned()):
                 self._let_go()
                 self._again(self._planned())
-            self._feed([(log, p) for log in self._logs if log.plain for p in log.parts if p.number >= 0], now)
+            known = [(log, p) for log in self._logs if log.plain for p in log.parts if p.number >= 0]
+            self._feed(known, now)
+            self.interrupted = self.stop() and any(p.seen > p.offset for _, p in known if not p.lost)
             self._forget_old_runs()
-            if not self._stale:
+            if not self._stale or self.interrupted:
                 return
 
     def snapshot(self) -> Snapshot:

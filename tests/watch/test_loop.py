@@ -52,7 +52,7 @@ def test_part_of_a_log_is_not_judged(watch: Watch) -> None:
     watch.follower.stop = lambda: True
     watch.follower.poll()
     watch.follower.prepare()
-    assert watch.follower.behind
+    assert watch.follower.interrupted
     assert watch.last_turn() is None
     assert watch.judge.count == 0 and watch.state.now.told.startswith("the watch ended before")
 
