@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -179,11 +180,11 @@ def _what(follower: Follower, rates: Rates, now: float) -> str:
         key=lambda log: log.last.arrivals.last or 0.0,
         default=None,
     )
-    parts = [
-        f"psmkit watch: {counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}, {size(round(sum(rates.of.values())))}/s"
-    ]
+    what = f"{counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}, {size(round(sum(rates.of.values())))}/s"
+    parts = [f"psmkit watch: {what}"]
     if newest is not None and newest.last.arrivals.last is not None:
-        parts.append(f"the last line came {_ago(now - newest.last.arrivals.last)} ago in {newest.path}")
+        where = newest.path.removeprefix(_folder(logs))
+        parts.append(f"the last line came {_ago(now - newest.last.arrivals.last)} ago in {where}")
     return "; ".join(parts)
 
 
@@ -192,9 +193,10 @@ def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
     logs = sorted(follower.logs, key=lambda log: (log.last.arrivals.last or 0.0, log.order))
     if not logs:
         return
+    folder = _folder(logs)
     rows = [
         [
-            log.path,
+            log.path.removeprefix(folder),
             size(_size(log)),
             f"{size(round(rates.of.get(log, 0.0)))}/s",
             f"{_ago(now - log.last.arrivals.last)} ago" if log.last.arrivals.last is not None else "-",
@@ -207,6 +209,14 @@ def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
     if len(logs) > _FILES:
         page.add("  ", Span(f"and {counted(len(logs) - _FILES, 'more file')}", "dim"))
     page.blank()
+
+
+def _folder(logs: Sequence[Log]) -> str:
+    """The folder of all logs, with its slash; empty if there is none."""
+    if len({log.path.startswith("/") for log in logs}) != 1:
+        return ""
+    folder = os.path.commonpath([os.path.dirname(log.path) for log in logs])
+    return f"{folder}/" if folder not in ("", "/") else ""
 
 
 def _size(log: Log) -> int:
