@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psmkit import analyze
-from psmkit.watch import follow
+from psmkit.watch import fates
 from tests.loggen import generate
 from tests.watch.conftest import Hand, conclusion
 
@@ -197,7 +197,7 @@ def test_files_that_appear_late(watch: Watch, tmp_path: Path) -> None:
 def test_descriptors_are_shared_when_there_are_few(
     watch: Watch, logs: Path, whole: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "open_files", lambda _: 2)
+    monkeypatch.setattr(fates, "open_files", lambda _: 2)
     hand = watch(logs)
     write(logs, HUNG, 0.5)
     hand.report()
