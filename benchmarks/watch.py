@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from math import ceil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +31,6 @@ from tests.loggen.stream import stream  # noqa: E402
 MB = 1_000_000
 _TICK = 0.1
 _SETTLE = 10
-_ROUND = 3400  # bytes of a rank in a round
 _PREFIX = re.compile(rb"([^\s:]+):(\d+):\d+ ")
 _CLOCK = os.sysconf("SC_CLK_TCK")
 
@@ -54,9 +52,15 @@ def split(piece: bytes) -> dict[_Process, bytes]:
 class Logs:
     """The files, and what is written to them."""
 
-    def __init__(self, folder: Path, files: int, rounds: int) -> None:
+    def __init__(self, folder: Path, files: int, size: int) -> None:
+        """``size``: of what a rank writes at work; there are two rounds more."""
         pieces = stream(1 << 50, ranks=files)
-        first, rows = split(next(pieces)), [split(next(pieces)) for _ in range(rounds)]
+        first = split(next(pieces))
+        rows = [split(next(pieces)) for _ in range(2)]
+        more = size
+        while more > 0:
+            rows.append(split(next(pieces)))
+            more -= min(map(len, rows[-1].values()))
         self.processes = sorted(first, key=lambda process: (int(process[0][4:]), process[1]))
         self.rounds = {process: b"".join(row[process] for row in rows) for process in self.processes}
         self.files = {
@@ -139,7 +143,7 @@ def main() -> None:
     given = parser.parse_args()
     loaded = load()
     with tempfile.TemporaryDirectory() as folder:
-        logs = Logs(Path(folder), given.files, ceil(given.rate * MB * given.seconds / (_ROUND * given.files)) + 2)
+        logs = Logs(Path(folder), given.files, int(given.rate * MB * given.seconds / given.files))
         command = [sys.executable, "-m", "psmkit", "watch", folder, "--jsonl", "--no-inspect", "--settle", str(_SETTLE)]
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean())
         assert watch.stdout is not None

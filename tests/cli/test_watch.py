@@ -179,12 +179,13 @@ def test_command_gets_the_verdict_and_no_shell_sees_the_log(
 ) -> None:
     (logs / "rank0.log").write_bytes(EVIL)
     script, told = tmp_path / "page me.sh", tmp_path / "told"
-    script.write_text(f'#!/bin/sh\ncd "{tmp_path}"\nenv > new && mv new told\necho "hook: $PSMKIT_VERDICT"\n')
+    script.write_text(f'#!/bin/sh\ncd "{tmp_path}"\nenv > new && mv new told\necho "hook: $PSMKIT_VERDICT"\nexit 3\n')
     script.chmod(0o755)
     watch = running(logs, "--no-inspect", "--exec", f"'{script}' $(touch pwned)")
     assert watch.until(lambda found: found["event"] == "verdict")["verdict"] == "failed"
-    _, status = watch.stop()
+    last, status = watch.stop()
     assert status == 1 and watch.process.stderr is not None and b"hook: failed" in watch.process.stderr.read()
+    assert any(news.endswith("page me.sh' $(touch pwned) ended with status 3") for news in last["news"]), last["news"]
     values = dict(line.split("=", 1) for line in told.read_text().splitlines() if line.startswith("PSMKIT_"))
     assert (
         values["PSMKIT_VERDICT"] == "failed"
