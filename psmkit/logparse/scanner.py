@@ -85,6 +85,18 @@ class Feed:
         found = without_merged(found, lambda item: processes(item, catalogue), notes)
         logs = [i for i in found if i.foreign is None]
         foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
+        return cls.of(logs, foreign, catalogue, mode, notes)
+
+    @classmethod
+    def of(
+        cls,
+        logs: list[Input],
+        foreign: list[ForeignInput],
+        catalogue: Catalogue,
+        mode: int,
+        notes: list[str],
+    ) -> Feed:
+        """Prepare to read these logs."""
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
         arrangement = arrange(logs, catalogue)
         for _ in arrangement.streams:

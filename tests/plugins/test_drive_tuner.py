@@ -123,8 +123,8 @@ def test_a_broken_tuner_is_found(tmp_path: Path, name: str) -> None:
         watch=lambda _, check: begun.append(check),
     )
     assert begun[0] == "load" and begun == [check for check in CHECKS if check in begun]
-    if kind == "blocked":
-        assert begun[-1] == check
+    # Checks that need no answers run after it in fresh processes. Whether these are seen to begin depends on the machine.
+    assert kind != "blocked" or check in begun
     found = [r for r in failed(done) if r.check == check]
     assert found, done.results
     assert (found[0].kind, found[0].grade) == (kind, grade) and words in found[0].text
