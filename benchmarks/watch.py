@@ -2,8 +2,7 @@
 
     python benchmarks/watch.py [--files 1000] [--rate 10] [--seconds 60] [--output benchmarks/watch.md]
 
-The logs are those of tests/loggen/stream.py, a file for each rank, written in pieces that end within lines. Their rounds are written again and again. After
-``--seconds`` one rank stops in the middle of a round, and the others when they have written theirs: from then on they wait. Processor time is
+The logs are those of tests/loggen/stream.py, a file for each rank, written in pieces that end within lines. After ``--seconds`` one rank stops in the middle of a round, and the others when they have written theirs: from then on they wait. Processor time is
 that of the watch and of its judgements. Memory is the largest sum of Pss, and of RssAnon, of these processes: a judgement is a fork, and shares most of its pages.
 """
 
@@ -53,13 +52,15 @@ def split(piece: bytes) -> dict[_Process, bytes]:
 class Logs:
     """The files, and what is written to them."""
 
-    def __init__(self, folder: Path, files: int, rounds: int) -> None:
-        pieces = stream(1, ranks=files)
+    def __init__(self, folder: Path, files: int, size: int) -> None:
+        """``size``: of what a rank writes at work; there are two rounds more."""
+        pieces = stream(1 << 50, ranks=files)
         first = split(next(pieces))
-        size = sum(map(len, first.values()))
-        made = list(stream(size + rounds * 3500 * files, ranks=files))
-        first = split(made[0])
-        rows = [split(piece) for piece in made[1:-1]]
+        rows = [split(next(pieces)) for _ in range(2)]
+        more = size
+        while more > 0:
+            rows.append(split(next(pieces)))
+            more -= min(map(len, rows[-1].values()))
         self.processes = sorted(first, key=lambda process: (int(process[0][4:]), process[1]))
         self.rounds = {process: b"".join(row[process] for row in rows) for process in self.processes}
         self.files = {
@@ -79,7 +80,7 @@ class Logs:
         for process in self.processes:
             data, at = self.rounds[process], self.at[process]
             self._write(process, data[at : at + size])
-            self.at[process] = at + size if at + size < len(data) else 0
+            self.at[process] = min(at + size, len(data))
 
     def stop(self, rank: int) -> None:
         """This rank stops in the middle, and the others at the end of what they have."""
@@ -142,7 +143,7 @@ def main() -> None:
     given = parser.parse_args()
     loaded = load()
     with tempfile.TemporaryDirectory() as folder:
-        logs = Logs(Path(folder), given.files, 8)
+        logs = Logs(Path(folder), given.files, int(given.rate * MB * given.seconds / given.files))
         command = [sys.executable, "-m", "psmkit", "watch", folder, "--jsonl", "--no-inspect", "--settle", str(_SETTLE)]
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean())
         assert watch.stdout is not None

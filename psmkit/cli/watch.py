@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -102,7 +102,7 @@ def command(
     watch = Watch(follower, State(settle), None if no_inspect else Inspector(evidence))
     live = not jsonl and coloured(sys.stdout)
     try:
-        hook = _Hook(wanted, quiet=live) if wanted is not None else None
+        hook = _Hook(wanted, follower.say, quiet=live) if wanted is not None else None
         end = None if seconds is None else time.monotonic() + seconds
         with _stopping() as stopped:
             follower.stop = stopped
@@ -150,7 +150,10 @@ def _watch(
     rates = Rates()
     drawn = -_REDRAWN
     while not stopped() and (end is None or time.monotonic() < end):
-        _report(watch, watch.turn(), hook, live=live, jsonl=jsonl)
+        change = watch.turn()
+        if not live and not jsonl:
+            _tell(watch)
+        _report(watch, change, hook, live=live, jsonl=jsonl)
         if hook is not None:
             hook.poll()
         now = time.monotonic()
@@ -182,6 +185,16 @@ def _report(
         hook.run(watch_page.environment(sight, before))
 
 
+def _tell(watch: Watch) -> None:
+    """Say what became of files."""
+    from psmkit.cli import watch_page
+
+    if watch.follower.news:
+        show_page(watch_page.fates(watch.follower.news, width(sys.stdout)))
+        sys.stdout.flush()
+        watch.follower.news.clear()
+
+
 def _last(watch: Watch, *, live: bool, jsonl: bool) -> None:
     """The last verdict."""
     from psmkit.cli import watch_page
@@ -209,9 +222,11 @@ class _Stopped:
 
     def wait(self, seconds: float, other: int) -> None:
         """Wait for a signal, or until ``other`` can be read."""
-        mine = self.read.fileno()
-        ready, _, _ = select.select([mine, other] if other >= 0 else [mine], [], [], seconds)
-        if mine in ready:
+        ready = select.poll()  # with a thousand logs open, numbers are too large for select()
+        for fd in (self.read.fileno(), other):
+            if fd >= 0:
+                ready.register(fd, select.POLLIN)
+        if any(fd == self.read.fileno() for fd, _ in ready.poll(seconds * 1000)):
             with contextlib.suppress(BlockingIOError):
                 self.read.recv(64)
 
@@ -242,8 +257,8 @@ def _stopping() -> Iterator[_Stopped]:
 class _Hook:
     """The user's command. While it runs, only the newest change waits for it."""
 
-    def __init__(self, command: str, *, quiet: bool) -> None:
-        """``quiet``: its output would destroy the screen.
+    def __init__(self, command: str, say: Callable[[str], None], *, quiet: bool) -> None:
+        """``say`` is told what went wrong with it. ``quiet``: its output would destroy the screen.
 
         Raises:
             click.BadParameter: it cannot be run.
@@ -254,7 +269,7 @@ class _Hook:
             raise click.BadParameter(f"{command!r}: {error}", param_hint="--exec") from None
         if not self._words or shutil.which(self._words[0]) is None:
             raise click.BadParameter(f"{command!r}: there is no such command", param_hint="--exec")
-        self._quiet = quiet
+        self._command, self._say, self._quiet = command, say, quiet
         self._running: subprocess.Popen[bytes] | None = None
         self._waiting: Mapping[str, str] | None = None
 
@@ -265,14 +280,18 @@ class _Hook:
 
     def poll(self) -> None:
         """Begin what waits when the last one has ended."""
-        if self._running is not None and self._running.poll() is None:
-            return
+        if self._running is not None:
+            status = self._running.poll()
+            if status is None:
+                return
+            if status:
+                self._say(f"{self._command} ended with status {status}")
         self._running = None
         if self._waiting is None:
             return
         values, self._waiting = self._waiting, None
         output = subprocess.DEVNULL if self._quiet else sys.stderr.fileno()
-        with contextlib.suppress(OSError):
+        try:
             self._running = subprocess.Popen(
                 self._words,
                 env={**os.environ, **values},
@@ -281,6 +300,8 @@ class _Hook:
                 stderr=output,
                 start_new_session=True,
             )
+        except OSError as error:
+            self._say(f"cannot run {self._command}: {error.strerror}")
 
     def finish(self) -> None:
         """Wait for the last change to be told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from psmkit.model import CODES, Report, Severity
 from psmkit.model.wording import counted
 from psmkit.report.data import characters, plain
-from psmkit.report.escape import visible
+from psmkit.report.escape import shorten, visible
 from psmkit.report.layout import Page, Span
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from psmkit.watch.loop import Watch
     from psmkit.watch.state import Sight
 
-__all__ = ["Rates", "begun", "document", "environment", "frame", "told"]
+__all__ = ["Rates", "begun", "document", "environment", "fates", "frame", "told"]
 
 SCHEMA = "psmkit.watch/1"
 _FILES, _NEWS, _REFUSED = 6, 4, 3
+_LONGEST = 4000  # characters of a variable: the kernel has a limit
 _SPAN = 2.0  # seconds over which rates are measured
 
 
@@ -100,6 +102,16 @@ def begun(follower: Follower, settle: float, columns: int) -> Page:
     return page
 
 
+def fates(news: Sequence[str], columns: int) -> Page:
+    """What became of files, for output that scrolls."""
+    page = Page(columns)
+    for text in news[:_NEWS]:
+        page.add(Span(f"{_clock(time.time())} {text}", "dim"))
+    if len(news) > _NEWS:
+        page.add(Span(f"{_clock(time.time())} and {counted(len(news) - _NEWS, 'more change')} of files", "dim"))
+    return page
+
+
 def told(sight: Sight, before: Sight | None, columns: int) -> Page:
     """What changed, for output that scrolls."""
     assert sight.report is not None
@@ -152,7 +164,7 @@ def environment(sight: Sight, before: Sight | None) -> dict[str, str]:
         "PROOF": f"{proof.file}:{proof.line}: {proof.text}" if proof is not None else "",
         "DO_THIS": next_step(report),
     }
-    return {f"PSMKIT_{name}": visible(characters(text)) for name, text in values.items()}
+    return {f"PSMKIT_{name}": shorten(visible(characters(text)), _LONGEST) for name, text in values.items()}
 
 
 def codes(report: Report | None) -> list[str]:
@@ -168,11 +180,11 @@ def _what(follower: Follower, rates: Rates, now: float) -> str:
         key=lambda log: log.last.arrivals.last or 0.0,
         default=None,
     )
-    parts = [
-        f"psmkit watch: {counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}, {size(round(sum(rates.of.values())))}/s"
-    ]
+    what = f"{counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}, {size(round(sum(rates.of.values())))}/s"
+    parts = [f"psmkit watch: {what}"]
     if newest is not None and newest.last.arrivals.last is not None:
-        parts.append(f"the last line came {_ago(now - newest.last.arrivals.last)} ago in {newest.path}")
+        where = newest.path.removeprefix(_folder(logs))
+        parts.append(f"the last line came {_ago(now - newest.last.arrivals.last)} ago in {where}")
     return "; ".join(parts)
 
 
@@ -181,9 +193,10 @@ def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
     logs = sorted(follower.logs, key=lambda log: (log.last.arrivals.last or 0.0, log.order))
     if not logs:
         return
+    folder = _folder(logs)
     rows = [
         [
-            log.path,
+            log.path.removeprefix(folder),
             size(_size(log)),
             f"{size(round(rates.of.get(log, 0.0)))}/s",
             f"{_ago(now - log.last.arrivals.last)} ago" if log.last.arrivals.last is not None else "-",
@@ -196,6 +209,14 @@ def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
     if len(logs) > _FILES:
         page.add("  ", Span(f"and {counted(len(logs) - _FILES, 'more file')}", "dim"))
     page.blank()
+
+
+def _folder(logs: Sequence[Log]) -> str:
+    """The folder of all logs, with its slash; empty if there is none."""
+    if len({log.path.startswith("/") for log in logs}) != 1:
+        return ""
+    folder = os.path.commonpath([os.path.dirname(log.path) for log in logs])
+    return f"{folder}/" if folder not in ("", "/") else ""
 
 
 def _size(log: Log) -> int:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.logparse.arrange import HEAD, Arrangement, Head, Peek, arranged
+from psmkit.logparse.arrange import HEAD, Arrangement, Peek, arranged
 from psmkit.logparse.copies import without_copies
 from psmkit.logparse.growing import GrowingScan
 from psmkit.logparse.inputs import ForeignInput, Input, look
 from psmkit.logparse.merged import without_merged
-from psmkit.logparse.scanner import catalogue_of, open_files
+from psmkit.logparse.scanner import catalogue_of
 from psmkit.logparse.streams import Spool
 from psmkit.model.errors import InputError
 from psmkit.model.wording import counted
-from psmkit.watch.files import START, TAIL, Found, Key, Log, Part, Paths
+from psmkit.watch.fates import Files
+from psmkit.watch.files import START, TAIL, Log, Part
 
 __all__ = ["Follower", "Snapshot"]
 
@@ -30,8 +30,6 @@ _MOST_TEXTS = 20_000
 #: How often the order of the files is sought before a judgement, as long as what is read changes it.
 _TRIES = 8
 _MARK = b"NCCL "
-#: How many news are kept for whoever asks next.
-_MOST_NEWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +61,37 @@ class Follower:
     def __init__(
         self, paths: Sequence[str], catalogue: Sequence[str] = (), clock: Callable[[], float] = time.time
     ) -> None:
-        self.paths = Paths(paths)
-        self.news: list[str] = []
+        self.files = Files(paths, clock)
+        self.paths, self.news, self.say = self.files.paths, self.files.news, self.files.say
         self.bytes = 0
         self.readings = 0  # how often all was read
+        #: Whether the newest preparation ended before all was read.
+        self.interrupted = False
         #: Asked between two rounds of reading; True: leave out what is left.
         self.stop: Callable[[], bool] = lambda: False
         self._clock = clock
         self._given = tuple(catalogue)
-        self._logs: list[Log] = []
-        self._by_path: dict[str, Log] = {}
-        self._by_key: dict[Key, tuple[Log, Part]] = {}
-        self._here: dict[Key, Found] = {}
         self._found_catalogues: tuple[str, ...] = ()
         self._catalogue_notes: list[str] = []
         self._scan: GrowingScan | None = None
         self._plan: _Plan | None = None
         self._left_out: list[str] = []
-        self._stale = True
         self._peek: Peek | None = None
         self._buffer = memoryview(bytearray(TAIL + _CHUNK))
         self._nothing = Spool()
-        self._open: dict[Part, None] = {}
-        self._room = 0
         self._texts: dict[Part, dict[int, str]] = {}
-        self._started = False
 
     # ---- what a user of it asks ----
 
     @property
     def logs(self) -> list[Log]:
         """The logs that are followed."""
-        return [log for log in self._logs if log.readable]
-
-    @property
-    def behind(self) -> bool:
-        """Whether reading was stopped before the end of what was seen."""
-        return self._stale or any(
-            part.number >= 0 and part.seen > part.offset and not part.lost
-            for log in self._logs
-            if log.plain
-            for part in log.parts
-        )
+        return [log for log in self.files.logs if log.readable]
 
     @property
     def refused(self) -> dict[str, str]:
         """The files that are not followed, each with the reason."""
-        return {log.path: log.refused for log in self._logs if log.refused}
+        return {log.path: log.refused for log in self.files.logs if log.refused}
 
     def poll(self) -> bool:
         """Look at the files, and scan what is new in those that the scan has; returns whether anything changed.
@@ -118,12 +100,11 @@ class Follower:
             InputError: a path is nothing that can be followed.
         """
         now = self._clock()
-        changed = self._look(now)
-        self._started = True
-        waiting = [log for log in self._logs if log.plain]
+        changed = self.files.look()
+        waiting = [log for log in self.files.logs if log.plain]
         changed = self._feed([(log, p) for log in waiting for p in log.parts if p.number >= 0], now) > 0 or changed
         self._forget_old_runs()
-        return changed or self._stale
+        return changed or self.files.stale
 
     def prepare(self) -> None:
         """Let the scan have all bytes that were seen.
@@ -136,31 +117,33 @@ class Follower:
         if self._scan is None or catalogues != self._found_catalogues:
             self._read_catalogue(catalogues)
         for _ in range(_TRIES):
-            self._stale = False
-            for log in self._logs:
+            self.files.stale = False
+            for log in self.files.logs:
                 self._classify(log)
-            for log in self._logs:
+            for log in self.files.logs:
                 self._read_head(log)
             if not self._extend(self._planned()):
                 self._let_go()
                 self._again(self._planned())
-            self._feed([(log, p) for log in self._logs if log.plain for p in log.parts if p.number >= 0], now)
+            known = [(log, p) for log in self.files.logs if log.plain for p in log.parts if p.number >= 0]
+            self._feed(known, now)
+            self.interrupted = self.stop() and any(p.seen > p.offset for _, p in known if not p.lost)
             self._forget_old_runs()
-            if not self._stale:
+            if not self.files.stale or self.interrupted:
                 return
 
     def snapshot(self) -> Snapshot:
         """The scan as it is, for a fork of this process."""
         assert self._scan is not None
         parts = sorted(
-            ((p, log) for log in self._logs for p in log.parts if p.number >= 0), key=lambda pair: pair[0].number
+            ((p, log) for log in self.files.logs for p in log.parts if p.number >= 0), key=lambda pair: pair[0].number
         )
         inputs, texts = [], {}
         for number, (part, log) in enumerate(parts):
             inputs.append(log.input(part, self._nothing, self._name(log, part)))
             if part.lost:
                 texts.update({(number, offset): text for offset, text in self._texts.get(part, {}).items()})
-        others = [log for log in self._logs if log.foreign is not None]
+        others = [log for log in self.files.logs if log.foreign is not None]
         for log in others:
             log.last.offset = log.last.seen
         foreign = [
@@ -178,183 +161,11 @@ class Follower:
 
     def close(self) -> None:
         """Close all files."""
-        for part in list(self._open):
-            self._close(part)
-
-    # ---- looking ----
-
-    def _look(self, now: float) -> bool:
-        found: dict[Key, Found] = {}
-        changed = False
-        for one in self.paths.look():
-            found.setdefault(one.key, one)
-        self._here = found
-        for order, one in enumerate(found.values()):
-            known = self._by_key.get(one.key)
-            if known is None:
-                log = self._by_path.get(one.path)
-                changed = True
-                if log is None:
-                    log = self._appeared(one)
-                else:
-                    self._replaced(log, one, now)
-            else:
-                log, part = known
-                if part.path != one.path:
-                    self._renamed(log, part, one)
-                    changed = True
-                changed = self._grown(log, part, one.size, one.modified, now) or changed
-            log.order = order
-        for log in list(self._logs):
-            for part in list(log.parts):
-                if part.key not in found and not part.lost:
-                    changed = self._absent(log, part, now) or changed
-        return changed
-
-    def _say(self, text: str) -> None:
-        self.news.append(text)
-        del self.news[:-_MOST_NEWS]
-
-    def _appeared(self, one: Found) -> Log:
-        part = Part(one.path, one.key, seen=one.size, modified=one.modified)
-        log = Log(one.path, [part])
-        self._logs.append(log)
-        self._by_path[one.path] = log
-        self._by_key[one.key] = log, part
-        if self._started:
-            self._say(f"{one.path} appeared")
-        return log
-
-    def _replaced(self, log: Log, one: Found, now: float) -> None:
-        """Another file stands at the path of a log."""
-        old = log.last
-        part = Part(one.path, one.key, seen=one.size, modified=one.modified)
-        self._by_key[one.key] = log, part
-        self._stale = True
-        log.looked = -1
-        if not log.plain or old.number < 0:
-            for earlier in log.parts:
-                self._close(earlier)
-            log.parts, log.kind, log.refused = [part], "", ""
-            log.forget_head()
-            return
-        old.until = now
-        part.before, part.names = frozenset(log.head.names), Head()
-        log.parts.append(part)
-        self._seek_renamed(old)
-        self._say(f"{one.path} is another file now: it was rotated, or removed and written again")
-
-    def _renamed(self, log: Log, part: Part, one: Found) -> None:
-        old, part.path = part.path, one.path
-        if part is log.last and old == log.path and one.path not in self._by_path:
-            self._say(f"{old} is {one.path} now")
-
-    def _seek_renamed(self, part: Part) -> None:
-        """A file that was rotated has another name beside its old one."""
-        for path in glob.iglob(glob.escape(part.path) + "[.-]*"):
-            with contextlib.suppress(OSError):
-                found = os.stat(path)
-                if (found.st_dev, found.st_ino) == part.key:
-                    part.path = path
-
-    def _grown(self, log: Log, part: Part, size: int, modified: float, now: float) -> bool:
-        if size < part.offset or (size < part.seen and not log.plain):
-            self._truncated(log, part, size, modified, now)
-            return True
-        changed = size != part.seen or (not log.plain and modified != part.modified)
-        part.seen, part.modified = size, modified
-        if changed and not (log.plain and part.number >= 0):
-            self._stale = True
-        return changed
-
-    def _truncated(self, log: Log, part: Part, size: int, modified: float, now: float) -> None:
-        """The bytes of a file are gone; what follows in it is another part."""
-        self._say(f"{part.path} was truncated")
-        self._stale = True
-        if part.number < 0 or not log.plain:
-            part.seen, part.modified, part.offset, part.start, part.tail = size, modified, 0, b"", b""
-            log.looked = -1
-            log.forget_head()
-            return
-        new = Part(part.path, part.key, seen=size, modified=modified, fd=part.fd)
-        new.before, new.names = frozenset(log.head.names), Head()
-        if part in self._open:
-            del self._open[part]
-            self._open[new] = None
-        part.fd, part.lost, part.until = -1, True, now
-        log.parts.insert(log.parts.index(part) + 1, new)
-        self._by_key[part.key] = log, new
-        self._seek_copy(part)
-
-    def _seek_copy(self, part: Part) -> None:
-        """A truncated file may have been copied first, beside it: the copy has its bytes."""
-        for path in sorted(glob.glob(glob.escape(part.path) + "[.-]*")):
-            with contextlib.suppress(OSError):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                found = os.fstat(fd)
-                key = (found.st_dev, found.st_ino)
-                tail = os.pread(fd, len(part.tail), part.offset - len(part.tail))
-                known = self._by_key.get(key)
-                own = known is None or (len(known[0].parts) == 1 and not known[0].last.lost)
-                if own and tail == part.tail and os.pread(fd, len(part.start), 0) == part.start:
-                    if known is not None:
-                        self._drop(known[0])
-                    part.path, part.key, part.lost = path, key, False
-                    part.seen, part.modified = max(found.st_size, part.offset), found.st_mtime
-                    self._by_key[key] = next(log for log in self._logs if part in log.parts), part
-                    self._keep_open(part, fd)
-                    return
-                os.close(fd)
-
-    def _absent(self, log: Log, part: Part, now: float) -> bool:
-        """A file is at no path that is followed: it was removed, or renamed to another place. It may still grow."""
-        if not part.gone:
-            part.gone = True
-            part.until = part.until or now
-            if part is log.last:
-                self._say(f"{part.path} was removed: what it said still counts")
-        found: os.stat_result | None = None
-        with contextlib.suppress(OSError):
-            found = os.fstat(part.fd) if part.fd >= 0 else os.stat(part.path)
-        if found is None or (found.st_dev, found.st_ino) != part.key:
-            part.lost = True
-            self._by_key.pop(part.key, None)
-            return True
-        return self._grown(log, part, found.st_size, found.st_mtime, now)
-
-    def _drop(self, log: Log) -> None:
-        for part in log.parts:
-            self._close(part)
-            if self._by_key.get(part.key, (None,))[0] is log:
-                del self._by_key[part.key]
-        self._logs.remove(log)
-        if self._by_path.get(log.path) is log:
-            del self._by_path[log.path]
-        self._stale = True
+        self.files.close()
 
     def _forget_old_runs(self) -> None:
-        """Where another job writes to a path and the file of the earlier one is no longer among the files that are followed, only the new job counts."""
-        for log in self._logs:
-            for at in range(len(log.parts) - 1, 0, -1):
-                names = log.parts[at].names
-                before = log.parts[at].before
-                if names is None or not names.threads or not before:
-                    continue
-                log.parts[at].names = None
-                old = log.parts[:at]
-                going_on = names.names & before - names.born
-                if going_on or any(p.key in self._here and not p.lost for p in old):
-                    continue  # it goes on, or the old file is there to be read
-                for part in old:
-                    self._close(part)
-                    if self._by_key.get(part.key, (None, None))[1] is part:
-                        del self._by_key[part.key]
-                del log.parts[:at]
-                log.forget_head()
-                self._stale = True
-                self._plan = None  # read all again
-                self._say(f"another job writes to {log.path}: the earlier one no longer counts")
-                break
+        if self.files.forget_old_runs():
+            self._plan = None  # read all again
 
     # ---- what files are ----
 
@@ -395,7 +206,7 @@ class Follower:
             if part.lost or low >= part.seen:
                 continue
             try:
-                data = os.pread(self._fd(part), min(HEAD - log.heading, part.seen - low), low)
+                data = os.pread(self.files.fd(part), min(HEAD - log.heading, part.seen - low), low)
             except OSError as error:
                 self._unreadable(log, part, error)
                 return
@@ -409,7 +220,7 @@ class Follower:
         lines, end, rest = (log.begun + piece).rpartition(b"\n")
         log.begun = rest
         if end and self._peeker().add(log.head, lines + end):
-            self._stale = True
+            self.files.stale = True
 
     def _peeker(self) -> Peek:
         if self._peek is None:
@@ -418,6 +229,7 @@ class Follower:
         return self._peek
 
     def _unreadable(self, log: Log, part: Part, error: OSError) -> None:
+        self.files.close_one(part)
         if not part.gone:
             log.refused = (error.strerror or str(error)).lower()
             log.looked = -1  # look again
@@ -426,7 +238,7 @@ class Follower:
 
     def _planned(self) -> _Plan:
         """The streams that `psmkit analyze` would make of these files."""
-        logs = sorted((log for log in self._logs if log.readable), key=lambda log: log.order)
+        logs = sorted((log for log in self.files.logs if log.readable), key=lambda log: log.order)
         inputs = {}
         for log in logs:
             item = log.input(log.last, self._nothing, log.path)
@@ -462,7 +274,7 @@ class Follower:
 
     def _add_parts(self) -> None:
         """Files that continue a log are read after it, in its stream."""
-        for log in self._logs:
+        for log in self.files.logs:
             if log.readable and log.parts[0].number >= 0:
                 stream = self._number_of(log)
                 for part in log.parts:
@@ -491,13 +303,13 @@ class Follower:
 
     def _let_go(self) -> None:
         """All is read again: parts whose bytes are gone no longer count."""
-        for log in list(self._logs):
+        for log in list(self.files.logs):
             if not any(part.lost for part in log.parts):
                 continue
             log.parts = [part for part in log.parts if not part.lost]
-            self._say(f"{log.path}: what was in it before it was truncated or removed no longer counts")
+            self.files.say(f"{log.path}: what was in it before it was truncated or removed no longer counts")
             if not log.parts:
-                self._drop(log)
+                self.files.drop(log)
                 continue
             for part in log.parts:
                 part.number = -1
@@ -509,7 +321,7 @@ class Follower:
         assert self._scan is not None
         self._scan = GrowingScan(self._scan.catalogue)
         self.readings += 1
-        for log in self._logs:
+        for log in self.files.logs:
             for part in log.parts:
                 part.number = -1
                 part.offset = 0 if log.plain else part.offset
@@ -522,7 +334,7 @@ class Follower:
         self._scan = GrowingScan(catalogue_of(self._given, beside, notes))
         self._catalogue_notes, self._found_catalogues = notes, beside
         self._plan = self._peek = None
-        for log in self._logs:
+        for log in self.files.logs:
             log.forget_head()
             for part in log.parts:
                 part.number = -1
@@ -559,14 +371,14 @@ class Follower:
         before = len(part.tail)
         size = min(part.seen - part.offset, _CHUNK)
         try:
-            got = os.preadv(self._fd(part), [self._buffer[: before + size]], part.offset - before)
+            got = os.preadv(self.files.fd(part), [self._buffer[: before + size]], part.offset - before)
         except OSError as error:
             self._unreadable(log, part, error)
             return 0
         n = got - before
         if n < 0 or self._differs(part.tail, bytes(self._buffer[:before])):
             # It was truncated and has grown again since the last look, or another file has its number.
-            self._truncated(log, part, part.seen, part.modified, self._clock())
+            self.files.truncated(log, part, part.seen, part.modified)
             return 0
         if n == 0:
             return 0
@@ -590,32 +402,6 @@ class Follower:
         # A writer that does not append leaves zeros where a truncated file was.
         return tail != seen and seen.strip(b"\0") != b""
 
-    def _fd(self, part: Part) -> int:
-        """An open file; the one that was opened first makes room."""
-        if part.fd < 0:
-            fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
-            found = os.fstat(fd)
-            if (found.st_dev, found.st_ino) != part.key:
-                os.close(fd)
-                raise FileNotFoundError(2, "another file has its name", part.path)
-            self._keep_open(part, fd)
-        return part.fd
-
-    def _keep_open(self, part: Part, fd: int) -> None:
-        if not self._room or len(self._open) >= self._room:
-            self._room = open_files(max(len(self._logs), 1))
-        while len(self._open) >= self._room:
-            # that of a removed file would be the last way to its bytes
-            self._close(next((p for p in self._open if not p.gone), next(iter(self._open))))
-        part.fd = fd
-        self._open[part] = None
-
-    def _close(self, part: Part) -> None:
-        if part.fd >= 0:
-            os.close(part.fd)
-            part.fd = -1
-        self._open.pop(part, None)
-
     # ---- words ----
 
     @staticmethod
@@ -627,7 +413,7 @@ class Follower:
 
     def _notes(self) -> list[str]:
         notes = [*self._catalogue_notes, *self._left_out]
-        notes += [f"{log.path}: {log.refused}" for log in self._logs if log.refused]
+        notes += [f"{log.path}: {log.refused}" for log in self.files.logs if log.refused]
         some = any(part.seen for log in self.logs for part in log.parts)
         notes += [f"{log.path}: the file is empty" for log in self.logs if some and not any(p.seen for p in log.parts)]
         for log in self.logs:

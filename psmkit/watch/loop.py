@@ -45,7 +45,9 @@ class Watch:
     def last_turn(self) -> tuple[Sight | None, Sight] | None:
         """Judge all that is there, unless the user stopped the first reading of it: a part of a log would show what is not so."""
         self._answer(wait=True)
-        if not self.follower.behind:
+        if self.follower.interrupted:
+            self.state.unread()
+        else:
             self.follower.stop = lambda: False
             if self.follower.poll() or self._new:
                 self._begin()
@@ -68,7 +70,7 @@ class Watch:
         begun = time.process_time()
         self.follower.prepare()
         self._preparation = time.process_time() - begun
-        if self.follower.behind:
+        if self.follower.interrupted:
             return
         self.judge.begin(self.follower, self.inspector.inputs if self.inspector is not None else ())
         self._new = False

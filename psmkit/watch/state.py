@@ -92,6 +92,11 @@ class State:
         since = self._since(report, found, times, now)
         self.now = Sight(report, found, since)
 
+    def unread(self) -> None:
+        """The logs were not read to their end: the last verdict stays, if there is one."""
+        if self.now.report is None:
+            self.now = Sight(told="the watch ended before the logs were read to their end")
+
     def look(self, now: float) -> tuple[Sight | None, Sight] | None:
         """What was reported before and what is new, if something is to be reported now."""
         self.now = Sight(self.now.report, self.now.found, self.now.since, self._settled(now), self.now.told)

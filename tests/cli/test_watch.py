@@ -179,12 +179,13 @@ def test_command_gets_the_verdict_and_no_shell_sees_the_log(
 ) -> None:
     (logs / "rank0.log").write_bytes(EVIL)
     script, told = tmp_path / "page me.sh", tmp_path / "told"
-    script.write_text(f'#!/bin/sh\ncd "{tmp_path}"\nenv > new && mv new told\necho "hook: $PSMKIT_VERDICT"\n')
+    script.write_text(f'#!/bin/sh\ncd "{tmp_path}"\nenv > new && mv new told\necho "hook: $PSMKIT_VERDICT"\nexit 3\n')
     script.chmod(0o755)
     watch = running(logs, "--no-inspect", "--exec", f"'{script}' $(touch pwned)")
     assert watch.until(lambda found: found["event"] == "verdict")["verdict"] == "failed"
-    _, status = watch.stop()
+    last, status = watch.stop()
     assert status == 1 and watch.process.stderr is not None and b"hook: failed" in watch.process.stderr.read()
+    assert any(news.endswith("page me.sh' $(touch pwned) ended with status 3") for news in last["news"]), last["news"]
     values = dict(line.split("=", 1) for line in told.read_text().splitlines() if line.startswith("PSMKIT_"))
     assert (
         values["PSMKIT_VERDICT"] == "failed"
@@ -199,6 +200,30 @@ def test_command_gets_the_verdict_and_no_shell_sees_the_log(
     )
     assert "\x1b" not in "".join(values.values()) and r"\x1b]0;evil\x07" in values["PSMKIT_PROOF"]
     assert not any(Path(folder, "pwned").exists() for folder in (".", logs, tmp_path))
+
+
+def test_more_files_than_select_can_wait_for(psmkit_cli: Cli, logs: Path) -> None:
+    for number in range(1100):
+        at = (number // 8, 100 + number, 100 + number)
+        (logs / f"rank{number}.log").write_bytes(b"n%d:%d:%d [0] NCCL INFO cudaDriverVersion 12040\n" % at)
+    result = psmkit_cli("watch", logs, "--for", "0.3", "--jsonl", "--no-inspect")
+    assert result.status == 0, result.err
+    assert json.loads(result.out.splitlines()[-1])["files"] == 1100
+
+
+def test_fates_of_files_are_told(running: Callable[..., Running], logs: Path) -> None:
+    write(logs, HUNG)
+    watch = running(logs, "--settle", "0.1", "--no-inspect")
+    watch.until(lambda found: found["verdict"] == "hung")
+    (logs / "nccl.rank2.log").unlink()
+    (logs / "nccl.rank1.log").rename(logs / "nccl.rank1.log.1")
+    write(logs, {"new.log": b"hello\n"})
+    last, status = watch.stop()
+    assert status == 1 and last["verdict"] == "hung"
+    assert {f"{logs}/nccl.rank2.log was removed: what it said still counts", f"{logs}/new.log appeared"} <= set(
+        last["news"]
+    )
+    assert f"{logs}/nccl.rank1.log is {logs}/nccl.rank1.log.1 now" in last["news"]
 
 
 def test_screen_shows_the_verdict_and_escapes_the_log(logs: Path) -> None:

@@ -52,7 +52,7 @@ class Hand:
         assert found is not None
         return found
 
-    def agrees(self, *paths: object) -> None:
+    def expect_analysis(self, *paths: object) -> None:
         """The judgement is that of an analysis of these paths."""
         try:
             want = analyze([str(path) for path in paths])

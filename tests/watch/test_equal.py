@@ -42,7 +42,7 @@ RECORDED = (
 )
 
 
-def grow(logs: Path, files: dict[str, bytes], hand: Hand, seed: int) -> None:
+def expect_equal_while_growing(logs: Path, files: dict[str, bytes], hand: Hand, seed: int) -> None:
     """Write the files in pieces, at the ends of lines and within lines, and compare after each."""
     rng = random.Random(seed)
     done = dict.fromkeys(files, 0)
@@ -56,25 +56,27 @@ def grow(logs: Path, files: dict[str, bytes], hand: Hand, seed: int) -> None:
                 with (logs / name).open("ab") as file:
                     file.write(data[done[name] : end])
             done[name] = end
-        hand.agrees(logs)
+        hand.expect_analysis(logs)
     assert hand.follower.bytes == sum(map(len, files.values())) or hand.follower.readings > 1
 
 
 @pytest.mark.parametrize(("scenario", "dialect"), LOGS, ids=[name for name, _ in LOGS])
 def test_generated_logs(watch: Callable[..., Hand], logs: Path, scenario: str, dialect: str) -> None:
     log = generate(scenario, dialect, seed=7)
-    grow(logs, {name: text.encode() for name, text in log.files().items()}, watch(logs), 7)
+    expect_equal_while_growing(logs, {name: text.encode() for name, text in log.files().items()}, watch(logs), 7)
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_logs(watch: Callable[..., Hand], logs: Path, name: str) -> None:
     source = REAL / name
     files = [source] if source.is_file() else sorted(source.iterdir())
-    grow(logs, {path.name: path.read_bytes() for path in files}, watch(logs), 3)
+    expect_equal_while_growing(logs, {path.name: path.read_bytes() for path in files}, watch(logs), 3)
 
 
 def test_logs_of_all_ranks_in_one_file(watch: Callable[..., Hand], logs: Path) -> None:
-    grow(logs, {"all.log": generate("stop_at_work", "2.27", seed=2).merged().encode()}, watch(logs), 2)
+    expect_equal_while_growing(
+        logs, {"all.log": generate("stop_at_work", "2.27", seed=2).merged().encode()}, watch(logs), 2
+    )
 
 
 def test_console_that_repeats_the_logs_of_the_ranks_counts_once(watch: Callable[..., Hand], logs: Path) -> None:
@@ -87,7 +89,7 @@ def test_console_that_repeats_the_logs_of_the_ranks_counts_once(watch: Callable[
             (logs / name).write_bytes(data[: len(data) * part // 2])
         # half a console has other lines than half of the other files, so all of them count: twice the same processes, whose order decides who is who
         assert part == 2 or hand.report().verdict == analyze([str(logs)]).verdict
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     assert any("console.log only has the lines of" in note for note in hand.report().coverage.notes)
 
 
@@ -96,10 +98,10 @@ def test_inputs_that_are_no_logs_and_logs_in_other_encodings(watch: Callable[...
     hand = watch(logs)
     for name, text in log.files().items():
         (logs / name).write_bytes(text.encode("utf-16" if name.endswith("1.log") else "utf-8"))
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     (logs / "dump.json").write_text('{"version": "2.5", "pg_config": {}, "entries": []}')
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     (logs / "stack.txt").write_text(
         "Thread 2 (Thread 0x7f (LWP 12)):\n#0  0x00007f in poll () from /lib64/libc.so.6\n#1  0x00007e in ncclProxyService (_args=0x1) at proxy.cc:1\n"
     )
-    hand.agrees(logs)
+    hand.expect_analysis(logs)

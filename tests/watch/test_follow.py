@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psmkit import analyze
-from psmkit.watch import follow
+from psmkit.watch import fates
 from tests.loggen import generate
 from tests.watch.conftest import Hand, conclusion
 
@@ -138,7 +138,7 @@ def test_truncated_file_that_has_grown_again_between_two_looks(watch: Watch, log
     hand = watch(path)
     hand.report()
     path.write_bytes(b"".join(FINE[name] for name in sorted(FINE)))
-    hand.agrees(path)
+    hand.expect_analysis(path)
     assert "was truncated" in hand.news()
 
 
@@ -154,9 +154,9 @@ def test_another_job_that_writes_to_the_same_files(watch: Watch, logs: Path, how
             (logs / name).write_bytes(b"")
     assert hand.report().verdict == "hung"
     write(logs, FINE, 0.5)
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     write(logs, FINE)
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     assert "another job writes to" in hand.news()
 
 
@@ -188,14 +188,16 @@ def test_files_that_appear_late(watch: Watch, tmp_path: Path) -> None:
         place = {"job.out": other, "nccl.rank0.log": other}.get(name, folder)
         target = place / ("one.txt" if name == "nccl.rank0.log" else name)
         target.write_bytes(data)
-        hand.agrees(*(path for path in (folder, *sorted(other.iterdir())) if path.is_file() or any(path.iterdir())))
+        hand.expect_analysis(
+            *(path for path in (folder, *sorted(other.iterdir())) if path.is_file() or any(path.iterdir()))
+        )
     assert hand.follower.paths.waiting == [] and "nccl.rank3.log appeared" in hand.news()
 
 
 def test_descriptors_are_shared_when_there_are_few(
     watch: Watch, logs: Path, whole: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "open_files", lambda _: 2)
+    monkeypatch.setattr(fates, "open_files", lambda _: 2)
     hand = watch(logs)
     write(logs, HUNG, 0.5)
     hand.report()
@@ -219,7 +221,7 @@ def test_many_files(watch: Watch, logs: Path) -> None:
             logs / f"rank{number}.log",
             b"n%d:%d:%d [0] NCCL INFO Using network Socket\n" % (number // 8, 100 + number, 100 + number),
         )
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     assert hand.follower.readings == 1
 
 
@@ -238,11 +240,11 @@ def test_file_that_turns_out_to_be_no_log(watch: Watch, logs: Path) -> None:
     path = logs / "other.txt"
     path.write_bytes(b"Thread 2 ")
     hand = watch(logs)
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     append(path, b"(Thread 0x7f (LWP 12)):\n#0  0x00007f in poll () from /lib64/libc.so.6\n")
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     path.write_bytes(b"\x7fELF" + bytes(100))
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
 
 
 def test_two_names_of_a_file_are_one_log(watch: Watch, logs: Path) -> None:
@@ -250,16 +252,16 @@ def test_two_names_of_a_file_are_one_log(watch: Watch, logs: Path) -> None:
     os.link(logs / RANK, logs / "zz.log")
     (logs / "link.log").symlink_to(logs / RANK)
     hand = watch(logs)
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     assert hand.follower.bytes == sum(map(len, HUNG.values()))
 
 
 def test_messages_of_a_file_that_is_put_beside_the_logs(watch: Watch, logs: Path) -> None:
     write(logs, HUNG)
     hand = watch(logs)
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
     (logs / "psmkit.toml").write_text(
         '[[message]]\nname = "my.beat"\nwhere = "any"\npatterns = ["my beat {n:int}"]\nmeaning = "It lives."\nkeep = "all"\n'
     )
     append(logs / "job.out", b"my beat 4\n")
-    hand.agrees(logs)
+    hand.expect_analysis(logs)
