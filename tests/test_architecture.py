@@ -31,10 +31,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
-    "reproduce": {"analysis", "lab", "logparse", "plan", "model"},
+    "watch": {
+        "analysis",
+        "live",
+        "logparse",
+        "report",
+        "model",
+    },  # of live inspections, of report what is behind a verdict
+    "reproduce": {"analysis", "lab", "logparse", "plan", "model", "telemetry"},
+    "conformance": {"analysis", "lab", "model"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "nccl": {"nvcc", "lab", "model"},  # of nvcc the brackets of C++ and where CUDA is
-    "testing": {"lab", "model"},
+    "testing": {"conformance", "lab", "model"},
     "audit": {"live", "plugins", "model"},  # of plugins what a library holds and what the loader says
     "plugins": {"lab", "live", "model"},  # its driver runs ranks, by the one runner; of live the machine
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
@@ -53,10 +61,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tune",
         "plan",
         "reproduce",
+        "conformance",
         "transport",
         "names",
         "query",
         "scrub",
+        "watch",
         "model",
     },
 }
@@ -67,6 +77,7 @@ HEAVY = (
     "drgn",
     "duckdb",
     "jinja2",
+    "mcp",
     "opentelemetry",
     "pandas",
     "perfetto",

@@ -15,7 +15,7 @@ from psmkit.logparse.types import Ref
 from psmkit.model.errors import InputError, NothingToAnalyse
 from psmkit.model.wording import counted
 
-__all__ = ["kept", "readable_twice", "scanned", "uncollected"]
+__all__ = ["check", "kept", "readable_twice", "scanned", "uncollected"]
 
 _T = TypeVar("_T")
 #: How many characters of a line are shown if it is not from a log of NCCL.
@@ -62,10 +62,15 @@ def scanned(
         uncollected(),
         logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
     ):
-        commands = len(result.events.rows(["shell.command"]))  # a script has such lines, too
-        if not (result.totals.matched > commands or result.totals.unmatched or result.foreign):
-            _check(result, any_log)
+        check(result, any_log=any_log)
         yield result
+
+
+def check(result: ScanResult, *, any_log: bool = False) -> None:
+    """Refuse a scan without a line to judge; the arguments and errors are those of :func:`scanned`."""
+    commands = len(result.events.rows(["shell.command"]))  # a script has such lines, too
+    if not (result.totals.matched > commands or result.totals.unmatched or result.foreign):
+        _check(result, any_log)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import click
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_apart, check_output, progress_bar, show, show_page, width
 from psmkit.cli.ranks import check_ranks, wanted_ranks
+from psmkit.report import FORMATS
 
 __all__ = ["command"]
 
-_FORMATS = ("text", "json", "markdown", "sarif", "junit", "html")
+_FORMATS = (*FORMATS, "html")
 _LEVELS = ("error", "warning", "inconclusive", "never")
 
 
@@ -24,11 +25,20 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
         "psmkit analyze 'logs/rank-*.log' records/     # several inputs of one job",
         "psmkit analyze - < train.log",
         "psmkit analyze logs/ --format json --output report.json --fail-on inconclusive",
+        "psmkit analyze logs/ --also junit report.xml --also markdown report.md",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="Output format.  [text]")
 @click.option("--output", metavar="FILE", help="Write the report to FILE.")
+@click.option(
+    "--also",
+    nargs=2,
+    type=(click.Choice(FORMATS), str),
+    metavar="FORMAT FILE",
+    multiple=True,
+    help="Write the report in this format, too, to FILE. Repeatable.",
+)
 @click.option(
     "--fail-on",
     type=click.Choice(_LEVELS),
@@ -58,6 +68,7 @@ def command(
     paths: tuple[str, ...],
     form: str,
     output: str | None,
+    also: tuple[tuple[str, str], ...],
     fail_on: str,
     ranks: str | None,
     catalogues: tuple[str, ...],
@@ -82,6 +93,11 @@ def command(
     wanted = wanted_ranks(ranks)
     check_output(output)
     check_apart(output, paths)
+    for _, file in also:
+        check_output(file)
+        check_apart(file, paths)
+    if len({*(file for _, file in also), output}) < len(also) + 1:
+        raise click.UsageError("two reports would be written to one file.")
 
     if form == "html" and redacted:
         raise click.UsageError("--redact cannot be used with --format html: the page holds the lines of the logs.")
@@ -135,4 +151,8 @@ def command(
             from psmkit.report import render
 
             show(render(report, form, options), output)
+        for other, file in also:
+            from psmkit.report import render
+
+            show(render(report, other, options), file)
         return 1 if level >= bar else 0

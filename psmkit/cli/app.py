@@ -46,6 +46,7 @@ _EXTRAS = {
     "drgn": ("drgn", "audit"),
     "elftools": ("pyelftools", "lab"),
     "isal": ("isal", "isal"),
+    "mcp": ("mcp", "mcp"),
     "opentelemetry": ("opentelemetry", "telemetry"),
     "perfetto": ("perfetto", "perfetto"),
     "prometheus_client": ("prometheus-client", "telemetry"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psmkit.model import Code
     from psmkit.report.layout import Page
 
-__all__ = ["command"]
+__all__ = ["command", "explained"]
 
 _MOST = 12
 _CODE = re.compile(r"(?i)(?:psm)?\d+")
@@ -51,7 +51,6 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
     import sys
 
     from psmkit.catalogue import load
-    from psmkit.model import CODES
     from psmkit.report.layout import Page
 
     known = load(catalogues)
@@ -65,26 +64,22 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
     page = Page(width(sys.stdout))
     found: list[dict[str, object]] = []
     unknown: list[tuple[int, str]] = []
-    explained: set[str] = set()
+    seen: set[str] = set()
     repeats = 0
     for number, line in enumerate(lines, 1):
         name = line.strip()
         if not name:
             continue
         page.blank()
-        if (code := _full(name)) in CODES:
-            found.append(_code(page, CODES[code], known))
-        elif name in known.by_name or name.lower() in known.by_name:
-            found.append(_message(page, name if name in known.by_name else name.lower(), known))
-        elif what != ("-",):
-            found += _line(page, line, known)
+        if what != ("-",) or _is_name(name, known):
+            found += explained(page, line, known)
         elif hits := _line_hits(line, known):
             names = {message.name for message, _ in hits}
-            repeats += names <= explained
-            if not names <= explained:
+            repeats += names <= seen
+            if not names <= seen:
                 page.cut(f"line {number}: {name}")
-            found += _shown(page if not names <= explained else None, line, hits)
-            explained |= names
+            found += _shown(page if not names <= seen else None, line, hits)
+            seen |= names
         else:
             unknown.append((number, name))
             found.append({"kind": "unknown", "line": number, "text": name})
@@ -100,6 +95,28 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         show(json.dumps(found, indent=2) + "\n")
     else:
         show_page(page)
+
+
+def _is_name(name: str, known: Catalogue) -> bool:
+    from psmkit.model import CODES
+
+    return _full(name) in CODES or name in known.by_name or name.lower() in known.by_name
+
+
+def explained(page: Page, line: str, known: Catalogue) -> list[dict[str, object]]:
+    """What is known of a code, of a message's name, or of a log line: as data, and added to ``page``.
+
+    Raises:
+        PsmkitError: nothing is known of it.
+    """
+    from psmkit.model import CODES
+
+    name = line.strip()
+    if (code := _full(name)) in CODES:
+        return [_code(page, CODES[code], known)]
+    if name in known.by_name or name.lower() in known.by_name:
+        return [_message(page, name if name in known.by_name else name.lower(), known)]
+    return _line(page, line, known)
 
 
 def _full(name: str) -> str:

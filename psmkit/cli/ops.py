@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from psmkit.analysis.views.ops import OpRow
     from psmkit.logparse.types import Ref
 
-__all__ = ["command"]
+__all__ = ["chosen", "command", "plain"]
 
 _COLUMNS = ("run", "rank", "process", "kind", "opId", "gen", "type", "stage", "peer", "bytes", "lines")
 _KEYS = (
@@ -68,7 +68,7 @@ def command(
         rows = ops.rows(job)
         if wanted is not None:
             check_ranks(wanted, ops.ranks(job, rows))
-        table = (row for row in rows if _chosen(row, wanted, pending))
+        table = (row for row in rows if chosen(row, wanted, pending))
         files = [file.path for file in scan.files]
         nothing = _nothing_pending(wanted) if pending else None
         writers: dict[str, Callable[[Iterable[OpRow], Sequence[str]], Iterator[str]]] = {
@@ -79,7 +79,8 @@ def command(
         show(writers[form](table, files), output)
 
 
-def _chosen(row: OpRow, ranks: frozenset[int] | None, pending: bool) -> bool:
+def chosen(row: OpRow, ranks: frozenset[int] | None, pending: bool) -> bool:
+    """Whether a row is one of these ranks (None: any), and not complete if only such are ``pending``."""
     if pending and row.complete:
         return False
     return ranks is None or row.rank in ranks or row.peer_rank in ranks
@@ -149,7 +150,8 @@ def _text(rows: Iterable[OpRow], files: Sequence[str], nothing: str | None = Non
             yield f"file {number}: {visible(path)}\n"
 
 
-def _plain(row: OpRow, files: Sequence[str]) -> dict[str, Any]:
+def plain(row: OpRow, files: Sequence[str]) -> dict[str, Any]:
+    """A row as JSON has it."""
     data: dict[str, Any] = {key: getattr(row, key) for key in _KEYS}
     data["op"] = f"0x{row.op:x}"  # beyond what a JSON reader keeps exactly as a number
     data["lines"] = {stage: _place(ref, files) for stage, ref in row.refs}
@@ -162,7 +164,7 @@ def _json(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     yield '{"schema": "psmkit.ops/1", "ops": ['
     comma = "\n"
     for row in rows:
-        yield comma + json.dumps(_plain(row, files))
+        yield comma + json.dumps(plain(row, files))
         comma = ",\n"
     yield "\n]}\n"
 
@@ -177,7 +179,7 @@ def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*_KEYS, "lines"])
     for row in rows:
-        data = _plain(row, files)
+        data = plain(row, files)
         data["lines"] = " ".join(f"{stage}={place}" for stage, place in data["lines"].items())
         writer.writerow(
             ["" if data[key] is None else formula_free(visible(str(data[key]))) for key in (*_KEYS, "lines")]

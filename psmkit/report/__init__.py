@@ -1,4 +1,4 @@
-"""Render findings as text, JSON, Markdown, SARIF and JUnit, and a story as an HTML page. This package only renders; the analysis decides."""
+"""Render findings as text, JSON, Markdown, SARIF, JUnit and GitHub annotations, and a story as an HTML page. This package only renders; the analysis decides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psmkit.report.options import Options
 __all__ = ["FORMATS", "Level", "Options", "render"]
 
 # Each format is a module with render(report, options), imported on first use.
-FORMATS = ("text", "json", "markdown", "sarif", "junit")
+FORMATS = ("text", "json", "markdown", "sarif", "junit", "github")
 
 
 def render(report: Report, form: str = "text", options: Options | None = None) -> str:

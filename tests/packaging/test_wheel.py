@@ -129,6 +129,7 @@ CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
 BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
+    "mcp": ("{log}", MISSING),
     "export": ("{log} -o tables", MISSING),
     "query": ("{log} FROM(verdict)", MISSING),
     "report": ("{log} -o page.html", CLEAN),
@@ -187,6 +188,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 #: What these name when they cannot work.
 EXTRAS = {
+    "mcp": "psmkit[mcp]",
     "audit contract": "psmkit[audit]",
     "audit structs": "psmkit[audit]",
     "audit symbols": "psmkit[lab]",
