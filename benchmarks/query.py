@@ -2,8 +2,8 @@
 
     python benchmarks/query.py [--small MB] [--large MB] [--repeat N] [--output benchmarks/query.md]
 
-The rate is the slope between two sizes, by the clock, on two cores: one reads, one writes. The logs are those of benchmarks/run.py. Memory is the largest
-RssAnon of the process.
+The rate is the slope between two sizes. An export has two threads: one reads, one writes. On two free cores it takes as long as the busier one, whose
+processor time other work on the machine affects less than the clock. The logs are those of benchmarks/run.py. Memory is the largest RssAnon of the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.machine import load, processor  # noqa: E402
-from benchmarks.run import MB, Sample, anon, cpu, keep_bytecode, median, run, seconds  # noqa: E402
+from benchmarks.run import MB, Sample, anon, keep_bytecode, median, run, seconds  # noqa: E402
 from tests.loggen.stream import write_stream  # noqa: E402
 
 FORMATS = ("parquet", "arrow", "csv")
@@ -29,6 +29,10 @@ QUESTIONS = (
     "SELECT rank, count(*) FROM events GROUP BY rank",
     "SELECT type, count(*), max(answered_line - served_line) FROM matches GROUP BY type",
 )
+
+
+def busiest(sample: Sample) -> float:
+    return sample.busiest
 
 
 def checked(sample: Sample) -> Sample:
@@ -65,14 +69,14 @@ def main() -> int:
             return found, sum(file.stat().st_size for file in out.iterdir())
 
         lines = [
-            "| `psmkit export` | small s | large s | MB/s | MB/s of processor time | RssAnon small MiB | RssAnon large MiB | large tables MB |"
+            "| `psmkit export` | small s | large s | MB/s | MB/s of the busier thread | RssAnon small MiB | RssAnon large MiB | large tables MB |"
         ]
         lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
         for form in FORMATS:
             (first, _), (second, written) = samples(small, form), samples(large, form)
-            rate, of_cpu = (more / (median(second, key) - median(first, key)) for key in (seconds, cpu))
+            rate, of_thread = (more / (median(second, key) - median(first, key)) for key in (seconds, busiest))
             lines.append(
-                f"| `--{form}` | {median(first, seconds):.2f} | {median(second, seconds):.2f} | {rate:.0f} | {of_cpu:.0f} "
+                f"| `--{form}` | {median(first, seconds):.2f} | {median(second, seconds):.2f} | {rate:.0f} | {of_thread:.0f} "
                 f"| {median(first, anon):.0f} | {median(second, anon):.0f} | {written / MB:.0f} |"
             )
             print(lines[-1], file=sys.stderr, flush=True)
@@ -89,9 +93,8 @@ def main() -> int:
         args.output.write_text(
             f"# Tables of logs\n\n`python benchmarks/query.py`, medians of {args.repeat} runs on two cores of {os.cpu_count()} ({processor()}), "
             f"load {load()}, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}. Logs of 64 interleaved ranks: small is {sizes[small]:,} bytes, "
-            f"large {sizes[large]:,}. MB/s is of the log's text, the slope between the two.\n\n"
-            + "\n".join(lines)
-            + "\n"
+            f"large {sizes[large]:,}. MB/s is of the log's text, the slope between the two: by the clock, and by the processor time of the busier of the two threads, "
+            f"which is the clock on two free cores.\n\n" + "\n".join(lines) + "\n"
         )
     return 0
 

@@ -43,13 +43,25 @@ def keep_bytecode(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a command: seconds, seconds of processor time, largest RssAnon in MiB, exit status (None: timeout)."""
+    """One run of a command: seconds, seconds of processor time, largest RssAnon in MiB, exit status (None: timeout), processor time of its busiest thread."""
 
     seconds: float
     cpu: float
     anon: float
     status: int | None
     output: bytes
+    busiest: float = 0.0
+
+
+def of_threads(pid: int, seen: dict[int, float]) -> None:
+    """Note the seconds of processor time of each thread of a process."""
+    tick = os.sysconf("SC_CLK_TCK")
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (OSError, ProcessLookupError):
+            continue
+        seen[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / tick
 
 
 def rss_anon(pid: int) -> float:
@@ -85,12 +97,14 @@ def run(command: Sequence[str], core: int | set[int], stdin: Path | None = None,
         preexec_fn=lambda: os.sched_setaffinity(0, {core} if isinstance(core, int) else core),
     )
     peak = 0.0
+    threads: dict[int, float] = {}
     stop = threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not stop.wait(0.005):
             peak = max(peak, rss_anon(process.pid))
+            of_threads(process.pid, threads)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -110,7 +124,7 @@ def run(command: Sequence[str], core: int | set[int], stdin: Path | None = None,
     if feeder:
         feeder.kill()
         feeder.wait()
-    return Sample(seconds, cpu, peak, status, output + errors)
+    return Sample(seconds, cpu, peak, status, output + errors, max(threads.values(), default=0.0))
 
 
 def median(samples: Sequence[Sample], key: Callable[[Sample], float]) -> float:

@@ -76,6 +76,57 @@ static ls_catalogue *catalogue(void)
     return cat;
 }
 
+static void *room(size_t n)
+{
+    void *made = malloc(n ? n : 1);
+    if (!made) abort();
+    return made;
+}
+
+/* The columns of all events, each in a copy of exactly its size. */
+static void read_columns(const ls_catalogue *cat, const ls_scan *scan, int mode)
+{
+    size_t n, size, texts, length = 0;
+    const ls_event *events = ls_events(scan, &n);
+    const uint64_t *values = ls_values(scan, &size);
+    const char *text = ls_event_text(scan, &texts);
+    int8_t slots[sizeof entries / sizeof *entries + 1];
+    uint64_t *column = room(n * sizeof *column);
+    int64_t *ms = room(n * sizeof *ms);
+    int32_t *ends = room(n * sizeof *ends);
+    uint8_t *form = room(n);
+    for (int slot = 0; slot < 4; slot++) {
+        for (size_t m = 0; m < sizeof slots; m++)
+            slots[m] = (int8_t)(slot < ls_catalogue_fields(cat, (int)m) ? slot : -1);
+        ls_field_column(events, n, values, slots, column, form);
+        size_t known = 0, bytes = 0;
+        for (size_t i = 0; i < n; i++) {
+            bool is_text = form[i] == 2;
+            bytes += is_text ? column[i] & LS_TEXT_MAX : 0;
+            if (!is_text) column[i] = 0;
+        }
+        char *out = room(bytes);
+        if (ls_gather(text, column, n, out, ends) != bytes) abort();
+        free(out);
+        ls_field_column(events, n, values, slots, column, form);
+        for (size_t i = 0; i < n; i++) known += form[i] = form[i] == 1;
+        out = room(18 * known);
+        if (ls_hexes(column, form, n, out, ends) > 18 * known) abort();
+        free(out);
+    }
+    for (size_t i = 0; i < n; i++) {
+        column[i] = events[i].time;
+        length += events[i].length;
+    }
+    ls_stamps(text, column, n, ms);
+    ls_messages(scan, &size);
+    if (mode & 4 && length != (size ? size - 1 : 0)) abort();
+    free(column);
+    free(ms);
+    free(ends);
+    free(form);
+}
+
 static void read_all(const ls_scan *scan)
 {
     size_t n, at;
@@ -121,7 +172,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ls_places(own, kinds, nl, 0, rest, places, 256, &count);
         ls_catalogue_free(own);
     }
-    ls_scan *scan = ls_scan_new(cat, size ? data[0] & 3 : 0);
+    int mode = size ? data[0] & 7 : 0;
+    ls_scan *scan = ls_scan_new(cat, mode);
     uint32_t files[3];
     for (int i = 0; i < 3; i++) files[i] = ls_scan_file(scan, ls_scan_stream(scan));
     ls_scan_home(scan, 1, "node", 4, 1, 0);
@@ -138,11 +190,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(copy);
         at += part;
         if (!(state >> 60)) ls_end_round(scan);
+        if (mode & 1 && !(state >> 59 & 7)) {
+            read_columns(cat, scan, mode);
+            ls_clear_events(scan);
+            ls_clear_calls(scan);
+        }
     }
     for (int i = 0; i < 3; i++) ls_end_file(scan, files[i]);
     ls_sighting seen[16];
     ls_peek(scan, text, size, seen, 16);
     ls_finish(scan);
+    read_columns(cat, scan, mode);
     read_all(scan);
     ls_scan_free(scan);
     return 0;

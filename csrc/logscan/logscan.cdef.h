@@ -287,6 +287,7 @@ void ls_clear_calls(ls_scan *scan);
  * for none. */
 void ls_stamps(const char *texts, const uint64_t *packed, size_t n, int64_t *ms);
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file);
+uint64_t ls_file_bytes(const ls_scan *scan, uint32_t file);
 int ls_file_complete(const ls_scan *scan, uint32_t file);
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max);
 

@@ -116,6 +116,11 @@ uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
     return scan->files.at[file].line;
 }
 
+uint64_t ls_file_bytes(const ls_scan *scan, uint32_t file)
+{
+    return scan->files.at[file].offset;
+}
+
 int ls_file_complete(const ls_scan *scan, uint32_t file)
 {
     return scan->files.at[file].complete;

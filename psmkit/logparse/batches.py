@@ -260,7 +260,8 @@ def events(
         calls: return proxy calls and fd exchanges, too.
         messages: keep the texts of the lines behind their prefix.
         progress: called from time to time with the bytes read so far and the total.
-        again: a scan of these logs, whose inputs and catalogue are used; the processes of the batches are those of this scan.
+        again: a scan of these logs, whose inputs and catalogue are used, and as many bytes as it read; the processes of the batches are those of
+            this scan.
 
     Raises:
         InputError: a path does not exist or cannot be read, or the logs are no longer those of ``again``.
@@ -269,6 +270,7 @@ def events(
     mode = _EMIT_ALL | _KEEP_CALLS * calls | _KEEP_MESSAGES * messages
     if again is not None and again.catalogue is not None:
         feed = Feed.of(list(again.inputs), list(again.foreign), again.catalogue, mode, [])
+        feed.left = list(again.read)
     else:
         feed = Feed.start(paths, catalogue, mode)
     all_names = [m.name for m in feed.catalogue.compiled]
@@ -283,22 +285,21 @@ def events(
 
 
 def _check(feed: Feed, again: ScanResult | None, ended: bool) -> None:
-    """Find out whether logs are those of an earlier scan: a program may still write to them."""
+    """Find out whether logs are those of an earlier scan: a program may have replaced them."""
     if again is None:
         return
-    _, procs = table(feed.native, "ls_processes")
-    known = len(again.processes)
-    totals = lib.ls_get_totals(feed.native)
-    same = (
-        (totals.lines, totals.bytes, procs) == (again.totals.lines, again.totals.bytes, known)
-        if ended
-        else procs <= known
-    )
+    found = array(feed.native, "ls_processes", PROCESS)
+    columns = zip(found["stream"].tolist(), found["pid"].tolist(), found["incarnation"].tolist(), strict=True)
+    known = [(process.stream, process.pid, process.incarnation) for process in again.processes[: len(found)]]
+    same = list(columns) == known
+    if ended:
+        totals = lib.ls_get_totals(feed.native)
+        same = same and (totals.lines, totals.bytes, len(found)) == (
+            again.totals.lines, again.totals.bytes, len(again.processes),
+        )  # fmt: skip
     if not same:
         names = [file.path for file in again.files]
-        raise InputError(
-            names[0], f"it{' or another log' if names[1:] else ''} changed while it was read: read a copy of it"
-        )
+        raise InputError(names[0], f"it{' or another log' if names[1:] else ''} changed while it was read: read a copy")
 
 
 def hexes(values: npt.NDArray[np.uint64], known: npt.NDArray[np.bool_]) -> Texts:

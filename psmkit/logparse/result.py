@@ -56,13 +56,14 @@ class ScanResult(ScanData):
     """Everything that a scan found, with access to its lines. Close it, or use it as a context manager, which keeps files open between lines.
 
     ``foreign`` are inputs that are not logs. ``notes`` list problems with inputs. ``catalogue`` is the catalogue that the
-    scan used.
+    scan used. ``read`` are the bytes that it read of each of its ``inputs``, decompressed: a program may still write to them.
     """
 
     foreign: Sequence[ForeignInput] = ()
     notes: Sequence[str] = ()
     catalogue: Catalogue | None = None
     inputs: Sequence[Input] = ()
+    read: Sequence[int] = ()
     _open: dict[int, tuple[Reader, int, bytes]] = field(default_factory=dict)
     _kept: dict[int, io.BufferedReader] = field(default_factory=dict)
     _entered: bool = False
@@ -259,6 +260,7 @@ class _Collector:
             notes=[*notes, *self.losses()],
             catalogue=self.catalogue,
             inputs=inputs,
+            read=[lib.ls_file_bytes(self.native, i) for i in range(len(inputs))],
         )  # fmt: skip
 
     def processes(self) -> list[Process]:

@@ -73,6 +73,8 @@ class Feed:
     arrangement: Arrangement
     native: Any
     notes: list[str] = field(default_factory=list)
+    #: Bytes to read of each input at most; None: all.
+    left: list[int] | None = None
 
     @classmethod
     def start(cls, paths: Paths, given: Catalogue | Sequence[Path] | None, mode: int) -> Feed:
@@ -158,6 +160,8 @@ class Feed:
         """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
         at, fed, chunk = ffi.from_buffer(buffer), 0, len(buffer)
         most = _PIECE if self.inputs[file].kind == "log" else chunk
+        if self.left is not None:
+            chunk = min(chunk, self.left[file])
         while fed < chunk:
             piece = min(most, chunk - fed)
             n = reader.readinto(buffer[:piece])
@@ -165,6 +169,8 @@ class Feed:
             fed += n
             if n < piece:
                 break
+        if self.left is not None:
+            self.left[file] -= fed
         return fed
 
     def _end(self, file: int, reader: Reader) -> None:

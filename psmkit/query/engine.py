@@ -10,15 +10,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from psmkit.query import arrow
 from psmkit.query.errors import QueryError
+from psmkit.query.files import write
 from psmkit.query.schema import TABLES
-from psmkit.query.source import LINES, Source
+from psmkit.query.source import Source
 
 __all__ = ["Answer", "Engine"]
 
@@ -72,12 +73,14 @@ class Engine:
         self._make_source = source
         self._source: Source | None = None
         self._filled: set[str] = set()
-        folder = tempfile.mkdtemp(prefix="psmkit-query-")
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # A question reads its columns from files, so that tables need no memory. DuckDB may read its temporary folder, whatever the settings say.
+        self._folder = Path(tempfile.mkdtemp(prefix="psmkit-query-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._connection = duckdb.connect(":memory:")
-        self._connection.execute(f"SET temp_directory = '{folder}'")
+        self._connection.execute(f"SET temp_directory = {_text(self._folder)}")
         for name, table in TABLES.items():
-            self._put(f"CREATE TABLE {name} AS", arrow.table(table, ()))
+            columns = ", ".join(f"{column.name} {column.sql}" for column in table.columns)
+            self._connection.execute(f"CREATE TABLE {name} ({columns})")
         for setting, value in _SETTINGS:
             self._connection.execute(f"SET {setting} = '{value}'")
 
@@ -122,18 +125,19 @@ class Engine:
             self._source = self._make_source()
         named = [name for name in TABLES if _INDIRECT.search(sql) or re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
         wanted = [name for name in named if name not in self._filled]
-        self._filled.update(wanted)
+        if wanted:
+            write(self._source, self._folder, "parquet", wanted)
         for name in wanted:
-            if name not in LINES:
-                self._put(f"INSERT INTO {name}", self._source.table(name))
-        if lines := [name for name in LINES if name in wanted]:
-            for name, batch in self._source.batches(lines):
-                self._put(f"INSERT INTO {name}", pa.Table.from_batches([batch]))
+            self._connection.execute(f"DROP TABLE {name}")
+            self._connection.execute(
+                f"CREATE VIEW {name} AS FROM read_parquet({_text(self._folder / f'{name}.parquet')})"
+            )
+        self._filled.update(wanted)
 
-    def _put(self, how: str, rows: pa.Table) -> None:
-        self._connection.register("given", rows)
-        self._connection.execute(f"{how} SELECT * FROM given")
-        self._connection.unregister("given")
+
+def _text(path: Path) -> str:
+    """A path as a literal of SQL."""
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 @contextmanager
