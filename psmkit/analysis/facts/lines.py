@@ -25,7 +25,7 @@ __all__ = [
 
 # NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
 _HEAD = re.compile(
-    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
+    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |^[\w.-]+ \[\d+\] \S+\.cu:\d+ WARN |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400

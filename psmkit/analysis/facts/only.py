@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.death import Death
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import rank_in_line
+from psmkit.logparse.types import Ref
+from psmkit.model import Named
 
-__all__ = ["name_it"]
+__all__ = ["name_it", "speaker"]
+
+#: A longer log of programs without a tag is seldom that of one process.
+_LINES = 400
 
 
 def name_it(job: Job, run: int | None, found: Sequence[Death]) -> None:
@@ -35,3 +44,21 @@ def _as_it_says(job: Job, death: Death) -> None:
     ranks = {e.fields["rank"] for e in told}
     if len(ranks) == 1 and told[0].ref.seq < head.ref.seq and isinstance(rank := ranks.pop(), int):
         death.local, death.counted = rank, True
+
+
+@once
+def speaker(job: Job) -> list[Named]:
+    """The only rank that a short log without lines of NCCL and of launchers shows: programs put it into each of their lines, or print it when they start."""
+    if job.scan.processes or len(job.scan.files) != 1 or job.scan.files[0].lines > _LINES:
+        return []
+    if job.scan.events.tagged.any() or len(job.events("sys.python.traceback")) > 1 or job.events("launch."):
+        return []
+    ranks: set[int | None] = {
+        rank for e in job.events("program.own_number") if isinstance(rank := e.fields.get("rank"), int)
+    }
+    ref: Ref | None = Ref(0, 1, 0)
+    while ref is not None:
+        ranks.add(rank_in_line("".join(e.text for e in job.quotes.of(ref))))
+        ref = lines.below(job, ref)
+    found = [rank for rank in ranks if rank is not None]
+    return [Named(found[0], basis=f"{ASSUMED}only rank")] if len(found) == 1 else []

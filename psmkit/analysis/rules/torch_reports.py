@@ -472,8 +472,8 @@ def _store(job: Job, event: Event) -> Finding:
     # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
     # source did not come: other errors are about the process that hosts the store.
     error = str(event.fields.get("error", ""))
-    sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
-    ranks = [source] if sure and isinstance(source, int) else []
+    late = isinstance(source, int) and "timeout" in error.lower()
+    ranks = [source] if late and isinstance(source, int) and "/default_pg/" in error else []
     broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
     ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := store.host(address)) else []
     if broken and source == 0:
@@ -481,14 +481,16 @@ def _store(job: Job, event: Event) -> Finding:
         asks = event.fields.get("rank")
         ends = [Named(rank, either=True) for rank in (0, asks) if isinstance(rank, int)]
         title = f"rank {event.fields.get('rank')} lost torch's store while it asked for the communicator id of rank 0"
+    elif late and isinstance(source, int) and "keys: /" not in error:
+        ends = [Named(source, comm="its process group")]
     return new_finding(
         job,
         "PSM201",
         run=run,
         title=title,
         confidence=0.75,
-        explanation=None if ranks else store.UNREACHED,
-        next_step=None if ranks else step,
+        explanation=store.SILENT if late else store.UNREACHED,
+        next_step=_SOURCE if late else step,
         refs=[event.ref],
         ranks=ranks,
         procs=job.procs_of(run, ranks),
@@ -500,6 +502,7 @@ def _store(job: Job, event: Event) -> Finding:
 
 #: What to do about ranks that did not come to a barrier.
 _LATE = "Find the ranks that did not come: read the last lines of each, see whether their hosts started them, and compare the number of processes with the world size."
+_SOURCE = "Read the output of that rank: did its process start, does it run, and what did it do instead of its first operation in this group? All ranks must use a group in the same order."
 _SHARED = "Give this job a store of its own: end the processes of earlier starts, and use another --rdzv_id, MASTER_PORT or file for each job."
 
 
