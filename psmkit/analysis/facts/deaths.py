@@ -167,6 +167,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
+    kept = only.by_scheduler(job, run, kept)
     only.name_it(job, run, kept)
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))

@@ -1,4 +1,4 @@
-"""Name the process of an end that its own line does not name, where the log is that of one process."""
+"""Name the process of an end that its own line does not name: of a log of one process, or by what stands beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psmkit.analysis.facts.tags import rank_in_line
 from psmkit.logparse.types import Ref
 from psmkit.model import Named
 
-__all__ = ["name_it", "speaker"]
+__all__ = ["by_scheduler", "name_it", "speaker"]
 
 #: A longer log of programs without a tag is seldom that of one process.
 _LINES = 400
@@ -35,6 +35,26 @@ def name_it(job: Job, run: int | None, found: Sequence[Death]) -> None:
         nobody[0].host, nobody[0].pid = job.process(proc).host, job.process(proc).pid
         if ranks == 1:
             nobody[0].rank, nobody[0].proc = job.rank_of(proc), proc
+
+
+def by_scheduler(job: Job, run: int | None, found: Sequence[Death]) -> list[Death]:
+    """The ends of processes without a name, with the addresses of as many workers that Dask's scheduler lost.
+
+    Its nanny tells the end of a worker that printed its own last words, too. The scheduler's line alone is no end: it stands at the end of a good job, too.
+    """
+    gone = {str(e.fields["host"]): e for e in job.events("dask.removed", run=run)}
+    nobody = [d for d in found if (d.rank, d.proc, d.pid, d.local, d.host) == (None,) * 5]
+    by_nanny = [d for d in nobody if all(e.name == "launch.ended.dask" for e in d.events)]
+    own = [d for d in nobody if d not in by_nanny] or by_nanny
+    alike = len({(d.signal, d.code, d.where) for d in own}) == 1  # whose text is whose, the log need not show
+    if not gone or len(own) != len(gone) or not alike:
+        return list(found)
+    for death, (address, lost) in zip(own, gone.items(), strict=True):
+        death.host, death.itself = address, own is not by_nanny
+        death.events.append(lost)
+    told = [d for d in by_nanny if d not in own]
+    own[0].events.extend(e for d in told for e in d.events)
+    return [d for d in found if d not in told]
 
 
 def _as_it_says(job: Job, death: Death) -> None:

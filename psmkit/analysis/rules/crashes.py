@@ -318,7 +318,7 @@ def _name(job: Job, death: Death) -> str:
     if death.rank is None and death.local is not None:
         who = f"{'spawned process' if death.raised else 'worker' if death.counted else 'local rank'} {death.local}"
     if who == "a process" and death.pid is None and death.host is not None:
-        return f"a process on {death.host}"
+        return f"{'the process at' if ':' in death.host else 'a process on'} {death.host}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
@@ -347,8 +347,9 @@ def _crash(
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
     name = ranks_text(ranks) if (together or equal or like) and ranks else _name(job, death)
-    if beside and not ranks and all(d.pid is not None for d in (death, *beside)):
-        names = words([f"{d.host}:{d.pid}" if d.host else str(d.pid) for d in (death, *beside)], _MOST_REASONS)
+    if beside and not ranks:
+        places = [":".join(str(part) for part in (d.host, d.pid) if part is not None) for d in (death, *beside)]
+        names = words(places, _MOST_REASONS)
         name = f"{1 + len(beside)} processes ({names})"
     if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
         name = spans_text(spans)
