@@ -46,9 +46,9 @@ _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another 
 
 @rule(order=62)
 def find(job: Job) -> list[Finding]:
-    """PSM301 and PSM302 for ranks that torch's own reports name, PSM201 for its store, PSM604 for dumps that it lacks."""
+    """PSM301 and PSM302 for ranks that torch's own reports or summaries of them name, PSM201 for its store, PSM604 for dumps that it lacks."""
     out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job), *_undecided(job)]
-    out.extend(_running(job))
+    out.extend([*_running(job), *_works(job)])
     out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
     out.extend(_store_lost(job))
     return out
@@ -90,6 +90,41 @@ def _desync(job: Job) -> Iterator[Finding]:
             ranks=ranks,
             procs=job.procs_of(run, ranks),
             culprits=ranks,
+        )
+
+
+def _works(job: Job) -> Iterator[Finding]:
+    """A few ranks that called less than the others, by a table that somebody made of the status lines of their watchdogs."""
+    for run, events in outside.runs_of(job, "torch.works_told").items():
+        at: dict[int, tuple[int, Event]] = {}
+        for event in events:
+            number = event.fields.get("enqueued")
+            for rank in ranks_in(str(event.fields.get("ranks", "")).replace("/", ",")):
+                if isinstance(number, int):
+                    at[rank] = number, event
+        most = max((number for number, _ in at.values()), default=0)
+        behind = sorted(rank for rank, (number, _) in at.items() if number < most)
+        if not behind or 2 * len(behind) >= len(at):
+            continue
+        numbers = joined(sorted({f"#{at[rank][0]}" for rank in behind}))
+        yield new_finding(
+            job,
+            "PSM302",
+            run=run,
+            title=f"{ranks_text(behind)} did not call work #{most} of the other ranks: the last one called is {numbers}",
+            confidence=0.8,
+            explanation=f"{CODES['PSM302'].meaning} The numbers count within a process group: these lines do not show that they are of the same one.",
+            next_step=afterwards.step(
+                job,
+                run,
+                f"Find out what {ranks_text(behind)} did instead.",
+                _timeout(job, run),
+                several=len(behind) > 1,
+            ),
+            refs=list(dict.fromkeys(at[rank][1].ref for rank in (*behind, *(r for r in at if r not in behind))))[:_SHOWN],
+            ranks=behind,
+            procs=job.procs_of(run, behind),
+            culprits=behind,
         )
 
 
