@@ -359,7 +359,8 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     return true;
 }
 
-/* Whether s is "node7 [0] misc/ibvwrap.cu:12", as people leave the prefix of an early warning when they cut its numbers. */
+/* Whether s is "node7 [0] misc/ibvwrap.cu:12", as people leave the prefix of an early warning when they cut its
+ * numbers. */
 static bool early_place(const char *s, uint32_t n)
 {
     uint32_t k = 0, letters = 0;
@@ -370,7 +371,8 @@ static bool early_place(const char *s, uint32_t n)
     if (file == k || device < 0 || file == n || s[file++] != ' ') return false;
     const char *line = memmem(s + file, n - file, ".cu:", 4);
     if (!line || memchr(s + file, ' ', n - file)) return false;
-    for (line += 4; line < s + n && digit(*line); line++) {}
+    for (line += 4; line < s + n && digit(*line); line++) {
+    }
     return line == s + n && digit(line[-1]);
 }
 

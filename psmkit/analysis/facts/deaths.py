@@ -217,7 +217,7 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if (death.rank is not None or death.pid is not None) and not death.sent:
             placed[death.signal][id(death)] = death
     dropped: set[int] = set()
-    for death in [d for d in found if d.rank is None and d.pid is None and d.local is None]:
+    for death in [d for d in found if d.rank is d.pid is d.local is d.task is None]:
         kinds = placed.keys() if death.signal is None else {None, death.signal, int(signals.SIGABRT)}
         fits = itertools.chain.from_iterable(placed[kind].values() for kind in list(kinds))
         two = list(itertools.islice(fits, 2))

@@ -121,7 +121,9 @@ def _works(job: Job) -> Iterator[Finding]:
                 _timeout(job, run),
                 several=len(behind) > 1,
             ),
-            refs=list(dict.fromkeys(at[rank][1].ref for rank in (*behind, *(r for r in at if r not in behind))))[:_SHOWN],
+            refs=list(dict.fromkeys(at[rank][1].ref for rank in (*behind, *(r for r in at if r not in behind))))[
+                :_SHOWN
+            ],
             ranks=behind,
             procs=job.procs_of(run, behind),
             culprits=behind,
