@@ -66,8 +66,8 @@ def rss_anon(pid: int) -> float:
     return total
 
 
-def run(command: Sequence[str], core: int, stdin: Path | None = None, pipe: bool = False) -> Sample:
-    """Run a command on one core and watch its memory. ``pipe`` feeds ``stdin`` through a pipe, from another core."""
+def run(command: Sequence[str], core: int | set[int], stdin: Path | None = None, pipe: bool = False) -> Sample:
+    """Run a command on one core, or some, and watch its memory. ``pipe`` feeds ``stdin`` through a pipe, from another core."""
     feeder = None
     source: int | object = subprocess.DEVNULL
     if stdin and pipe:
@@ -82,7 +82,7 @@ def run(command: Sequence[str], core: int, stdin: Path | None = None, pipe: bool
         stdin=source,  # type: ignore[arg-type]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=lambda: os.sched_setaffinity(0, {core} if isinstance(core, int) else core),
     )
     peak = 0.0
     stop = threading.Event()

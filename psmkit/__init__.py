@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psmkit.analysis import analyze
     from psmkit.model import Evidence, Finding, Report, Verdict
+    from psmkit.query import load
 
-__all__ = ["Evidence", "Finding", "Report", "Verdict", "analyze"]
+__all__ = ["Evidence", "Finding", "Report", "Verdict", "analyze", "load"]
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from psmkit.analysis import analyze
 
         return analyze
+    if name == "load":
+        from psmkit.query import load
+
+        return load
     if name in __all__:
         import psmkit.model
 

@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, variants, commands, metrics.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, variants, commands, metrics, tables.
 
 Usage: python scripts/docs.py [--check]
 
@@ -21,6 +21,7 @@ from psmkit.plugins.abi import facts, tables
 from psmkit.plugins.drive_checks import CHECKS, Check, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
+from psmkit.query.schema import TABLES
 from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.metrics import METRICS
 
@@ -189,6 +190,16 @@ def variants() -> str:
     return "\n".join(rows)
 
 
+def query_tables() -> str:
+    """The tables of ``psmkit query`` with their columns."""
+    parts = []
+    for table in TABLES.values():
+        rows = [f"| `{c.name}` | {c.sql} | {_cell(c.meaning)} | {_cell(c.null)} |" for c in table.columns]
+        head = "| column | type | meaning | NULL where |\n|---|---|---|---|"
+        parts.append(f"### `{table.name}`\n\nA row is {table.row}.\n\n{head}\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
@@ -201,6 +212,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "tuner-checks": ("tuner.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
+    "query-tables": ("query.md", query_tables),
     "variants": ("transport.md", variants),
 }
 

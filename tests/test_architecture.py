@@ -25,15 +25,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "names": set(),  # what names look like: for texts of reports and for logs alike
     "scrub": {"names", "logparse", "catalogue", "model"},
     "report": {"names", "model"},
+    "query": {"analysis", "logparse", "catalogue", "report", "model"},  # of report how a page shows a table
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
-    "reproduce": {"analysis", "lab", "logparse", "plan", "model"},
+    "watch": {
+        "analysis",
+        "live",
+        "logparse",
+        "report",
+        "model",
+    },  # of live inspections, of report what is behind a verdict
+    "reproduce": {"analysis", "lab", "logparse", "plan", "model", "telemetry"},
+    "conformance": {"analysis", "lab", "model"},
     "nvcc": {"lab", "model"},  # of lab where the emulated libraries are
     "nccl": {"nvcc", "lab", "model"},  # of nvcc the brackets of C++ and where CUDA is
-    "testing": {"lab", "model"},
+    "testing": {"conformance", "lab", "model"},
     "audit": {"live", "plugins", "model"},  # of plugins what a library holds and what the loader says
     "plugins": {"lab", "live", "model"},  # its driver runs ranks, by the one runner; of live the machine
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
@@ -52,9 +61,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tune",
         "plan",
         "reproduce",
+        "conformance",
         "transport",
         "names",
+        "query",
         "scrub",
+        "watch",
         "model",
     },
 }

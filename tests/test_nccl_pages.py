@@ -57,3 +57,13 @@ def test_the_pages_in_the_repository_are_what_their_programs_write(module: objec
     path = Path(str(module.__file__)).with_suffix(".md")  # type: ignore[attr-defined]
     text = path.read_text()
     assert page.render(text, []) == text
+
+
+def test_a_run_whose_ranks_do_not_show_the_plugins_is_not_exact(tmp_path: Path) -> None:
+    assert nccl_releases._missing(tmp_path) == list(nccl_releases.USED)  # no logs
+    (tmp_path / "logs").mkdir()
+    lines = [f"NCCL INFO {words}" for words in nccl_releases.USED]
+    (tmp_path / "logs" / "rank-0.log").write_text("\n".join(lines))
+    assert nccl_releases._missing(tmp_path) == []
+    (tmp_path / "logs" / "rank-1.log").write_text("\n".join(lines[1:]))
+    assert nccl_releases._missing(tmp_path) == ["via NET/PSM/"]

@@ -3,8 +3,10 @@
 #include "fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -56,15 +58,48 @@ void psm_fault_set_resolver(bool (*resolve)(const char *site, const char *name, 
     pthread_mutex_unlock(&mutex);
 }
 
+/* The faults of PSM_FAULTS, and behind them those of PSM_MUTATION: the mistake of `psmkit mutate`, which goes into the
+ * processes of a test that sets PSM_FAULTS itself. NULL: there are none, or *wrong. */
+static struct psm_fault_set *read_sets(struct psm_fault_error *error, bool *wrong)
+{
+    const char *names[] = {"PSM_FAULTS", "PSM_MUTATION"};
+    struct psm_fault_set *sets[2] = {NULL, NULL};
+    for (int i = 0; i < 2 && !*wrong; i++) {
+        const char *text = getenv(names[i]);
+        sets[i] = text ? psm_fault_parse(text, error) : NULL;
+        *wrong = text && !sets[i];
+    }
+    if (!sets[1]) return sets[0];
+    size_t faults = sets[0] ? sets[0]->n : 0;
+    for (size_t i = 0; i < sets[1]->n; i++) sets[1]->rules[i].quiet = true;
+    if (!faults) return sets[1];
+    struct psm_fault_set *both = calloc(1, sizeof *both + (faults + sets[1]->n) * sizeof *both->rules);
+    if (!both) return sets[0];
+    both->n = faults + sets[1]->n;
+    memcpy(both->rules, sets[0]->rules, faults * sizeof *both->rules);
+    memcpy(both->rules + faults, sets[1]->rules, sets[1]->n * sizeof *both->rules);
+    return both;
+}
+
+/* Leaves a mark that a mistake was made, for `psmkit mutate`. */
+static void mark(const struct psm_site *site)
+{
+    const char *path = getenv("PSM_MUTATION_FILE");
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (fd < 0) return;
+    char line[PSM_FAULT_NAME + 1];
+    int n = snprintf(line, sizeof line, "%s\n", site->name);
+    if (write(fd, line, (size_t)n) < 0) n = 0; /* the mistake is made all the same */
+    close(fd);
+}
+
 void psm_fault_load(void)
 {
     struct psm_fault_error error;
     bool wrong = false;
     pthread_mutex_lock(&mutex);
     if (atomic_load(&psm_fault_state) == STATE_UNREAD) {
-        const char *text = getenv("PSM_FAULTS");
-        struct psm_fault_set *set = text ? psm_fault_parse(text, &error) : NULL;
-        wrong = text && !set;
+        struct psm_fault_set *set = read_sets(&error, &wrong);
         if (set) atomic_store(&installed, set);
         atomic_store(&psm_fault_state, set && set->n ? STATE_ON : STATE_OFF);
     }
@@ -157,7 +192,7 @@ int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args,
     if (!hooks || !hooks->n) return 0;
     if (!args) args = &nothing;
     int rank = args->rank >= 0 ? args->rank : psm_proc_self()->rank;
-    bool struck = false;
+    bool struck = false, quiet = false;
     for (size_t i = 0; i < hooks->n; i++) {
         struct hook *hook = &hooks->hook[i];
         const struct psm_rule *rule = hook->rule;
@@ -172,8 +207,11 @@ int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args,
         if (rule->has_p && !chance(rule, site->name, rank, call)) continue;
         *out = (struct psm_fault){rule->action, hook->value, call, rank, site, args->abort_flag};
         struck = true;
+        quiet = rule->quiet;
     }
-    if (struck && rank >= 0)
+    if (struck && quiet)
+        mark(site);
+    else if (struck && rank >= 0)
         psm_msg_fault_fired(psm_fault_action_name(out->action), site->name, out->nth, rank);
     else if (struck)
         psm_msg_fault_fired_2(psm_fault_action_name(out->action), site->name, out->nth);

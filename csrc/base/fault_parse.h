@@ -19,6 +19,7 @@ struct psm_rule {
     bool has_p;
     uint32_t p_billionths;
     uint64_t seed;
+    bool quiet; /* of PSM_MUTATION: a mistake, which the log does not tell */
 };
 
 struct psm_fault_set {

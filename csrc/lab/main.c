@@ -7,7 +7,9 @@
  *   psm_rank reap          removes the segments that dead processes left in PSM_SHM_DIR, and lists them
  *
  * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly, 3 the runner is gone. */
+#include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fault_parse.h"
@@ -29,6 +31,7 @@ static void send_result(const char *word, const struct lab_result *r)
         lab_put_int(report.out, "op_id", (int64_t)error->op_id);
         lab_put_int(report.out, "sys_errno", r->error.sys_errno);
         lab_put_int(report.out, "cuda", r->error.cuda);
+        lab_put_int(report.out, "left", r->left);
     }
     lab_report_end(&report);
 }
@@ -160,8 +163,18 @@ static int reap(void)
     return 0;
 }
 
-int main(int argc, char **argv)
+/* The transport's variants of a stranger, which register themselves when their library is loaded. */
+static bool load_variants(void)
 {
+    const char *path = getenv("PSM_LAB_VARIANTS");
+    if (!path || !*path || dlopen(path, RTLD_NOW)) return true;
+    fprintf(stderr, "psm_rank: %s\n", dlerror());
+    return false;
+}
+
+int psm_rank_main(int argc, char **argv)
+{
+    if (!load_variants()) return 2;
     if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
     if (argc == 3 && strcmp(argv[1], "faults") == 0) return list_faults(argv[2]);
     if (argc == 2 && strcmp(argv[1], "reap") == 0) return reap();

@@ -118,17 +118,37 @@ enum nccl_memory { MEMORY_CUDA, MEMORY_NCCL };
 enum nccl_policy { POLICY_DEFAULT, POLICY_EFFICIENCY, POLICY_ZERO }; /* the library's numbers */
 
 /* A call of a group, for the pattern `tasks`. */
+enum nccl_func {
+    CALL_SEND,
+    CALL_RECV,
+    CALL_ALLREDUCE,
+    CALL_ALLGATHER,
+    CALL_REDUCESCATTER,
+    CALL_BROADCAST,
+    CALL_REDUCE
+};
 struct nccl_call {
-    bool ends, send; /* ends: no call, the end of its group */
-    int peer;
-    uint32_t number;    /* of its messages with the peer in this group and direction, from 0 */
-    uint64_t bytes, at; /* at: in the buffer */
+    bool ends, waits; /* no call: the end of its group; wait for all groups before, and look at their data */
+    enum nccl_func func;
+    unsigned comm, stream, type; /* comm 0: that of all ranks */
+    enum nccl_op op;
+    int peer;        /* or root */
+    uint32_t number; /* of a message among those of its two ranks and direction, of a collective in its communicator */
+    uint64_t bytes;  /* of a message, of a rank's part */
+    uint64_t at[2];  /* in the buffer of what it gets, of what it gives */
+};
+/* A communicator of some ranks of the job. me: this rank in it, size: it is no member. */
+struct nccl_member {
+    int me, size, owner;
 };
 struct nccl_tasks {
-    uint64_t lines, groups;
+    uint64_t lines, iterations;
     struct nccl_call *calls;
     size_t n, room;
-    uint64_t bytes[2]; /* of the buffer of recvs, of that of sends */
+    struct nccl_member *members;
+    size_t n_members, members_room;
+    unsigned streams;  /* beside the first */
+    uint64_t bytes[2]; /* of the buffer of what calls get, of that of what they give */
 };
 
 struct nccl_case {

@@ -18,7 +18,12 @@ struct nccl_work {
     void *out_handle, *in_handle; /* of registration */
     ncclWindow_t out_window, in_window;
     uint8_t *piece, *meant; /* host memory, PIECE bytes each */
-    uint64_t message;       /* of several between two ranks: which one data is of */
+    /* of the pattern `tasks`: further communicators and streams; the call that data is of, and the rank in its
+     * communicator that it comes from */
+    ncclComm_t *comms;
+    cudaStream_t *streams;
+    const struct nccl_call *call;
+    int source;
 };
 
 /* Notes and sends the first failure. Always false. */
@@ -36,10 +41,21 @@ uint64_t nccl_shortened(const struct nccl_case *c, uint64_t bytes);
 bool nccl_launch(struct nccl_work *run, uint64_t iter);
 bool nccl_capture(struct nccl_work *run, uint64_t iter, cudaGraphExec_t *graph);
 
-/* nccl_tasks.c: the pattern `tasks`. _each: all sends, or all recvs, of the group that has this data, until one fails.
+/* nccl_work.c: writes what rank `to` is sent, and looks at what came from `from`; what follows up to `all` is
+ * untouched.
  */
-typedef bool nccl_message_fn(struct nccl_work *run, const struct nccl_call *call, uint64_t data);
+bool nccl_write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t data);
+bool nccl_compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t data);
+
+/* nccl_tasks.c: the pattern `tasks`. _begin, _streams: its further communicators and streams; _write, _compare: the
+ * data of all calls of an iteration; _fill, _meant: that of run->call. */
+bool nccl_tasks_begin(struct nccl_work *run);
+bool nccl_tasks_streams(struct nccl_work *run, unsigned flags);
+ncclComm_t nccl_tasks_comm(const struct nccl_work *run, size_t i);
 bool nccl_tasks_launch(struct nccl_work *run, uint64_t iter);
-bool nccl_tasks_each(struct nccl_work *run, uint64_t data, bool send, nccl_message_fn *each);
+bool nccl_tasks_write(struct nccl_work *run, uint64_t data);
+bool nccl_tasks_compare(struct nccl_work *run, uint64_t data);
+void nccl_tasks_fill(struct nccl_work *run, uint8_t *out, uint64_t n, uint64_t at, uint64_t data);
+void nccl_tasks_meant(struct nccl_work *run, uint64_t n, uint64_t at, uint64_t data);
 
 #endif

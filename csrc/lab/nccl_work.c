@@ -188,8 +188,8 @@ static bool get_buffers(struct nccl_work *run)
         run->out_bytes = run->in_bytes = c->task.size * n;
         break;
     case PATTERN_TASKS:
-        run->out_bytes = c->tasks.bytes[1];
-        run->in_bytes = c->tasks.bytes[0];
+        run->out_bytes = c->tasks.bytes[1] + ALIGN; /* a file may have no data of this rank */
+        run->in_bytes = c->tasks.bytes[0] + ALIGN;
         break;
     default:
         run->out_bytes = run->in_bytes = run->stride * n;
@@ -198,6 +198,7 @@ static bool get_buffers(struct nccl_work *run)
     cudaStream_t stream = NULL; /* a runtime that fails leaves a number that is no stream here */
     if (c->task.stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
     run->stream = stream;
+    if (!nccl_tasks_streams(run, flags)) return false;
     run->piece = malloc(PIECE + 8);
     run->meant = malloc(PIECE + 8);
     if (!run->piece || !run->meant) return nccl_fail(run, "lab", "no memory", "no memory for data");
@@ -217,16 +218,19 @@ static void fill(struct nccl_work *run, uint8_t *out, uint64_t n, uint64_t at, i
     case PATTERN_REDUCESCATTER:
         nccl_fill_part(out, n, at, run->c, from, run->ranks, iter);
         break;
+    case PATTERN_TASKS:
+        nccl_tasks_fill(run, out, n, at, iter);
+        break;
     case PATTERN_ALLGATHER:
     case PATTERN_BROADCAST:
         to = 0;
         __attribute__((fallthrough));
-    default: /* several messages between two ranks have seeds of their own */
-        lab_fill(out, n, at, run->c->task.seed ^ run->message << 40, from, to, iter);
+    default:
+        lab_fill(out, n, at, run->c->task.seed, from, to, iter);
     }
 }
 
-static bool write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t iter)
+bool nccl_write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t iter)
 {
     for (uint64_t at = 0; at < bytes; at += PIECE) {
         uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
@@ -239,11 +243,6 @@ static bool write_out(struct nccl_work *run, uint8_t *to_memory, uint64_t bytes,
     return true;
 }
 
-static bool write_message(struct nccl_work *run, const struct nccl_call *call, uint64_t iter)
-{
-    return write_out(run, run->out + call->at, call->bytes, call->peer, iter);
-}
-
 static bool prepare(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
@@ -253,23 +252,24 @@ static bool prepare(struct nccl_work *run, uint64_t iter)
     case PATTERN_REDUCESCATTER:
     case PATTERN_BROADCAST:
     case PATTERN_REDUCE:
-        if (!write_out(run, run->out, run->out_bytes, -1, iter)) return false;
+        if (!nccl_write_out(run, run->out, run->out_bytes, -1, iter)) return false;
         break;
     case PATTERN_GATHER:
-        if (!write_out(run, run->out, run->out_bytes, (int)c->root, iter)) return false;
+        if (!nccl_write_out(run, run->out, run->out_bytes, (int)c->root, iter)) return false;
         break;
     case PATTERN_ALLTOALL_COLL:
     case PATTERN_SCATTER:
         for (int r = 0; r < run->ranks && (c->task.pattern != PATTERN_SCATTER || run->rank == (int)c->root); r++)
-            if (!write_out(run, run->out + (uint64_t)r * c->task.size, c->task.size, r, iter)) return false;
+            if (!nccl_write_out(run, run->out + (uint64_t)r * c->task.size, c->task.size, r, iter)) return false;
         break;
     case PATTERN_TASKS:
-        if (!nccl_tasks_each(run, iter, true, write_message)) return false;
+        if (!nccl_tasks_write(run, iter)) return false;
         break;
     default:
         for (int r = 0; r < run->ranks; r++)
             if (lab_sends(&c->task, run->rank, r, run->ranks) &&
-                !write_out(run, run->out + (uint64_t)r * run->stride, nccl_message(c, run->rank, r, iter), r, iter))
+                !nccl_write_out(run, run->out + (uint64_t)r * run->stride, nccl_message(c, run->rank, r, iter), r,
+                                iter))
                 return false;
     }
     if (!CUDA(cudaMemset, run->in, UNTOUCHED, run->in_bytes + GUARD)) return false;
@@ -277,16 +277,37 @@ static bool prepare(struct nccl_work *run, uint64_t iter)
     return CUDA(cudaStreamSynchronize, NULL);
 }
 
-/* As applications wait: until the stream is done, or the communicator says that it will not be. */
-static bool wait_for_it(struct nccl_work *run)
+/* Of all streams: the first error, else whether one has work. */
+static cudaError_t query(const struct nccl_work *run)
 {
-    for (unsigned round = 0;; round++) {
-        cudaError_t code = run->api->cudaStreamQuery(run->stream);
-        if (code != NOT_READY) return nccl_cuda_ok(run, code, "cudaStreamQuery");
-        ncclResult_t state = NCCL_SUCCESS, rc = run->api->ncclCommGetAsyncError(run->comm, &state);
+    cudaError_t code = run->api->cudaStreamQuery(run->stream);
+    for (unsigned i = 0; run->streams && i < run->c->tasks.streams && (code == 0 || code == NOT_READY); i++) {
+        cudaError_t one = run->api->cudaStreamQuery(run->streams[i]);
+        if (one != 0) code = one;
+    }
+    return code;
+}
+
+static bool all_well(struct nccl_work *run)
+{
+    for (size_t i = 0; i <= run->c->tasks.n_members; i++) {
+        ncclComm_t comm = i ? nccl_tasks_comm(run, i - 1) : run->comm;
+        if (!comm) continue;
+        ncclResult_t state = NCCL_SUCCESS, rc = run->api->ncclCommGetAsyncError(comm, &state);
         if (rc != NCCL_SUCCESS) return nccl_failed(run, rc, "ncclCommGetAsyncError");
         if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS)
             return nccl_failed(run, state, "the communicator's asynchronous error");
+    }
+    return true;
+}
+
+/* As applications wait: until the streams are done, or a communicator says that they will not be. */
+static bool wait_for_it(struct nccl_work *run)
+{
+    for (unsigned round = 0;; round++) {
+        cudaError_t code = query(run);
+        if (code != NOT_READY) return nccl_cuda_ok(run, code, "cudaStreamQuery");
+        if (!all_well(run)) return false;
         struct timespec moment = {0, round < 100 ? 50000 : 1000000};
         nanosleep(&moment, NULL);
     }
@@ -297,7 +318,9 @@ static bool wait_for_it(struct nccl_work *run)
 static void meant(struct nccl_work *run, uint64_t n, uint64_t at, int from, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
-    if (c->task.pattern == PATTERN_REDUCESCATTER)
+    if (c->task.pattern == PATTERN_TASKS)
+        nccl_tasks_meant(run, n, at, iter);
+    else if (c->task.pattern == PATTERN_REDUCESCATTER)
         nccl_fill_result(run->meant, n, (uint64_t)run->rank * c->task.size + at, c, run->ranks, iter);
     else if (c->task.pattern == PATTERN_ALLREDUCE || c->task.pattern == PATTERN_REDUCE)
         nccl_fill_result(run->meant, n, at, c, run->ranks, iter);
@@ -306,7 +329,7 @@ static void meant(struct nccl_work *run, uint64_t n, uint64_t at, int from, uint
 }
 
 /* [memory, memory + bytes) is what came from `from`, what follows up to `all` is untouched. */
-static bool compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
+bool nccl_compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
 {
     for (uint64_t at = 0; at < all; at += PIECE) {
         uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
@@ -318,11 +341,6 @@ static bool compare(struct nccl_work *run, const uint8_t *memory, uint64_t bytes
     return true;
 }
 
-static bool compare_message(struct nccl_work *run, const struct nccl_call *call, uint64_t iter)
-{
-    return compare(run, run->in + call->at, call->bytes, call->bytes + GUARD, call->peer, iter);
-}
-
 static bool compare_all(struct nccl_work *run, uint64_t iter)
 {
     const struct nccl_case *c = run->c;
@@ -330,29 +348,29 @@ static bool compare_all(struct nccl_work *run, uint64_t iter)
     switch (c->task.pattern) {
     case PATTERN_ALLREDUCE:
     case PATTERN_REDUCESCATTER:
-        return compare(run, run->in, c->task.size, end, -1, iter);
+        return nccl_compare(run, run->in, c->task.size, end, -1, iter);
     case PATTERN_REDUCE:
-        return compare(run, run->in, run->rank == (int)c->root ? c->task.size : 0, end, -1, iter);
+        return nccl_compare(run, run->in, run->rank == (int)c->root ? c->task.size : 0, end, -1, iter);
     case PATTERN_BROADCAST:
     case PATTERN_SCATTER:
-        return compare(run, run->in, c->task.size, end, (int)c->root, iter);
+        return nccl_compare(run, run->in, c->task.size, end, (int)c->root, iter);
     case PATTERN_GATHER:
-        if (run->rank != (int)c->root) return compare(run, run->in, 0, end, -1, iter);
+        if (run->rank != (int)c->root) return nccl_compare(run, run->in, 0, end, -1, iter);
         __attribute__((fallthrough));
     case PATTERN_ALLGATHER:
     case PATTERN_ALLTOALL_COLL:
         for (int r = 0; r < run->ranks; r++) {
             uint64_t all = c->task.size + (r + 1 == run->ranks ? GUARD : 0);
-            if (!compare(run, run->in + (uint64_t)r * c->task.size, c->task.size, all, r, iter)) return false;
+            if (!nccl_compare(run, run->in + (uint64_t)r * c->task.size, c->task.size, all, r, iter)) return false;
         }
         return true;
     case PATTERN_TASKS:
-        return nccl_tasks_each(run, iter, false, compare_message);
+        return nccl_tasks_compare(run, iter);
     default:
         for (int r = 0; r < run->ranks; r++) {
             bool came = lab_sends(&c->task, r, run->rank, run->ranks);
             uint64_t bytes = came ? nccl_message(c, r, run->rank, iter) : 0;
-            if (!compare(run, run->in + (uint64_t)r * run->stride, bytes, run->stride, r, iter)) return false;
+            if (!nccl_compare(run, run->in + (uint64_t)r * run->stride, bytes, run->stride, r, iter)) return false;
         }
         return true;
     }
@@ -371,7 +389,7 @@ static bool move_data(struct nccl_work *run, uint64_t iter, cudaGraphExec_t grap
     bool launched = graph ? CUDA(cudaGraphLaunch, graph, run->stream) : nccl_launch(run, iter);
     if (!launched || !wait_for_it(run)) return false;
     *(data == 0 ? &run->result->o.setup_seconds : &run->result->o.move_seconds) += lab_now() - begun;
-    run->result->o.groups++;
+    run->result->o.groups += run->c->task.pattern != PATTERN_TASKS || graph; /* `tasks` counts its calls */
     /* Who has left something out has nothing to compare. */
     return leaves_out(run, iter) || compare_all(run, data);
 }
@@ -390,6 +408,9 @@ static bool once(struct nccl_work *run, uint64_t iter)
 
 static bool move_all(struct nccl_work *run)
 {
+    /* What is not waited for in between, has no set-up of its own. */
+    bool whole = run->c->task.pattern == PATTERN_TASKS && run->c->tasks.iterations == 1;
+    if (whole) enter(run, "move");
     for (uint64_t iter = 0; iter < run->c->task.iters; iter++) {
         if (iter == 1) enter(run, "move");
         if (!once(run, iter)) return false;
@@ -407,6 +428,8 @@ static void give_back(struct nccl_work *run)
     if (run->in_handle) NCCL(ncclCommDeregister, run->comm, run->in_handle);
     if (run->out_window) NCCL(ncclCommWindowDeregister, run->comm, run->out_window);
     if (run->in_window) NCCL(ncclCommWindowDeregister, run->comm, run->in_window);
+    for (size_t i = run->c->tasks.n_members; i-- > 0 && !run->failed;)
+        if (nccl_tasks_comm(run, i) && NCCL(ncclCommDestroy, run->comms[i])) run->comms[i] = NULL;
     if (run->c->keep && !run->failed) {
         kept = run->comm;
     } else {
@@ -424,6 +447,8 @@ static void free_memory(struct nccl_work *run)
         else if (memory[i])
             NCCL(ncclMemFree, memory[i]);
     if (run->stream) CUDA(cudaStreamDestroy, run->stream);
+    for (unsigned i = 0; run->streams && i < run->c->tasks.streams; i++)
+        if (run->streams[i]) CUDA(cudaStreamDestroy, run->streams[i]);
 }
 
 void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome)
@@ -432,7 +457,7 @@ void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, i
     double begun = lab_now();
     *outcome = (struct nccl_outcome){.o = {.task = &c->task, .rank = rank, .check.from = -1}, .status = "PSM_OK"};
     enter(run, "init");
-    if (begin(run)) {
+    if (begin(run) && nccl_tasks_begin(run)) {
         enter(run, "buffers");
         if (get_buffers(run)) {
             enter(run, "setup");
@@ -452,11 +477,15 @@ void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, i
     }
     if (run->failed && run->comm) {
         lab_stage("abort");
+        for (size_t i = c->tasks.n_members; i-- > 0;)
+            if (nccl_tasks_comm(run, i)) (void)api->ncclCommAbort(run->comms[i]);
         (void)api->ncclCommAbort(run->comm);
     }
     /* To free memory is to wait for the work that uses it. */
-    outcome->stuck = run->failed && api->cudaStreamQuery(run->stream) == NOT_READY;
+    outcome->stuck = run->failed && query(run) == NOT_READY;
     if (!outcome->stuck) free_memory(run);
+    free(run->comms);
+    free(run->streams);
     free(run->piece);
     free(run->meant);
     outcome->o.seconds = lab_now() - begun;

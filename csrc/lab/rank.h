@@ -42,6 +42,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
 void lab_report(const struct lab_result *result);
 void lab_trouble(const struct lab_result *result); /* the first failure of a case, as soon as it is known */
 
+/* The program, also for a process that is one already: libpsm_rank.so exports it. */
+__attribute__((visibility("default"))) int psm_rank_main(int argc, char **argv);
+
 /* Sockets and memfds of this process, but for those that CUDA has for itself, emulated or real; what: the last one. */
 int lab_descriptors(char *what, size_t size);
 

@@ -58,6 +58,15 @@ static bool parse(const char *s, const char *end, struct stamp *out)
     return s == end;
 }
 
+void ls_stamps(const char *texts, const uint64_t *packed, size_t n, int64_t *ms)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct stamp found;
+        const char *s = texts + (packed[i] >> 20);
+        ms[i] = packed[i] && parse(s, s + (packed[i] & LS_TEXT_MAX), &found) ? found.ms : INT64_MIN;
+    }
+}
+
 void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n)
 {
     enum { SLACK = 2 * SECOND }; /* threads print in another order than they take the time */

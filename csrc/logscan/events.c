@@ -89,6 +89,10 @@ static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const 
                     .count = rec->repeated,
                     .first = rec->ref,
                     .last = rec->ref};
+    if (scan->keep_messages) {
+        ls_keep_text(&scan->messages, m->text, m->end);
+        e->length = m->end < LS_TEXT_MAX ? m->end : LS_TEXT_MAX;
+    }
     if (rec->where_len) e->where = share_text(scan, rec->where, rec->where_len);
     if (rec->time_len) e->time = share_text(scan, rec->time, rec->time_len);
     for (int i = 0; i < m->message->fields; i++) {
@@ -298,7 +302,8 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
     if (rec->proc >= 0) scan->threads.at[rec->thread].last_message = UINT32_MAX;
     add_shape(scan, rec, text, n);
     if (rec->level != LS_WARN && rec->level != LS_ABORT) return;
-    struct ls_match m = {.message = &scan->cat->messages.at[0], .index = 0, .present = 1, .texts = 1, .text = text};
+    struct ls_match m = {
+        .message = &scan->cat->messages.at[0], .index = 0, .present = 1, .texts = 1, .text = text, .end = n};
     m.field[0].length = n;
     ls_count *c = count_of(scan, rec, 0);
     c->count += rec->repeated;

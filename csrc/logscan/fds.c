@@ -110,8 +110,15 @@ static struct exchange *add(struct ls_scan *scan, uint64_t op)
         at = f->unused.at[--f->unused.n];
     else
         ls_push(&f->at);
-    f->at.at[at] =
-        (struct exchange){.hash = hash, .fd = {.op = op, .client = -1, .server = -1, .rank = -1, .peer = -1, .fd = -1}};
+    f->at.at[at] = (struct exchange){.hash = hash,
+                                     .fd = {.op = op,
+                                            .client = -1,
+                                            .server = -1,
+                                            .rank = -1,
+                                            .peer = -1,
+                                            .fd = -1,
+                                            .began = INT64_MIN,
+                                            .ended = INT64_MIN}};
     ls_index_add(&f->index, hash, at);
     return &f->at.at[at];
 }
@@ -181,6 +188,8 @@ void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const stru
     if (!x) x = add(scan, op);
     if (!x) return;
     ls_fd *d = &x->fd;
+    d->ended = ls_stamp_of(scan, rec);
+    if (!x->flags) d->began = d->ended;
     switch (m->message->role) {
     case LS_FD_ASKED:
         x->flags |= ASKED;
@@ -232,6 +241,11 @@ void ls_fds_finish(struct ls_scan *scan)
         d->age = scan->streams.at[scan->files.at[newest->file].stream].seq - newest->seq;
     }
     forget(f);
+}
+
+void ls_fds_clear(struct ls_fds *f)
+{
+    f->out.n = 0;
 }
 
 const ls_fd *ls_fds(const ls_scan *scan, size_t *n)

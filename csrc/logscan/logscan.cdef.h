@@ -24,7 +24,7 @@ typedef struct {
     uint32_t stream;
     uint32_t first_value;
     uint32_t count;
-    uint32_t reserved;
+    uint32_t length; /* of its message in ls_messages(), where the scan keeps these */
     uint64_t present;
     uint64_t texts;
     uint64_t where; /* texts; 0: none */
@@ -105,6 +105,7 @@ typedef struct {
     uint32_t again;    /* 1: its process printed nothing between another answer with this opId and this one, or between
                         * another begin of such a call and this one; 2: the line that another answer with this opId
                         * matches is missing */
+    int64_t began, ended; /* stamps of its first and its last line in milliseconds, INT64_MIN: none */
     ls_ref begun, served, received, matched;
 } ls_call;
 
@@ -117,7 +118,8 @@ typedef struct {
     int64_t fd;
     uint64_t age;
     uint64_t wanted, read,
-        sent; /* the handle as the client names it, as the server reads it and answers it; 0: unknown */
+        sent;             /* the handle as the client names it, as the server reads it and answers it; 0: unknown */
+    int64_t began, ended; /* as those of a call */
     ls_ref asked, received, answered, done, returned;
 } ls_fd;
 
@@ -261,7 +263,7 @@ size_t ls_places(const ls_catalogue *cat, const uint8_t *kinds, const char *text
 int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, const char *text, size_t n,
                   uint64_t *present, uint64_t *values, uint32_t *starts, uint32_t *lengths);
 
-/* Scan. mode: bit 0 return every matched line, bit 1 keep matched calls. */
+/* Scan. mode: bit 0 return every matched line, bit 1 keep matched calls, bit 2 keep the messages of events. */
 ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
 void ls_scan_free(ls_scan *scan);
 uint32_t ls_scan_stream(ls_scan *scan);
@@ -279,12 +281,28 @@ void ls_end_round(ls_scan *scan);
 /* No file follows: frees what only reading needs. The tables are complete. */
 void ls_finish(ls_scan *scan);
 void ls_clear_events(ls_scan *scan);
+/* Forgets the complete calls and exchanges that ls_calls() and ls_fds() return, for a scan that keeps all of them. */
+void ls_clear_calls(ls_scan *scan);
+/* The milliseconds of time stamps, which are texts of events: since 1970 with a date, else since midnight; INT64_MIN
+ * for none. */
+void ls_stamps(const char *texts, const uint64_t *packed, size_t n, int64_t *ms);
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file);
 int ls_file_complete(const ls_scan *scan, uint32_t file);
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max);
 
 const char *ls_text(const ls_scan *scan, size_t *n);
 const char *ls_event_text(const ls_scan *scan, size_t *n);
+/* Columns of many events. slots: the place of a field in each message, -1: none. form: 0 the line lacks it, 1 a number,
+ * 2 a text. */
+void ls_field_column(const ls_event *events, size_t n, const uint64_t *values, const int8_t *slots, uint64_t *out,
+                     uint8_t *form);
+/* Known numbers as 0x7f0215c09cc0, one after another; out has room for 18 bytes of each. ends: where each ends. Returns
+ * the length. */
+size_t ls_hexes(const uint64_t *values, const uint8_t *known, size_t n, char *out, int32_t *ends);
+/* Packed texts, one after another; out has room for them. */
+size_t ls_gather(const char *texts, const uint64_t *packed, size_t n, char *out, int32_t *ends);
+/* The messages of the events, one after another: what stands behind the prefix of a line. */
+const char *ls_messages(const ls_scan *scan, size_t *n);
 const ls_event *ls_events(const ls_scan *scan, size_t *n);
 const uint64_t *ls_values(const ls_scan *scan, size_t *n);
 const uint64_t *ls_tags(const ls_scan *scan, size_t *n);

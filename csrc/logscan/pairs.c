@@ -85,6 +85,7 @@ void ls_rpc_pair(struct ls_scan *scan, bool last)
             s->caller_thread = answer->caller_thread;
             s->received = answer->received;
             s->matched = answer->matched;
+            s->ended = answer->ended;
             s->generation = answer->generation;
             uint32_t hash = answer->hash;
             ls_call_drop(r, answer);

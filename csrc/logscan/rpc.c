@@ -82,7 +82,7 @@ static void set_generation(struct ls_scan *scan, struct call *c)
     c->generation = 1;
 }
 
-static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, uint32_t hash)
+static struct call *new_call(struct ls_scan *scan, const struct ls_record *rec, uint64_t op, uint32_t hash)
 {
     struct ls_rpc *r = scan->rpc;
     uint32_t at;
@@ -99,14 +99,16 @@ static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, ui
     struct call *c = &r->calls.at[at];
     *c = (struct call){.op = op,
                        .hash = hash,
-                       .key_proc = proc,
+                       .key_proc = rec->proc,
                        .type = -1,
                        .peer_local_rank = -1,
                        .resp_size = -1,
                        .service = -1,
                        .caller = -1,
                        .service_thread = -1,
-                       .caller_thread = -1};
+                       .caller_thread = -1,
+                       .began = ls_stamp_of(scan, rec)};
+    c->ended = c->began;
     set_generation(scan, c);
     ls_index_add(&r->index, hash, at);
     return c;
@@ -140,6 +142,8 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                    .caller_thread = c->caller_thread,
                    .expected = c->expected,
                    .again = c->again,
+                   .began = c->began,
+                   .ended = c->ended,
                    .begun = c->begun,
                    .served = c->served,
                    .received = c->received,
@@ -150,7 +154,7 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
     char copy[64];
     if (name && n < sizeof copy) {
         memcpy(copy, name, n);
-        o->stage = ls_keep_text(&scan->texts, copy, n);
+        o->stage = ls_word(scan, copy, (uint32_t)n); /* one for all calls: a scan may keep them all */
     }
     const ls_ref *newest = c->matched.line    ? &c->matched
                            : c->received.line ? &c->received
@@ -261,7 +265,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
             o->flags |= SUPERSEDED;
     }
     if (half) ls_call_complete(scan, half); /* the line that says matched is lost */
-    struct call *c = new_call(scan, rec->proc, op, hash);
+    struct call *c = new_call(scan, rec, op, hash);
     state->consumed = LS_NONE;
     state->fresh_type = type;
     if (!c) return;
@@ -282,6 +286,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
         if (!b->open || b->thread != rec->thread || !ls_same_text(&scan->texts, b->operation, name, n)) continue;
         b->open = false;
         c->begun = b->ref;
+        c->began = b->stamp;
         state->consumed = i;
         break;
     }
@@ -342,6 +347,7 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
                                             .thread = rec->thread,
                                             .operation = operation,
                                             .ref = rec->ref,
+                                            .stamp = ls_stamp_of(scan, rec),
                                             .open = true,
                                             .again = again};
     }
@@ -368,12 +374,13 @@ static void on_received(struct ls_scan *scan, const struct ls_record *rec, uint6
                         struct call *open, struct call *half)
 {
     if (!open && half) ls_call_complete(scan, half);
-    struct call *c = open ? open : new_call(scan, rec->proc, op, hash);
+    struct call *c = open ? open : new_call(scan, rec, op, hash);
     if (!c) return;
     c->flags |= RECEIVED;
     c->caller = rec->proc;
     c->caller_thread = rec->thread;
     c->received = rec->ref;
+    c->ended = ls_stamp_of(scan, rec);
     scan->rpc->orphans += !open;
     if (!open && rec->proc >= 0) {
         const struct taken *last = taken_by(scan, rec->proc);
@@ -414,6 +421,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
         if (c == open) {
             c->flags |= RECEIVED;
             c->received = rec->ref;
+            c->ended = ls_stamp_of(scan, rec);
         }
         c->flags |= QUEUED;
         c->caller = rec->proc;
@@ -423,7 +431,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
         const struct taken *last = taken_by(scan, rec->proc);
         if (last->op == op && last->lines + 1 == scan->procs.at[rec->proc].lines)
             return; /* the line before, repeated */
-        c = new_call(scan, rec->proc, op, hash);
+        c = new_call(scan, rec, op, hash);
         if (!c) return;
         r->orphans++;
     }
@@ -431,6 +439,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
     c->caller = rec->proc;
     c->caller_thread = rec->thread;
     c->matched = rec->ref;
+    c->ended = ls_stamp_of(scan, rec);
     if (rec->proc >= 0) *taken_by(scan, rec->proc) = (struct taken){.op = op, .lines = scan->procs.at[rec->proc].lines};
     if (c->flags & SERVED) ls_call_complete(scan, c);
 }
@@ -487,11 +496,18 @@ void ls_rpc_finish(struct ls_scan *scan)
                          .service_thread = b->thread,
                          .caller_thread = -1,
                          .again = b->again ? LS_AGAIN_NEXT : 0,
+                         .began = b->stamp,
+                         .ended = b->stamp,
                          .begun = b->ref};
         hand_over(scan, &c, 1);
         r->out.at[r->out.n - 1].stage = b->operation;
     }
     forget(r);
+}
+
+void ls_rpc_clear(struct ls_rpc *r)
+{
+    r->out.n = 0;
 }
 
 const ls_call *ls_calls(const ls_scan *scan, size_t *n)

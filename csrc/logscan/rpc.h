@@ -23,12 +23,14 @@ struct call {
     int32_t service, caller, service_thread, caller_thread;
     uint64_t expected;
     uint32_t again;
+    int64_t began, ended;
     ls_ref begun, served, received, matched;
 };
 
 struct begun {
     int32_t proc, thread;
     uint64_t operation;
+    int64_t stamp;
     ls_ref ref;
     bool open, again;
 };

@@ -7,6 +7,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->cat = cat;
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
+    scan->keep_messages = mode & 4;
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
     scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
@@ -48,9 +49,9 @@ void ls_scan_free(ls_scan *scan)
     ls_fds_free(scan->fds);
     ls_comms_free(scan->comms);
     ls_book_free(scan->book);
-    LS_FREE(scan->texts.at, scan->event_texts.at, scan->files.at, scan->streams.at, scan->tags.at, scan->words.at,
-            scan->hosts.at, scan->procs.at, scan->threads.at, scan->counts.at, scan->outside_counts, scan->number_of,
-            scan->kept_of, scan->events.at, scan->values.at, scan->shapes.at, scan);
+    LS_FREE(scan->texts.at, scan->event_texts.at, scan->messages.at, scan->files.at, scan->streams.at, scan->tags.at,
+            scan->words.at, scan->hosts.at, scan->procs.at, scan->threads.at, scan->counts.at, scan->outside_counts,
+            scan->number_of, scan->kept_of, scan->events.at, scan->values.at, scan->shapes.at, scan);
 }
 
 uint32_t ls_scan_stream(ls_scan *scan)
@@ -101,6 +102,13 @@ void ls_clear_events(ls_scan *scan)
     scan->events.n = 0;
     scan->values.n = 0;
     scan->event_texts.n = 0;
+    scan->messages.n = 0;
+}
+
+void ls_clear_calls(ls_scan *scan)
+{
+    ls_rpc_clear(scan->rpc);
+    ls_fds_clear(scan->fds);
 }
 
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
@@ -153,6 +161,12 @@ const char *ls_event_text(const ls_scan *scan, size_t *n)
 {
     *n = scan->event_texts.n;
     return scan->event_texts.at;
+}
+
+const char *ls_messages(const ls_scan *scan, size_t *n)
+{
+    *n = scan->messages.n;
+    return scan->messages.at;
 }
 
 const ls_totals *ls_get_totals(const ls_scan *scan)

@@ -107,9 +107,9 @@ struct ls_book;
 
 struct ls_scan {
     const struct ls_catalogue *cat;
-    bool emit_all, keep_calls;
+    bool emit_all, keep_calls, keep_messages;
     ls_totals totals;
-    struct ls_arena texts, event_texts;
+    struct ls_arena texts, event_texts, messages;
     LS_VEC(struct ls_file) files;
     LS_VEC(struct ls_stream) streams;
     LS_VEC(uint64_t) tags; /* texts */
@@ -182,6 +182,12 @@ uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal);
 uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n);
+/* The stamp of a record in milliseconds, INT64_MIN if it has none. */
+static inline int64_t ls_stamp_of(const struct ls_scan *scan, const struct ls_record *rec)
+{
+    const ls_process *p = rec->proc >= 0 ? &scan->procs.at[rec->proc] : NULL;
+    return p && p->stamp_seq == rec->ref.seq ? p->stamp : INT64_MIN;
+}
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p);
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
 /* The single, packed copy of a word that lines use often. */
@@ -217,10 +223,12 @@ void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 void ls_rpc_round(struct ls_scan *scan);
 void ls_rpc_finish(struct ls_scan *scan);
+void ls_rpc_clear(struct ls_rpc *rpc);
 struct ls_fds *ls_fds_new(void);
 void ls_fds_free(struct ls_fds *fds);
 void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 void ls_fds_finish(struct ls_scan *scan);
+void ls_fds_clear(struct ls_fds *fds);
 struct ls_comms *ls_comms_new(void);
 void ls_comms_free(struct ls_comms *comms);
 void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);

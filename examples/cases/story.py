@@ -261,6 +261,11 @@ class Story:
         where, _, text = rest.partition(" ")
         self.warn(rank, where, text, 4)
 
+    def alerts(self, rank: int, rest: str) -> None:
+        """As ``warns``, from the progress thread."""
+        where, _, text = rest.partition(" ")
+        self.warn(rank, where, text, 8)
+
     def fails(self, rank: int, rest: str) -> None:
         """``fails CODE place place``: the chain of an error, innermost first."""
         code, *places = rest.split()

@@ -12,10 +12,10 @@ from psmkit import logparse
 from psmkit.logparse import ScanResult
 from psmkit.logparse.formats import document
 from psmkit.logparse.types import Ref
-from psmkit.model.errors import NothingToAnalyse
+from psmkit.model.errors import InputError, NothingToAnalyse
 from psmkit.model.wording import counted
 
-__all__ = ["kept", "scanned", "uncollected"]
+__all__ = ["check", "kept", "readable_twice", "scanned", "uncollected"]
 
 _T = TypeVar("_T")
 #: How many characters of a line are shown if it is not from a log of NCCL.
@@ -25,6 +25,19 @@ _LOOKED_FILES, _LOOKED_LINES = 8, 200
 _LOOKED_TEXT = 1 << 18
 #: A text of fewer lines is no log of a job.
 _LEAST_LINES = 3
+
+
+def readable_twice(paths: Iterable[str | os.PathLike[str]], what: str) -> list[str]:
+    """The names of inputs for ``what``, which reads them twice.
+
+    Raises:
+        InputError: one is standard input or a pipe.
+    """
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
+            raise InputError(name, f"{what} needs its input twice, and this can be read only once: write it to a file")
+    return names
 
 
 @contextmanager
@@ -49,10 +62,15 @@ def scanned(
         uncollected(),
         logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
     ):
-        commands = len(result.events.rows(["shell.command"]))  # a script has such lines, too
-        if not (result.totals.matched > commands or result.totals.unmatched or result.foreign):
-            _check(result, any_log)
+        check(result, any_log=any_log)
         yield result
+
+
+def check(result: ScanResult, *, any_log: bool = False) -> None:
+    """Refuse a scan without a line to judge; the arguments and errors are those of :func:`scanned`."""
+    commands = len(result.events.rows(["shell.command"]))  # a script has such lines, too
+    if not (result.totals.matched > commands or result.totals.unmatched or result.foreign):
+        _check(result, any_log)
 
 
 @contextmanager

@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.analysis.facts.job import make_job
-from psmkit.analysis.inputs import kept, scanned
+from psmkit.analysis.inputs import kept, readable_twice, scanned
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.analysis.views.story import tell
 from psmkit.logparse.batches import events
-from psmkit.model.errors import InputError
 from psmkit.model.story import Story
 from psmkit.model.structs import Struct
 
@@ -29,10 +28,7 @@ def story(
 
     The input is read twice, so standard input and pipes are refused with an ``InputError``.
     """
-    names = [os.fspath(path) for path in paths]
-    for name in names:
-        if name == "-" or (os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))):
-            raise InputError(name, "a page needs its input twice, and this can be read only once: write it to a file")
+    names = readable_twice(paths, "a page")
     with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
         job = kept(make_job(scan, types=types, types_release=types_release))
-        return tell(job, scan, analyse_job(job), events(names, catalogue=scan.catalogue))
+        return tell(job, scan, analyse_job(job), events(names, again=scan))

@@ -100,6 +100,16 @@ class Catalogue:
         return (_UNMATCHED, *self.messages)
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(message.name for message in self.compiled)
+
+    @cached_property
+    def constants(self) -> tuple[Mapping[str, Value], ...]:
+        """The fields that each sighting of one has beside those of its text."""
+        return tuple(message.constants for message in self.compiled)
+
+    @cached_property
     def native(self) -> Any:
         """The compiled catalogue, for the scanner."""
         cat = ffi.gc(lib.ls_catalogue_new(), lib.ls_catalogue_free)

@@ -110,6 +110,12 @@ def _settings(_ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]
     return ((f"{name}=", "") for name in sorted({*known["psm"], *known["nccl"]}))
 
 
+def _tables(_ctx: click.Context, _incomplete: str) -> Iterable[tuple[str, str]]:
+    from psmkit.query.schema import TABLES
+
+    return ((name, table.row) for name, table in TABLES.items())
+
+
 #: By a word of the metavar.
 _VALUES: dict[str, Suggest] = {
     "CODE": _codes,
@@ -118,6 +124,7 @@ _VALUES: dict[str, Suggest] = {
     "NAME=VALUE": _settings,
     "PLAN_VARIANT": _plan_variants,
     "SCHEDULER": _schedulers,
+    "TABLE": _tables,
     "VARIANT": _variants,
     "WORDS": _codes,
 }

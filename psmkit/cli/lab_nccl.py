@@ -15,10 +15,11 @@ from psmkit.cli.output import show, show_page
 from psmkit.cli.settings_option import settings_option
 
 if TYPE_CHECKING:
-    from psmkit.lab.nccl import Groups, NcclCase
+    from psmkit.lab.nccl import NcclCase
     from psmkit.lab.nccl_library import Library
     from psmkit.lab.transfer import LabRun
     from psmkit.model import Report
+    from psmkit.plan.programs import Program
     from psmkit.report.layout import Page
 
 __all__ = ["LISTS", "nccl"]
@@ -72,9 +73,8 @@ LISTS: shared.Lists = {
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast, reduce, gather and scatter.  [0]")
 @click.option(
     "--tasks",
-    type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Run the groups of sends and recvs of a task file (docs/plan.md) instead of a pattern.",
+    help="Play this task file (docs/plan.md) in place of a pattern: its communicators, collectives, sends and recvs.",
 )
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
 @click.option("--windows", is_flag=True, help="Make the buffers symmetric windows; they are from ncclMemAlloc.")
@@ -127,10 +127,11 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
 
+    program = _program(given, ranks)
+    ranks = program.ranks if program is not None else ranks
     library = nccl_library.find(place)
     kind = next(k for k in LINKS if k == given["link"])
     machine = Machine(given["gpus"] or -(-ranks // given["nodes"]), given["nodes"], kind, rdma=given["rma"])
-    groups = _groups(given, ranks)
     deadline: float = given["deadline"]
     environment: dict[str, str] = given["settings"]
     if given["rma"]:
@@ -140,7 +141,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     with Progress(deadline, folder) as progress:
         done = lab.start(
             library,
-            _cases(size, given, len(groups[0]) if groups else 0),
+            _cases(size, given, tasks=program is not None),
             ranks,
             folder,
             nodes=given["nodes"],
@@ -155,40 +156,42 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
                 leaks=True,
             ),
             environment=environment,
-            groups=groups,
+            program=program,
             debug=given["debug"],
             watch=progress.watch,
         )
     return _show(done, library, form)
 
 
-def _groups(given: dict[str, Any], ranks: int) -> Groups:
-    """The groups of a task file."""
+def _program(given: dict[str, Any], ranks: int) -> Program | None:
+    """What a task file says."""
     from click.core import ParameterSource
 
-    from psmkit import plan
-    from psmkit.lab.nccl import Call
+    from psmkit.lab.nccl_tasks import further, streams
+    from psmkit.plan.programs import parse_program
+    from psmkit.plan.tasks import text_of
 
-    if not given["tasks"]:
-        return ()
+    path = given["tasks"]
+    if path is None:
+        return None
     context = click.get_current_context()
+
+    def chosen(name: str) -> bool:
+        return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
     for name in ("pattern", "size", "type", "op", "iters", "root"):
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--tasks says what is sent: --{name} cannot be given with it")
-    try:
-        all_groups = plan.groups(plan.read(given["tasks"], ranks), ranks)
-    except ValueError as error:
-        raise click.UsageError(f"--tasks: {error}; a run takes sends, recvs and ends of groups") from None
-    for task in (task for mine in all_groups for group in mine for task in group):
-        if not task.func.p2p:
-            raise click.UsageError(f"--tasks: '{task}' is a collective; a run takes sends and recvs")
-    return [
-        [[Call(t.func is plan.Func.SEND, t.peer, t.count * t.datatype.size) for t in group] for group in mine]
-        for mine in all_groups
-    ]
+        if chosen(name):
+            raise click.UsageError(f"--tasks says what is called: --{name} cannot be given with it")
+    text = text_of(path)
+    program = parse_program(text, ranks if chosen("ranks") or "comm " not in text else None, path)
+    if len(further(program)) and given["nonblocking_comm"]:
+        raise click.UsageError("--nonblocking-comm takes a task file of one communicator of all ranks")
+    if given["graph"] and any(streams(program).values()):
+        raise click.UsageError("--graph captures one stream: the task file has several")
+    return program
 
 
-def _cases(size: str, given: dict[str, Any], groups: int) -> list[NcclCase]:
+def _cases(size: str, given: dict[str, Any], *, tasks: bool) -> list[NcclCase]:
     from psmkit.lab import nccl as lab
     from psmkit.lab import transfer
 
@@ -198,9 +201,9 @@ def _cases(size: str, given: dict[str, Any], groups: int) -> list[NcclCase]:
         pattern, kind, op, stream, memory = words
         case = lab.NcclCase(
             name=str(number),
-            pattern=lab.TASKS if groups else pattern,
+            pattern=lab.TASKS if tasks else pattern,
             size=each,
-            iters=groups or given["iters"],
+            iters=given["iters"],
             type=kind,
             op=op,
             root=given["root"],

@@ -55,7 +55,7 @@ _LISTS: shared.Lists = {
     "--variant",
     default="split",
     metavar="VARIANT",
-    help="Variant of the transport; net/NAME for the transport between nodes.  [split]",
+    help="Variant of the transport: a name of `psmkit variants`; your own as FILE.py:NAME or libNAME.so; net/NAME between nodes.  [split]",
 )
 @shared.seed_option
 @shared.fault_option
@@ -89,7 +89,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, tasks: str |
     Exit status: 0 all data is correct, nothing is left behind, and the analysis says healthy; 1 a rank failed or hung; 2 the run could not
     start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, or a fault never fired.
     """
-    from psmkit.lab import real, transfer
+    from psmkit.lab import real, strangers, transfer
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
 
@@ -108,6 +108,10 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, tasks: str |
         cuda = real.find(folder, transfer.program(), leaks=True, faults=faults, stall_report=stall)
     else:
         cuda = Emulation(folder, faults=faults, stall_report=stall, leaks=True)
+    stranger = None
+    if strangers.is_stranger(given["variant"]):
+        stranger = strangers.find(given["variant"])
+        given["variant"] = stranger.variant.name
     with Progress(deadline, folder) as progress:
         done = transfer.start(
             _cases(size, stall, given),
@@ -118,6 +122,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, tasks: str |
             emulation=cuda,
             machine=machine,
             nodes=nodes,
+            stranger=stranger,
             debug=given["debug"],
             watch=progress.watch,
         )
@@ -132,7 +137,7 @@ _OF_PATTERNS = (
 
 def _play(path: str, ranks: int, folder: Path, form: str, given: dict[str, Any]) -> int:
     """The run of a task file."""
-    from psmkit.lab import tasks
+    from psmkit.lab import strangers, tasks
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
     from psmkit.plan import Config, Scheduler
@@ -177,6 +182,7 @@ def _play(path: str, ranks: int, folder: Path, form: str, given: dict[str, Any])
             emulation=cuda,
             machine=machine,
             variant=given["variant"],
+            stranger=strangers.find(given["variant"]) if strangers.is_stranger(given["variant"]) else None,
             seed=given["seed"],
             debug=given["debug"],
             watch=progress.watch,

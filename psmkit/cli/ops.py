@@ -173,7 +173,7 @@ def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     import csv
     import io
 
-    from psmkit.report.escape import visible
+    from psmkit.report.escape import formula_free, visible
 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -181,13 +181,10 @@ def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     for row in rows:
         data = plain(row, files)
         data["lines"] = " ".join(f"{stage}={place}" for stage, place in data["lines"].items())
-        writer.writerow(["" if data[key] is None else _cell(visible(str(data[key]))) for key in (*_KEYS, "lines")])
+        writer.writerow(
+            ["" if data[key] is None else formula_free(visible(str(data[key]))) for key in (*_KEYS, "lines")]
+        )
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
     yield buffer.getvalue()
-
-
-def _cell(text: str) -> str:
-    # A spreadsheet would run a cell of a log that starts like a formula.
-    return "'" + text if text[:1] in ("=", "+", "-", "@") else text

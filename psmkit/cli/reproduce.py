@@ -1,4 +1,4 @@
-"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its logs or dumps."""
+"""``psmkit reproduce``: Make a scenario that hangs as a job did, from its evidence."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class _MissingError(PsmkitError):
         "psmkit reproduce logs/ -o case",
         "psmkit reproduce nccl_trace_rank_* -o case --no-lab",
         "psmkit reproduce logs/ -o case --shrink",
+        "psmkit reproduce case -o case2 --nccl ~/nccl/build --kernels libpsm_nccl_kernels.so",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -51,38 +52,69 @@ class _MissingError(PsmkitError):
 @click.option("--seed", type=click.IntRange(0), default=1, help="With --shrink: the order of its trials.  [1]")
 @click.option("--lab/--no-lab", default=True, help="Run the case on libpsm's lab, too.  [--lab]")
 @click.option(
+    "--nccl",
+    "place",
+    metavar="LIB",
+    type=click.Path(exists=True, path_type=Path),
+    help="Run the case on this NCCL over emulated CUDA, too: a libnccl.so or its folder, as for `psmkit lab nccl --lib`.",
+)
+@click.option(
+    "--kernels",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    metavar="LIB",
+    help="With --nccl: a library that runs NCCL's kernels on the host.",
+)
+@click.option(
     "--deadline",
     type=click.FloatRange(0.1),
     default=20.0,
-    help="Seconds until a run on the lab that has not ended is stopped.  [20]",
+    help="Seconds until a run on the lab or on NCCL that has not ended is stopped.  [20]",
 )
-def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bool, deadline: float) -> int:
+def command(
+    paths: tuple[str, ...],
+    out: Path,
+    smaller: bool,
+    seed: int,
+    lab: bool,
+    place: Path | None,
+    kernels: str | None,
+    deadline: float,
+) -> int:
     """Take the operations of a job from its evidence, and say where they hang again.
 
-    PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, or a folder of
-    them. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
-    on libpsm's simulator of plans and on its lab; the symptom returns where the analysis of the run says the same verdict, stage and culprits.
+    PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, a record of
+    psmkit, a recording of `psmkit telemetry`, an answer of NCCL's RAS, or a folder of them; or the folder of a case, to run it again. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
+    on libpsm's simulator of plans, on its lab, and with --nccl on a real NCCL; the symptom returns where the analysis of the run says the same verdict, stage and culprits.
     docs/reproduce.md has the details.
 
     Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
     nothing that follows from the calls of ranks.
     """
+    if not all(paths):
+        raise click.UsageError("PATH is an empty name")
     try:
         import psmkit.plan  # noqa: F401
     except ImportError as error:
         raise _MissingError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
+    from psmkit.lab import nccl_library
+    from psmkit.lab.leftovers import new_folder
     from psmkit.reproduce.case import extract
     from psmkit.reproduce.recent import recent
-    from psmkit.reproduce.runs import TOO_MANY, on_lab, on_simulator
+    from psmkit.reproduce.replay import folder_of, read
+    from psmkit.reproduce.runs import TOO_MANY, on_lab, on_nccl, on_simulator
     from psmkit.reproduce.shrink import shrink
-    from psmkit.reproduce.write import folder, write
+    from psmkit.reproduce.write import write
 
-    with folder(out) as made, progress_line() as progress:
+    if kernels is not None and place is None:
+        raise click.UsageError("--kernels needs --nccl LIB")
+    library = nccl_library.find(place) if place is not None else None
+    with new_folder(out) as made, progress_line() as progress:
         tell = progress or (lambda _: None)
         tell("reading")
-        case = extract(paths)
+        played = folder_of(paths)
+        case = read(played) if played is not None else extract(paths)
         tell("simulator")
         last = recent(case.operations, case.config.channels)
         runs = case if last is None else replace(case, operations=last)
@@ -97,6 +129,9 @@ def command(paths: tuple[str, ...], out: Path, smaller: bool, seed: int, lab: bo
         if lab:
             tell("lab")
             results.append(on_lab(runs, deadline, seed, None))
+        if library is not None:
+            tell("NCCL")
+            results.append(on_nccl(runs, library, kernels, deadline, seed))
         tell("")
         notes = [result.text for result in results] + ([_smaller(shrunk)] if shrunk is not None else [])
         write(made, case, notes)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import coloured, show, show_page, width
+from psmkit.cli.output import coloured, show, width
+from psmkit.cli.screen import Screen
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
 
@@ -75,7 +76,7 @@ def command(records: Path | None, interval: float, count: int | None, stall: flo
 
     live = form == "text" and count is None and coloured(sys.stdout)
     place = Path(default_directory()) if records is None else records
-    with _Sources(Limits(stall=stall)) as sources, _Screen(live) as screen:
+    with _Sources(Limits(stall=stall)) as sources, Screen(live) as screen:
         last, done = time.monotonic(), 0
         while True:
             jobs = top_lab.jobs(records)
@@ -166,37 +167,6 @@ class _Sources:
     def look(self, seconds: float | None) -> list[tuple[list[CommunicatorView], list[Finding]]]:
         """What each of them shows now."""
         return [source.look(seconds) for source in self._open.values()]
-
-
-class _Screen:
-    """The terminal's other screen, redrawn; or page after page."""
-
-    def __init__(self, live: bool) -> None:
-        self._live: Any = None
-        if live:
-            try:
-                from rich.live import Live
-            except ImportError:  # rich is an extra: pages follow one another
-                return
-            self._live = Live(screen=True, auto_refresh=False)
-
-    def __enter__(self) -> _Screen:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def put(self, page: Page) -> None:
-        if self._live is None:
-            show_page(page)
-            sys.stdout.flush()
-            return
-        from psmkit.report.terminal import text_of
-
-        self._live.update(text_of(page), refresh=True)
 
 
 def frame(

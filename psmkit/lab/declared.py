@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from psmkit.lab.matrix import Strike
 from psmkit.lab.runner import Outcome
-from psmkit.lab.transfer import Case, LabRun, Variant, variants
+from psmkit.lab.transfer import Case, LabRun
+from psmkit.lab.variants import Variant, variant_of, variants
 from psmkit.model import CODES, Effect, Family, Verdict
 from psmkit.model.symptoms import Shows
 
-__all__ = ["Declared", "Found", "found", "of_run", "of_strike", "of_variant"]
+__all__ = ["Declared", "Found", "first_failure", "found", "of_run", "of_strike", "of_variant"]
 
 #: The verdicts that say that something broke or stands still.
 _TROUBLE = frozenset({Verdict.FAILED, Verdict.HUNG})
 _HEALTHY = frozenset({Verdict.HEALTHY})
+#: What an analysis finds where bytes are wrong and no call failed: of a variant that declares an error it proves nothing.
+_OF_DATA = frozenset({"PSM401"})
 #: What a fault or a variant breaks. The settings and plugins of a run of the lab are right, and its ranks start.
 _BROKEN = frozenset({Family.CONTROL, Family.DATA, Family.ERRORS, Family.MEMORY})
 
@@ -46,11 +49,13 @@ class Declared:
         verdicts: one of these; empty: healthy where the ranks ended well, else failed or hung.
         codes: at least one of these; empty: any.
         culprits: no other rank is blamed, where the verdict is failed or hung; empty: any may be.
+        status: of the rank that fails first; empty: any.
     """
 
     verdicts: frozenset[Verdict] = frozenset()
     codes: frozenset[str] = frozenset()
     culprits: frozenset[int] = frozenset()
+    status: str = ""
 
     def text(self) -> str:
         """For a table."""
@@ -69,6 +74,11 @@ class Declared:
             return ""
         if self.codes and not self.codes & found.codes:
             return f"none of {' '.join(sorted(self.codes))}"
+        status, by = first_failure(outcome)
+        if by == "data" and self.codes and self.codes & found.codes <= _OF_DATA and self.status != status:
+            return f"wrong bytes without an error, expected {self.text()}"
+        if self.status and status and status != self.status:
+            return f"the first rank that failed says {status}, expected {self.status}"
         if self.culprits and found.verdict in _TROUBLE and not found.culprits <= self.culprits:
             return f"rank {', '.join(map(str, sorted(found.culprits - self.culprits)))} is blamed"
         return ""
@@ -95,13 +105,32 @@ def of_strike(strike: Strike) -> Declared:
 def of_variant(variant: Variant, case: Case, good: bool) -> Declared:
     """Of a run of a variant. ``good``: its ranks ended well, which counts where timing decides whether the mistake shows."""
     declared = variant.symptoms
-    if declared.verdict is None:  # of an older release
-        return Declared(_HEALTHY if good else _TROUBLE)
+    if declared.verdict is None:  # it has a sentence alone
+        return _of_sentence(declared.codes) if declared.codes else Declared(_HEALTHY if good else _TROUBLE)
     if _shows(declared.shows, case, good):
-        return Declared(frozenset({declared.verdict}), frozenset(declared.codes))
+        return Declared(frozenset({declared.verdict}), frozenset(declared.codes), status=declared.status)
     if declared.leaves:
         return Declared(frozenset({Verdict.LEAKING}), _LEAKS)
     return Declared(_HEALTHY)
+
+
+def _of_sentence(codes: tuple[str, ...]) -> Declared:
+    """Of a wrong variant that declares no verdict: the mistake shows in each run, by its code."""
+    effects = {CODES[code].effect for code in codes if code in CODES}
+    if effects <= {Effect.LEAKS} and effects:
+        return Declared(frozenset({Verdict.LEAKING}), frozenset(codes))
+    return Declared(_TROUBLE, frozenset(codes))
+
+
+def first_failure(outcome: Outcome) -> tuple[str, str]:
+    """Status of the rank that failed first, and who said so (libpsm, cuda, data, left, ...); empty: none failed by itself."""
+    found = [
+        (rank.trouble_at if rank.trouble_at is not None else rank.ended, str(said.get("status", "")), str(said["by"]))
+        for rank in outcome.ranks
+        for said in [rank.failure or next((r for r in rank.reports if r.get("status", "PSM_OK") != "PSM_OK"), None)]
+        if said and said.get("by") not in (None, "", "lab") and said.get("status") != "PSM_ERR_ABORTED"
+    ]
+    return min(found)[1:] if found else ("", "")
 
 
 def of_run(run: LabRun) -> tuple[str, Declared] | None:
@@ -110,7 +139,9 @@ def of_run(run: LabRun) -> tuple[str, Declared] | None:
     names = {case.variant for case in cases}
     if len(names) != 1 or names <= {"split", "net/split"} or run.settings.get("differs"):
         return None
-    variant = variants().get(names.pop())
+    name = names.pop()
+    stranger = run.settings.get("stranger")
+    variant = variant_of(stranger["declares"]) if stranger else variants().get(name)
     if variant is None or not variant.wrong or run.settings.get("faults", "") != variant.faults:
         return None
     first, *others = (of_variant(variant, case, run.outcome.good) for case in cases)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -13,11 +15,13 @@ from pathlib import Path
 from types import FrameType
 
 from psmkit.live.procfs import in_sessions, in_use, pid_namespace, start_time
+from psmkit.model.errors import InputError
 
 __all__ = [
     "Memory",
     "cleaned_at_sigterm",
     "end_sessions",
+    "new_folder",
     "run_folder",
     "run_folders",
 ]
@@ -121,3 +125,28 @@ def cleaned_at_sigterm() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder beside ``path`` that takes its name at the end, and disappears after an error.
+
+    Raises:
+        InputError: ``path`` exists, or nothing can be written there.
+    """
+    if os.path.lexists(path):
+        raise InputError(str(path), "it exists: name a new folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except OSError as error:
+        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
+    try:
+        with cleaned_at_sigterm():
+            yield made
+        made.chmod(0o755)
+        made.rename(path)
+    except OSError as error:
+        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import copy_engine, faults, programs, runner, transfer
+from psmkit.lab import copy_engine, faults, nccl_tasks, programs, runner, tasks, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -20,6 +19,7 @@ from psmkit.lab.nccl_symbols import Symbols, crash
 from psmkit.lab.topology import Machine
 from psmkit.live import ras
 from psmkit.model.wording import counted
+from psmkit.plan.programs import Program
 
 __all__ = [
     "COLLECTIVES",
@@ -30,18 +30,16 @@ __all__ = [
     "POLICIES",
     "TASKS",
     "TYPES",
-    "Call",
-    "Groups",
     "NcclCase",
     "differ",
-    "program",
+    "rank_program",
     "rma_environment",
     "start",
 ]
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall-coll", "gather", "scatter")
 PATTERNS = ("pair", "ring", "alltoall", "random", "put-signal", *COLLECTIVES)
-#: The pattern of groups that the caller gives.
+#: The pattern of a program that the caller gives.
 TASKS = "tasks"
 TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2",
@@ -57,28 +55,12 @@ _NAMES = 4  # functions of a crash in one line
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A send to a peer, or a recv from it, in a group of the pattern ``tasks``."""
-
-    send: bool
-    peer: int
-    nbytes: int
-
-    def __str__(self) -> str:
-        return f"{'send' if self.send else 'recv'} {self.peer} {self.nbytes}"
-
-
-#: The calls of each group, rank by rank; all ranks have the same number of groups. A case takes the next ``iters`` of them.
-Groups = Sequence[Sequence[Sequence[Call]]]
-
-
-@dataclass(frozen=True, slots=True)
 class NcclCase(transfer.Keys):
     """One case: what all ranks do with a new communicator. The fields are the keys that psm_nccl_rank reads.
 
     Args:
         name: in results; no blanks.
-        pattern: who sends to whom, or which collective; ``tasks``: the groups that ``start`` is given.
+        pattern: who sends to whom, or which collective; ``tasks``: the program that ``start`` is given, whole, whatever ``iters`` says.
         size: bytes per peer; of a rank's part of a collective; with ``random`` the most.
         iters: groups or collectives, in sequence. The first one sets up the connections; 0: the communicator is only created and destroyed.
         type: of the elements.
@@ -162,7 +144,7 @@ def _setting(key: str, value: str) -> str | None:
     return value if value in (KEYS.get(key) or ()) else None
 
 
-def program() -> Path:
+def rank_program() -> Path:
     """The rank program of ``psmkit lab nccl``. PSM_DIR names another build.
 
     Raises:
@@ -203,7 +185,7 @@ def start(
     differs: Mapping[int, Mapping[str, str]] | None = None,
     emulation: Emulation | None = None,
     environment: Mapping[str, str] | None = None,
-    groups: Groups = (),
+    program: Program | None = None,
     debug: str = "INFO",
     stacks: bool = True,
     watch: Callable[[int, str], None] | None = None,
@@ -222,7 +204,7 @@ def start(
         differs: by rank, keys of the case and environment variables that differ on it.
         emulation: how the ranks see CUDA; this function sets folder, topology and node.
         environment: variables of the ranks, before ``differs``.
-        groups: those of cases whose pattern is ``tasks``.
+        program: of cases whose pattern is ``tasks``.
         debug: level of the logs.
         stacks: collect the stacks of the ranks that have not ended when the deadline passes.
         watch: is called with the rank and the stage that it enters, or ``ended``.
@@ -234,10 +216,11 @@ def start(
     transfer.check_size(len(cases), ranks, nodes, changes)
     host = machine or Machine(gpus or ranks // nodes, nodes)
     lab = emulation or Emulation(folder / "records")
-    wanted = sum(case.iters for case in cases if case.pattern == TASKS)
-    if wanted and (len(groups) != ranks or any(len(mine) < wanted for mine in groups)):
-        raise LabError(f"the cases need {counted(wanted, 'group')} of each of {counted(ranks, 'rank')}")
-    run = _Run(library, cases, ranks, folder, nodes, host, changes, lab, dict(environment or {}), groups, debug)
+    if any(case.pattern == TASKS for case in cases):
+        if program is None or program.ranks != ranks:
+            raise LabError(f"the cases need a program of {counted(ranks, 'rank')}")
+        tasks.check(program)
+    run = _Run(library, cases, ranks, folder, nodes, host, changes, lab, dict(environment or {}), program, debug)
     return run.start(deadline, stacks, watch)
 
 
@@ -254,7 +237,7 @@ class _Run:
     changes: Mapping[int, Mapping[str, str]]
     emulation: Emulation
     chosen: dict[str, str]
-    groups: Groups
+    program: Program | None
     debug: str
     given: dict[str, str] = field(
         default_factory=lambda: {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
@@ -267,7 +250,7 @@ class _Run:
             raise LabError(
                 f"{counted(self.each, 'rank')} on a node with {counted(self.host.gpus, 'GPU')}: NCCL needs a GPU for each rank"
             )
-        command = [str(program()), str(self.library.path)]
+        command = [str(rank_program()), str(self.library.path)]
         asked = self._asked()
         self._write()
         port = ras.free_port()
@@ -339,17 +322,15 @@ class _Run:
         (self.folder / "topology.toml").write_text(self.host.toml())
         (self.folder / "topology.xml").write_text(self.host.xml())
         for rank in range(self.ranks):
-            mine = [_of_rank(case, rank % self.each, self.changes.get(rank, {})) for case in self.cases]
-            transfer.write_cases(self.folder, rank, self._with_calls(rank, mine))
+            transfer.write_cases(self.folder, rank, [self._lines(case, rank) for case in self.cases])
 
-    def _with_calls(self, rank: int, lines: Sequence[str]) -> Iterator[str]:
-        """The lines of a rank's cases, and behind those of the pattern ``tasks`` the calls of their groups."""
-        left = iter(self.groups[rank] if self.groups else ())
-        for line, case in zip(lines, self.cases, strict=True):
-            calls = (
-                [str(c) for group in islice(left, case.iters) for c in (*group, "end")] if case.pattern == TASKS else []
-            )
-            yield "\n".join([f"{line} tasks={len(calls)}" if calls else line, *calls])
+    def _lines(self, case: NcclCase, rank: int) -> str:
+        """The line of a case, and behind it what the program has for this rank."""
+        calls = nccl_tasks.lines(self.program, rank) if case.pattern == TASKS and self.program is not None else []
+        if calls:
+            case = replace(case, iters=calls.count("wait"))
+        line = _of_rank(case, rank % self.each, self.changes.get(rank, {}))
+        return "\n".join([f"{line} tasks={len(calls)}" if calls else line, *calls])
 
     def _settings(self, deadline: float) -> dict[str, Any]:
         return {

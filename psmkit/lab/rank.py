@@ -14,16 +14,20 @@ from typing import Any
 
 from psmkit.model.wording import counted
 
-__all__ = ["OthersFailedError", "Rank", "RunnerGoneError", "prepare"]
+__all__ = ["OthersFailedError", "Rank", "RunnerGoneError", "end_with_parent", "prepare"]
 
 _PR_SET_PDEATHSIG, _PR_SET_PTRACER, _ANY = 1, 0x59616D61, ctypes.c_ulong(-1)
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+
+
 def prepare() -> None:
     """Tie this process to its runner: it ends with it, the runner's gdb may attach to it, and a signal makes it write its stacks."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    libc.prctl(_PR_SET_PTRACER, _ANY)
+    end_with_parent()
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY)
     path = Path(os.environ["PSM_LAB_STACKS"])
     path.parent.mkdir(parents=True, exist_ok=True)
     # Open until the process ends, because the signal handler writes to it.

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psmkit.lab.rank import OthersFailedError, Rank, RunnerGoneError, prepare
+from psmkit.lab.variant_rank import load
 from psmkit.plan.communicator import Communicator
 from psmkit.plan.programs import Program, read_program
 from psmkit.plan.types import Config, DataType, Func, RedOp, Scheduler, Task
@@ -56,7 +57,8 @@ class _Comm:
 class _Player:
     def __init__(self, rank: Rank, program: Program, values: Mapping[str, Any]) -> None:
         self.rank, self.program = rank, program
-        self.seed, self.devices, self.variant = values["seed"], values["devices"], values["variant"]
+        self.seed, self.devices = values["seed"], values["devices"]
+        self.variant = load(*values["stranger"]) if values.get("stranger") else variant(values["variant"])
         given = dict(values["config"])
         self.config = Config(**(given | {"scheduler": Scheduler(given["scheduler"])}))
         self.comms: dict[int, _Comm] = {}
@@ -79,7 +81,7 @@ class _Player:
             if comm is not None:
                 device = self.rank.number % self.devices
                 proxy = stack.enter_context(
-                    Proxy(comm.rank, len(of.ranks), device=device, transports={P2P: variant(self.variant)})
+                    Proxy(comm.rank, len(of.ranks), device=device, transports={P2P: self.variant})
                 )
                 self.log.made(comm, at, "Init START")
             addresses = self._gather(of.ranks, proxy.address.pack() if proxy else None, f"addresses-{at}")

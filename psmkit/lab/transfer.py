@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import faults, leftovers, programs, runner, words
+from psmkit.lab import faults, leftovers, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.real import RealCuda
+from psmkit.lab.strangers import Stranger
 from psmkit.lab.topology import Machine
-from psmkit.model.symptoms import Symptoms
+from psmkit.lab.variants import Variant, program, variants
 from psmkit.model.wording import counted
 
 __all__ = [
@@ -191,60 +192,6 @@ def differing(
     return out
 
 
-def program() -> Path:
-    """The rank program of ``psmkit lab run``. PSM_DIR names another build.
-
-    Raises:
-        LabError: it was not built.
-    """
-    return programs.find("psm_rank")
-
-
-_UNDECLARED = Symptoms()
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A variant of the transport as libpsm has it.
-
-    Args:
-        name: those of the net transport begin with ``net/``.
-        summary: what it does, and of a wrong one its mistake.
-        outcome: what a run of a wrong one shows, for people.
-        wrong: it makes a mistake on purpose.
-        faults: those that make its mistake.
-        symptoms: what a run shows, as typed fields.
-    """
-
-    name: str
-    summary: str
-    outcome: str
-    wrong: bool
-    faults: str
-    symptoms: Symptoms = _UNDECLARED
-
-
-def variants() -> dict[str, Variant]:
-    """The variants that libpsm has, by name.
-
-    Raises:
-        LabError: the rank program was not built, or cannot be run.
-    """
-    command = [str(program()), "variants"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise LabError(f"{' '.join(command)}: {error}") from None
-    found = [Variant(r["name"], r["summary"], r["outcome"], bool(r["wrong"]), r["faults"], _symptoms(r)) for r in rows]
-    return {variant.name: variant for variant in found}
-
-
-def _symptoms(row: Mapping[str, Any]) -> Symptoms:
-    names = ("verdict", "codes", "status", "shows", "leaves")
-    return Symptoms.of_c(*(row[name] for name in names)) if "verdict" in row else _UNDECLARED
-
-
 @dataclass(slots=True)
 class LabRun:
     """A run of cases and its ``folder``. ``cases`` are lines in the format of psm_rank."""
@@ -370,6 +317,7 @@ def start(
     emulation: Emulation | RealCuda | None = None,
     machine: Machine | None = None,
     nodes: int = 1,
+    stranger: Stranger | None = None,
     debug: str = "INFO",
     subsystems: str = "ALL",
     environment: Mapping[str, str] | None = None,
@@ -387,6 +335,7 @@ def start(
         emulation: how the ranks see CUDA, emulated or real; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
         machine: the emulated GPUs, which the ranks use in turn; None: that of ``emulation``, with 8 GPUs.
         nodes: number of emulated nodes, with the same number of ranks each. The net transport moves data between them.
+        stranger: a variant from outside psmkit, which cases may name.
         debug: level of the log.
         subsystems: of the log.
         environment: further variables of the ranks.
@@ -398,9 +347,11 @@ def start(
     """
     changes, extra = dict(differs or {}), dict(environment or {})
     check_size(len(cases), ranks, nodes, changes)
-    executable = program()
+    executable, command = program(), [str(program())]
+    if stranger is not None:
+        command, extra = stranger.command(), stranger.environment() | extra
     names = [case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c]
-    lab = _struck(emulation, names, folder)
+    lab = _struck(emulation, names, folder, stranger.variant if stranger else None)
     _check_used(names, ranks, nodes, os.environ | extra)
     asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
     fresh(folder)
@@ -415,10 +366,12 @@ def start(
         def of_rank(rank: int) -> dict[str, str]:
             return replace(lab, node=rank // each).environment(rank) | _log_files(folder, rank) | log | extra
 
-        made = job(folder, ranks, [str(executable)], of_rank, shared, len(cases), deadline, stacks)
+        made = job(folder, ranks, command, of_rank, shared, len(cases), deadline, stacks)
         outcome = runner.run(made, watch)
         reaped = reap(executable, shared, outcome)
     settings = _settings(ranks, nodes, deadline, lab, changes) | {"reaped": reaped, "idle": faults.idle(asked, folder)}
+    if stranger is not None:
+        settings["stranger"] = {"text": stranger.text, "declares": dict(stranger.variant.row)}
     return finish(LabRun(folder, [case.line() for case in cases], outcome, settings))
 
 
@@ -492,10 +445,12 @@ def reap(executable: Path, folder: Path, outcome: runner.Outcome) -> list[str]:
     return reaped
 
 
-def _struck(emulation: Emulation | RealCuda | None, names: Iterable[str], folder: Path) -> Emulation | RealCuda:
+def _struck(
+    emulation: Emulation | RealCuda | None, names: Iterable[str], folder: Path, stranger: Variant | None
+) -> Emulation | RealCuda:
     """How the ranks of a run see CUDA, with the faults that make the mistakes of its variants."""
     lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
-    texts = (lab.faults, _mistakes(names))
+    texts = (lab.faults, _mistakes(names, stranger))
     return replace(lab, folder=folder / "records", faults=";".join(text for text in texts if text))
 
 
@@ -531,12 +486,12 @@ def _log_files(folder: Path, rank: int) -> dict[str, str]:
     return dict.fromkeys(("PSM_LOG_FILE", "NCCL_DEBUG_FILE"), str(log_file(folder, rank)))
 
 
-def _mistakes(names: Iterable[str]) -> str:
+def _mistakes(names: Iterable[str], stranger: Variant | None) -> str:
     """The faults of variants; they apply to whole processes."""
     wanted = set(names)
     if wanted <= {"split", "net/split"}:
         return ""
-    known = variants()
+    known = variants() | ({stranger.name: stranger} if stranger else {})
     if unknown := sorted(wanted - set(known)):
         raise LabError(f"unknown variant {unknown[0]!r}, expected one of {', '.join(known)}")
     texts = [known[name].faults for name in sorted(wanted) if known[name].faults]

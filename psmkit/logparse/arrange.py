@@ -12,9 +12,10 @@ from psmkit.logparse.decode import table
 from psmkit.logparse.inputs import Input, natural
 from psmkit.logparse.streams import first_bytes
 
-__all__ = ["Arrangement", "arrange", "processes"]
+__all__ = ["HEAD", "Arrangement", "Head", "Name", "Peek", "arrange", "arranged", "processes"]
 
-_HEAD = 1 << 18
+#: How many bytes of a file tell of which processes it is.
+HEAD = 1 << 18
 _SIGHTINGS = 4096
 _MOST_TAGS = 4096
 
@@ -32,17 +33,28 @@ class Arrangement:
 
 
 @dataclass
-class _Head:
+class Head:
+    """What the first lines of an input name."""
+
     threads: dict[tuple[Name, int], None] = field(default_factory=dict)
     born: set[Name] = field(default_factory=set)  # those whose beginning the lines show
+
+    @property
+    def names(self) -> set[Name]:
+        """Its processes."""
+        return {name for name, _ in self.threads}
 
 
 def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
     """Sort files into streams by their first lines."""
     if len(inputs) < 2:
         return Arrangement([[i] for i in range(len(inputs))], list(range(len(inputs))))
-    peek = _Peek(catalogue)
-    heads = [peek.head(item) for item in inputs]
+    peek = Peek(catalogue)
+    return arranged(inputs, [peek.head(item) for item in inputs])
+
+
+def arranged(inputs: Sequence[Input], heads: Sequence[Head]) -> Arrangement:
+    """Sort files into streams by what their heads name."""
     streams = _chains(inputs, heads)
     stream_of = [0] * len(inputs)
     for number, files in enumerate(streams):
@@ -53,15 +65,15 @@ def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
 
 def processes(item: Input, catalogue: Catalogue) -> Set[tuple[str, str, int]]:
     """The processes that the first lines of an input name, each by the tag of a launcher, its host and its pid."""
-    return {name for name, _ in _Peek(catalogue).head(item).threads}
+    return Peek(catalogue).head(item).names
 
 
-class _Peek:
+class Peek:
     """Reads the first lines of inputs. They share the room for lines and for what these name."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._lines = memoryview(bytearray(_HEAD))
+        self._lines = memoryview(bytearray(HEAD))
         self._room = ffi.new("ls_sighting[]", _SIGHTINGS)
         self._begin()
 
@@ -69,11 +81,16 @@ class _Peek:
         self._scan = ffi.gc(lib.ls_scan_new(self._catalogue.native, 0), lib.ls_scan_free)
         self._texts: dict[int, str] = {}
 
-    def head(self, item: Input) -> _Head:
+    def head(self, item: Input) -> Head:
         """The threads in the first lines of an input."""
-        size = first_bytes(item, self._lines)
-        count = lib.ls_peek(self._scan, ffi.from_buffer(self._lines), size, self._room, _SIGHTINGS)
-        head = _Head()
+        head = Head()
+        self.add(head, self._lines[: first_bytes(item, self._lines)])
+        return head
+
+    def add(self, head: Head, lines: bytes | memoryview) -> bool:
+        """Add the threads in further lines of an input to its head; returns whether it names more than before."""
+        count = lib.ls_peek(self._scan, ffi.from_buffer(lines), len(lines), self._room, _SIGHTINGS)
+        before = len(head.threads), len(head.born)
         sightings = self._room[0:count]
         tags, known = table(self._scan, "ls_tags") if any(seen.tag >= 0 for seen in sightings) else ([], 0)
         for seen in sightings:
@@ -83,7 +100,7 @@ class _Peek:
                 head.born.add(name)
         if known > _MOST_TAGS:
             self._begin()  # no input may use up the tags of the others
-        return head
+        return before != (len(head.threads), len(head.born))
 
     def _text(self, packed: int) -> str:
         text = self._texts.get(packed)
@@ -94,7 +111,7 @@ class _Peek:
         return text
 
 
-def _chains(inputs: Sequence[Input], heads: Sequence[_Head]) -> list[list[int]]:
+def _chains(inputs: Sequence[Input], heads: Sequence[Head]) -> list[list[int]]:
     """Files that show the same thread are parts of one run, unless each shows the thread's beginning."""
     if all(head.born or not head.threads for head in heads):
         return [[i] for i in range(len(inputs))]
@@ -127,7 +144,7 @@ def _root(follows: dict[int, int], i: int) -> int:
     return i
 
 
-def _homes(streams: Sequence[Sequence[int]], heads: Sequence[_Head]) -> list[tuple[int, str, int, int]]:
+def _homes(streams: Sequence[Sequence[int]], heads: Sequence[Head]) -> list[tuple[int, str, int, int]]:
     seen: dict[Name, dict[int, bool]] = defaultdict(dict)
     for stream, files in enumerate(streams):
         for file in files:

@@ -19,6 +19,7 @@ __all__ = [
     "CALL",
     "COUNT",
     "EVENT",
+    "FD",
     "INSTANCE",
     "PROCESS",
     "SERVICE",
@@ -48,9 +49,9 @@ def _layout(kind: Any) -> np.dtype[Any]:
     )
 
 
-CALL, COUNT, EVENT, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+CALL, COUNT, EVENT, FD, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
     _layout(ffi.typeof(f"ls_{name}"))
-    for name in ("call", "count", "event", "instance", "process", "service", "tally", "thread")
+    for name in ("call", "count", "event", "fd", "instance", "process", "service", "tally", "thread")
 )
 
 _NO_DEVICE = -(1 << 31)
@@ -152,8 +153,8 @@ class Decoder:
         self.texts: bytes = view("ls_text", 1)[:]
         self.event_texts: bytes = view("ls_event_text", 1)[:]
         self.catalogue = catalogue
-        self.names = tuple(m.name for m in catalogue.compiled)
-        self.constants = tuple(dict(m.constants) for m in catalogue.compiled)
+        self.names = catalogue.names
+        self.constants = catalogue.constants
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
         self.events: npt.NDArray[Any] = np.frombuffer(view("ls_events", EVENT.itemsize), dtype=EVENT)

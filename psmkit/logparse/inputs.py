@@ -18,7 +18,7 @@ from psmkit.logparse.formats import archive, compression, encoding, is_record, u
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
-__all__ = ["CATALOGUE", "ForeignInput", "Input", "Reader", "discover", "natural"]
+__all__ = ["CATALOGUE", "ForeignInput", "Input", "Reader", "discover", "look", "natural", "walk"]
 
 STDIN = "<stdin>"
 #: A file of this name beside logs is no log: it describes the messages of the program that wrote them.
@@ -98,7 +98,8 @@ class _Search:
 
     def folder(self, folder: str) -> None:
         files = []
-        for name in _walk(folder):
+        for entry in walk(folder):
+            name = entry.path
             if os.path.basename(name) == CATALOGUE:
                 self.catalogues[name] = None
             else:
@@ -208,13 +209,7 @@ class _Search:
         if packed is not None:
             yield from self.unpack(source, packed, depth)
             return
-        known = sniff(head)
-        if known is None and (name := unread(head)) is not None:
-            raise _RefusedError(name)
-        coded = encoding(head)
-        if coded is not None:
-            known = sniff(head.decode(coded, "replace").encode("utf-8", "replace"))
-        yield source if known is coded is None else replace(source, foreign=known, encoding=coded)
+        yield _text(source, head)
 
     def first_look(self, path: str, place: Place | None) -> tuple[Input, bytes]:
         """An input as a log, and its first bytes behind a hole.
@@ -252,6 +247,39 @@ class _Search:
                 continue  # as in a folder; the note of a folder would be long
             except InputError as error:
                 self.refused[error.path] = self.unread[error.path] = error.reason
+
+
+def _text(source: Input, head: bytes) -> Input:
+    """An input that is neither compressed nor packed, by its first bytes.
+
+    Raises:
+        _RefusedError: it holds no text.
+    """
+    known = sniff(head)
+    if known is None and (name := unread(head)) is not None:
+        raise _RefusedError(name)
+    coded = encoding(head)
+    if coded is not None:
+        known = sniff(head.decode(coded, "replace").encode("utf-8", "replace"))
+    return source if known is coded is None else replace(source, foreign=known, encoding=coded)
+
+
+def look(path: str, name: str | None = None) -> Input:
+    """What a file is that may grow, by its first bytes. ``name`` is its name in reports.
+
+    Raises:
+        InputError: it cannot be read, holds no text, or is compressed.
+    """
+    source, head = _Search().first_look(path, None)
+    source = replace(source, path=name or path)
+    if is_record(head):
+        return replace(source, kind="record")
+    if compression(head) is not None or archive(head) is not None:
+        raise InputError(source.path, "it is compressed or an archive, which does not grow: `psmkit analyze` reads it")
+    try:
+        return _text(source, head)
+    except _RefusedError as error:
+        raise InputError(source.path, f"it is {error}") from None
 
 
 def discover(
@@ -305,7 +333,8 @@ def _nothing(search: _Search) -> None:
         raise InputError(path, "it describes messages and is no log")
 
 
-def _walk(folder: str) -> Sequence[str]:
+def walk(folder: str) -> Sequence[os.DirEntry[str]]:
+    """The files in a folder and in the folders below it, in order, without hidden ones."""
     found, folders = [], [folder]
     while folders:
         root = folders.pop()
@@ -314,7 +343,7 @@ def _walk(folder: str) -> Sequence[str]:
                 seen = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
         except OSError:
             continue
-        found += [e.path for e in seen if _is_file(e)]
+        found += [e for e in seen if _is_file(e)]
         folders += [e.path for e in reversed(seen) if e.is_dir(follow_symlinks=False)]
     return found
 

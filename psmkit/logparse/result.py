@@ -75,6 +75,15 @@ class ScanResult(ScanData):
             known = self._lines[(ref.file, ref.offset)] = self._read(ref)
         return known
 
+    def remember(self, texts: Mapping[tuple[int, int], str]) -> None:
+        """Lines, by file and offset, that need not be read."""
+        self._lines.update(texts)
+
+    @property
+    def quoted(self) -> Mapping[tuple[int, int], str]:
+        """The lines that were read so far, by file and offset."""
+        return self._lines
+
     def prefetch(self, refs: Iterable[Ref]) -> None:
         """Read many lines in file order: much faster than one by one if an input is compressed."""
         for ref in sorted(set(refs)):

@@ -21,7 +21,7 @@ from psmkit.logparse.result import ScanResult, collect
 from psmkit.logparse.streams import whole
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["Feed", "Paths", "scan"]
+__all__ = ["Feed", "Paths", "catalogue_of", "open_files", "scan"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -32,7 +32,7 @@ _SPARE = 128  # descriptors for all but the logs
 _PIECE = 1 << 18  # bytes per read: small enough to be in the processor's cache when they are scanned
 
 
-def _catalogue(given: Catalogue | Sequence[Path] | None, beside: Sequence[str], notes: list[str]) -> Catalogue:
+def catalogue_of(given: Catalogue | Sequence[Path] | None, beside: Sequence[str], notes: list[str]) -> Catalogue:
     """psmkit's catalogue, extended by a user's files and by those beside the logs, or replaced by a user's catalogue."""
     if isinstance(given, Catalogue):
         return given
@@ -80,11 +80,23 @@ class Feed:
         notes: list[str] = []
         beside: list[str] = []
         found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes, beside)
-        catalogue = _catalogue(given, beside, notes)
+        catalogue = catalogue_of(given, beside, notes)
         found = without_copies(found, lambda item: item.kind == "record" or bool(processes(item, catalogue)), notes)
         found = without_merged(found, lambda item: processes(item, catalogue), notes)
         logs = [i for i in found if i.foreign is None]
         foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
+        return cls.of(logs, foreign, catalogue, mode, notes)
+
+    @classmethod
+    def of(
+        cls,
+        logs: list[Input],
+        foreign: list[ForeignInput],
+        catalogue: Catalogue,
+        mode: int,
+        notes: list[str],
+    ) -> Feed:
+        """Prepare to read these logs."""
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
         arrangement = arrange(logs, catalogue)
         for _ in arrangement.streams:
@@ -104,7 +116,7 @@ class Feed:
         total, done = sum(i.size for i in self.inputs), 0
         queues = [deque(files) for files in self.arrangement.streams if files]
         readers: dict[int, Reader] = {}
-        room = _open_files(len(queues))
+        room = open_files(len(queues))
         held = 0  # of files that have to stay open: a log can be closed and continued later, a compressed file cannot
         try:
             while queues:
@@ -162,7 +174,7 @@ class Feed:
         reader.close()
 
 
-def _open_files(streams: int) -> int:
+def open_files(streams: int) -> int:
     """How many streams may be open at once. Raises the limit of open files if that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = streams + _SPARE

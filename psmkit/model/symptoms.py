@@ -62,6 +62,13 @@ class Symptoms:
         named = _VERDICTS[verdict] if verdict < len(_VERDICTS) else None
         return cls(named, tuple(codes.split()), status.replace("PSM_OK", ""), Shows(shows), Leaves(leaves))
 
+    @classmethod
+    def of_sentence(cls, outcome: str) -> Symptoms:
+        """Of a variant that declares a sentence alone: the finding that it begins with, as in ``PSM505: nothing is released``."""
+        code, colon, _ = outcome.partition(":")
+        known = colon and code.startswith("PSM") and code[3:].isdecimal() and len(code) == 6
+        return cls(codes=(code,)) if known else cls()
+
     @property
     def verdict_number(self) -> int:
         """The verdict as ``enum psm_verdict``."""

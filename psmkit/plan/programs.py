@@ -1,7 +1,8 @@
 """Task files of a whole job: communicators of some of its ranks, and what each of them does, in order.
 
-A line ``comm NAME RANKS`` begins the part of a communicator: the ranks of the lines below it are ranks in it, and RANKS are the ranks of the
-job that they are, in order. A file without such a line is about one communicator of all ranks.
+A line ``comm NAME RANKS [stream=N]`` begins the part of a communicator: the ranks of the lines below it are ranks in it, and RANKS are the ranks
+of the job that they are, in order. Calls of communicators with one N are on one stream. A file without such a line is about one communicator of
+all ranks.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ __all__ = ["WORLD", "Member", "Program", "parse_program", "read_program"]
 
 #: The name of the communicator of a file that names none.
 WORLD = "world"
-_COMM = re.compile(r"comm\s+(\S{1,80})\s+(\d[\d, -]*)")
+_COMM = re.compile(r"comm\s+(\S{1,80})\s+(\d[\d, -]*?)(?:\s+stream=(\d{1,4}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A communicator: its name, and the rank of the job that each of its ranks is."""
+    """A communicator: its name, the rank of the job that each of its ranks is, and the number of the stream of its calls."""
 
     name: str
     ranks: tuple[int, ...]
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def parse_program(text: str, ranks: int | None = None, name: str = "tasks", most
                 name, number, "tasks before the first 'comm NAME RANKS': no line says of which communicator"
             )
         if comms.setdefault(found.name, found) != found:
-            raise TaskFileError(name, number, f"communicator {found.name} had other ranks before")
+            raise TaskFileError(name, number, f"communicator {found.name} had other ranks before, or another stream")
         if sections and sections[-1][0] == found.name:
             continue
         sections.append((found.name, []))
@@ -131,7 +133,7 @@ def parse_program(text: str, ranks: int | None = None, name: str = "tasks", most
 def _member(words: str, ranks: int | None) -> Member:
     match = _COMM.fullmatch(words)
     if match is None:
-        raise ValueError(f"bad line {words[:40]!r}, expected comm NAME RANKS, such as 'comm tp0 0-3'")
+        raise ValueError(f"bad line {words[:40]!r}, expected comm NAME RANKS [stream=N], such as 'comm tp0 0-3'")
     found: dict[int, None] = {}
     for part in match[2].split(","):
         first, dash, last = part.strip().partition("-")
@@ -140,8 +142,11 @@ def _member(words: str, ranks: int | None) -> Member:
         low, high = int(first), int(last or first)
         if high < low or high >= (ranks or MAX_RANKS):
             raise ValueError(f"bad ranks {part.strip()!r}, expected ranks 0 to {(ranks or MAX_RANKS) - 1}")
+        twice = next((rank for rank in range(low, high + 1) if rank in found), None)
+        if twice is not None:
+            raise ValueError(f"bad ranks {match[2][:40]!r}: rank {twice} is there twice")
         found.update(dict.fromkeys(range(low, high + 1)))
-    return Member(match[1], tuple(found))
+    return Member(match[1], tuple(found), int(match[3] or 0))
 
 
 def of_ranks(program: Program) -> dict[int, list[int]]:

@@ -88,7 +88,7 @@ def text_of(path: str | os.PathLike[str], most: int = MAX_STEPS) -> str:
     Raises:
         TaskFileError: the file cannot be read, or is too large.
     """
-    name = os.fspath(path)
+    name = os.fspath(path) or "a task file without a name"
     largest = MAX_BYTES * (most // MAX_STEPS)
     try:
         with open(path, "rb") as file:
@@ -293,6 +293,8 @@ class _Line:
             last = first if match[2] is None else self._rank(match[2])
             if last < first:
                 raise ValueError(f"{_short(part.strip())}: the last rank is before the first")
+            if twice := next((str(rank) for rank in range(first, last + 1) if rank in found), ""):
+                raise ValueError(f"bad ranks {_short(text)}: rank {twice} is there twice")
             found.update(dict.fromkeys(range(first, last + 1)))
         return tuple(found)
 

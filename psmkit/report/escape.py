@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
+__all__ = ["formula_free", "html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
 # invisible (zero width, bidirectional marks and isolates, tags, BOM); surrogates and non-characters, which no encoder accepts.
@@ -33,6 +33,11 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(_name, text.replace("\t", " "))
+
+
+def formula_free(text: str) -> str:
+    """A cell of CSV that no spreadsheet runs: one of a log can start like a formula."""
+    return "'" + text if text[:1] in ("=", "+", "-", "@") else text
 
 
 def html_text(text: str) -> str:

@@ -10,7 +10,7 @@ from psmkit.model.wording import counted
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
-__all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "known_text", "legend", "rank_table"]
+__all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "known_text", "legend", "rank_table", "widths"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks keep a line for each rank
@@ -42,6 +42,19 @@ def fit(
     from tabulate import tabulate
 
     cells = [[visible(cell) for cell in row] for row in rows]
+    sizes = widths(headers, cells, width, whole)
+    cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
+    if pair is not None:
+        one, other = pair
+        for row, uncut in zip(cut, cells, strict=True):
+            row[one], row[other] = shorten_apart(uncut[one], uncut[other], sizes[one], sizes[other])
+    # The headers go in as a row; tabulate would widen their columns.
+    table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
+    return [line.rstrip()[:width] for line in str(table).splitlines()]
+
+
+def widths(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int, whole: Sequence[int] = ()) -> list[int]:
+    """The widths of the columns of a table of at most ``width`` characters. The widest shrink first, those of ``whole`` do not."""
     sizes = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(headers)]
     floor = [sizes[i] if i in whole else max(len(head), 4) for i, head in enumerate(headers)]
     excess = sum(sizes) + 2 * (len(headers) - 1) - width
@@ -51,14 +64,7 @@ def fit(
             break
         sizes[column] -= 1
         excess -= 1
-    cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
-    if pair is not None:
-        one, other = pair
-        for row, uncut in zip(cut, cells, strict=True):
-            row[one], row[other] = shorten_apart(uncut[one], uncut[other], sizes[one], sizes[other])
-    # The headers go in as a row; tabulate would widen their columns.
-    table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
-    return [line.rstrip()[:width] for line in str(table).splitlines()]
+    return sizes
 
 
 def known_text(value: object) -> str:

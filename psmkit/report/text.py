@@ -33,7 +33,7 @@ from psmkit.report.summary import (
     suspect_name,
 )
 
-__all__ = ["layout", "render"]
+__all__ = ["headline", "layout", "render"]
 
 _EVIDENCE = 3
 _ALSO = 1  # lines of evidence of each other finding of a group
@@ -69,6 +69,13 @@ def layout(report: Report, options: Options) -> Page:
         _communicators(page, report)
     _coverage(page, report, options)
     _next(page, report, options)
+    return page
+
+
+def headline(report: Report, options: Options) -> Page:
+    """The start of the report: verdict, who, proof, and what to do."""
+    page = Page(max(options.width, 40))
+    _verdict(page, report, common_folder(report))
     return page
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,11 +16,14 @@ from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
 from psmkit.plan.releases import release_of, releases, version
 from psmkit.plan.types import Config, Func, Scheduler
-from psmkit.reproduce import flights, logs
+from psmkit.reproduce import flights, logs, ras, records, telemetry
 from psmkit.reproduce.evidence import DEFAULTS, Told, settings
 from psmkit.reproduce.filled import fill
+from psmkit.reproduce.found import Found
 from psmkit.reproduce.operations import Array, Operations, expanded
 from psmkit.reproduce.symptom import Symptom, of_report
+from psmkit.reproduce.telemetry import is_recording
+from psmkit.telemetry.take import Take
 
 __all__ = ["Case", "NoOperationsError", "extract"]
 
@@ -65,7 +68,7 @@ class _Notes:
 
 
 def extract(paths: Sequence[str]) -> Case:
-    """Take the operations of a job from logs or dumps.
+    """Take the operations of a job from its evidence: lines of calls in logs, else dumps of a flight recorder, events of the profiler, records, answers of RAS.
 
     Raises:
         NoOperationsError: there are none.
@@ -74,10 +77,15 @@ def extract(paths: Sequence[str]) -> Case:
     """
     if "-" in paths:
         raise NoOperationsError("standard input can be read only once, and logs are read twice: name a file")
-    with scanned(paths) as result:
+    notes = _Notes()
+    recordings = [path for path in paths if is_recording(path)]
+    others = [path for path in paths if path not in recordings]
+    if not others:
+        return _recorded(recordings, notes)
+    with scanned(others) as result:
         job = make_job(result)
         report = analyse_job(job)
-        told, notes = settings(job), _Notes()
+        told = settings(job)
         run = foreign.newest_run(job)
         symptom = of_report(report)
         if run is not None and len(job.runs) > 1:
@@ -87,14 +95,71 @@ def extract(paths: Sequence[str]) -> Case:
         operations: Operations | None = None
         flight, absent = False, list[int]()
         if run is not None:
-            operations, absent = _of_logs(paths, job, run, symptom, notes)
+            operations, absent = _of_logs(others, job, run, symptom, notes)
         if operations is None and dumps:
             operations, absent = _of_dumps(dumps, told, notes)
             flight = True
+        if operations is None:
+            known = told.values.get("ranks")
+            answers = [(item.path, report) for item in loaded for report in item.ras]
+            found = (
+                telemetry.read(_takes(others, recordings), known)
+                or records.read(job, run, known)
+                or (ras.read(answers, known) if answers else None)
+            )
+            if found is not None:
+                operations, absent = _of_found(found, notes)
         broken = [f"{item.path}: {item.error}" for item in loaded if item.error]
         faults = tuple(f"{f.code} {f.title}" for f in report.findings if f.severity.weight)
+        even = any(report.comms for item in loaded for report in item.ras)
     if operations is None or len(operations) == 0:
-        raise NoOperationsError(broken[0] if broken and not dumps else _nothing(paths, bool(dumps)))
+        raise NoOperationsError(broken[0] if broken and not dumps else _nothing(others, bool(dumps), even))
+    return _case(operations, absent, told, notes, faults, symptom, flight=flight)
+
+
+def _recorded(recordings: Sequence[str], notes: _Notes) -> Case:
+    """The case of recordings only: there is nothing to analyse."""
+    found = telemetry.read(_takes((), recordings))
+    if found is None:
+        raise NoOperationsError(f"no event of a call in {', '.join(recordings[:_SHOWN])}")
+    operations, absent = _of_found(found, notes)
+    return _case(operations, absent, Told(), notes, (), None, flight=False)
+
+
+def _takes(paths: Sequence[str], recordings: Sequence[str]) -> Iterator[tuple[str, Take]]:
+    for path in recordings:
+        from psmkit.telemetry.recording import read  # pyarrow
+
+        for take in read(path):
+            yield path, take
+    for folder in telemetry.folders(paths):
+        for take in telemetry.windows(folder):
+            yield folder, take
+
+
+def _of_found(found: Found, notes: _Notes) -> tuple[Operations, list[int]]:
+    """The operations of evidence without lines of calls, and the ranks of which it shows nothing."""
+    made, _ = found.builder.finish(found.ranks, tuple(found.comms), whole=False)
+    names = found.files
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    notes.taken.append(
+        f"{counted(len(made), 'operation')} from {counted(len(names), found.what)}: {', '.join(names[:_SHOWN])}{more}"
+    )
+    notes.guesses += found.guesses
+    return made, sorted(set(range(found.ranks)) - found.seen)
+
+
+def _case(
+    operations: Operations,
+    absent: list[int],
+    told: Told,
+    notes: _Notes,
+    faults: tuple[str, ...],
+    symptom: Symptom | None,
+    *,
+    flight: bool,
+) -> Case:
+    """The case, with what absent ranks call by their peers."""
     if absent:
         blamed = set(symptom.culprits) if symptom is not None else set()
         each = len(operations) // max(sum(len(ours) > 0 for ours in operations.by_rank.values()), 1)
@@ -113,13 +178,15 @@ def extract(paths: Sequence[str]) -> Case:
     return Case(operations, config, assumed, tuple(notes.taken), tuple(notes.guesses), faults, symptom, flight)
 
 
-def _nothing(paths: Sequence[str], dumps: bool) -> str:
+def _nothing(paths: Sequence[str], dumps: bool, even: bool) -> str:
     names = ", ".join(paths[:_SHOWN])
     if dumps:
         return f"no operation in the dumps of {names}"
+    if even:
+        return f"no rank is ahead of another in the answers of RAS in {names}, which show no other operations"
     return (
         f"no call of a collective, send or recv in {names}: give logs made with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL, "
-        "or dumps of torch's flight recorder"
+        "dumps of torch's flight recorder, records of psmkit, or an answer of RAS"
     )
 
 

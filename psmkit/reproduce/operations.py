@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from psmkit.plan.packed import STEP
-from psmkit.plan.types import Func, StepKind
+from psmkit.plan.types import DataType, Func, StepKind
 
-__all__ = ["ALLTOALL", "GATHER", "OP", "SCATTER", "Array", "Comm", "Operations", "expanded", "steps"]
+__all__ = ["ALLTOALL", "GATHER", "OP", "SCATTER", "Array", "Comm", "Operations", "connected", "expanded", "steps"]
 
 #: One operation. ``comm`` is an index into :attr:`Operations.comms`, ``peer`` a rank in it, ``last`` 1 for the last operation of a group.
 OP = np.dtype(
@@ -66,9 +66,51 @@ class Operations:
                 out[rank] = ours[ours["comm"] == comm]
         return out
 
+    def streams(self) -> dict[int, int]:
+        """A number for the stream of each communicator: the same where a rank calls two of them on one stream."""
+        root: dict[int, int] = {}
+        for ours in self.by_rank.values():
+            on: dict[int, int] = {}
+            comms, first = np.unique(ours["comm"], return_index=True)
+            for comm, stream in zip(comms.tolist(), ours["stream"][first].tolist(), strict=True):
+                one, two = _root(root, comm), _root(root, on.setdefault(stream, comm))
+                root[max(one, two)] = min(one, two)
+        numbers = {top: at for at, top in enumerate(sorted({_root(root, comm) for comm in root}))}
+        return {comm: numbers[_root(root, comm)] for comm in sorted(root)}
+
     def used(self) -> list[int]:
         """The communicators with operations."""
         return sorted({int(c) for ours in self.by_rank.values() for c in np.unique(ours["comm"])})
+
+
+def connected(operations: Operations) -> Operations:
+    """The same behind groups that make the connections: an element in each direction that is used, and of a collective."""
+    parts: dict[int, list[tuple[int, ...]]] = {rank: [] for rank in operations.by_rank}
+    for at in operations.used():
+        comm, by_rank = operations.comms[at], operations.of(at)
+        stream = next((int(ours["stream"][0]) for ours in by_rank.values() if len(ours)), 0)
+        ways = set()
+        for rank, ours in by_rank.items():
+            for func, peer in zip(ours["func"].tolist(), ours["peer"].tolist(), strict=True):
+                if func >= int(Func.SEND):
+                    ways.add((rank, peer) if func == int(Func.SEND) else (peer, rank))
+        for rank, job_rank in enumerate(comm.ranks):
+            mine = parts.setdefault(job_rank, [])
+            if any((ours["func"] < int(Func.SEND)).any() for ours in by_rank.values()):
+                mine.append((at, stream, int(Func.ALLREDUCE), int(DataType.FLOAT32), 0, 1, 0, 1))
+            calls = [(Func.SEND, to) for source, to in sorted(ways) if source == rank]
+            calls += [(Func.RECV, source) for source, to in sorted(ways) if to == rank]
+            for number, (call, peer) in enumerate(calls, 1):
+                mine.append((at, stream, int(call), int(DataType.UINT8), 0, int(number == len(calls)), peer, 1))
+    none = np.zeros(0, dtype=OP)
+    by_rank = {r: np.concatenate([np.array(p, dtype=OP), operations.by_rank.get(r, none)]) for r, p in parts.items()}
+    return replace(operations, by_rank=by_rank)
+
+
+def _root(root: dict[int, int], at: int) -> int:
+    while root.setdefault(at, at) != at:
+        at = root[at]
+    return at
 
 
 def expanded(ours: Array, rank_of: Mapping[int, int], sizes: Sequence[int]) -> Array:

@@ -1,4 +1,4 @@
-"""Where the symptom of a case returns: on the simulator, on libpsm's lab."""
+"""Where the symptom of a case returns: on the simulator, on libpsm's lab, on a real NCCL."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from pathlib import Path
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.pipeline import analyze
 from psmkit.lab.cuda import LabError
+from psmkit.lab.nccl_library import Library
+from psmkit.lab.runner import RankOutcome
+from psmkit.lab.transfer import LabRun
 from psmkit.model import Report
 from psmkit.model.wording import counted
-from psmkit.plan.programs import parse_program
+from psmkit.plan.programs import Program, parse_program
 from psmkit.reproduce import simulator
 from psmkit.reproduce.case import Case
-from psmkit.reproduce.operations import Operations
+from psmkit.reproduce.operations import Operations, connected
 from psmkit.reproduce.simulator import still
 from psmkit.reproduce.symptom import Symptom, compare
 from psmkit.reproduce.write import tasks
 
-__all__ = ["TOO_MANY", "Returned", "on_lab", "on_simulator"]
+__all__ = ["TOO_MANY", "Returned", "on_lab", "on_nccl", "on_simulator"]
 
 #: What the lab takes: ranks are processes of this machine.
 _MOST_RANKS, _MOST_OPERATIONS, _MOST_BYTES = 16, 20_000, 1 << 28
@@ -35,7 +38,7 @@ class Returned:
     """What a run of a case showed.
 
     Attributes:
-        where: ``simulator`` or ``lab``.
+        where: ``simulator``, ``lab`` or ``NCCL`` with its release.
         returns: the symptom came back; None: it was not run, or the case has none.
         text: a sentence.
         seen: what its analysis says.
@@ -80,6 +83,8 @@ def _how(operations: Operations, stands: list[simulator.Stand]) -> str:
             parts.append(f"{ranks} {'waits' if len(stand.ranks) == 1 else 'wait'} for room in the work FIFO")
         else:
             parts.append(f"{ranks} {'waits' if len(stand.ranks) == 1 else 'wait'} in communicator {comm.name}")
+            if stand.crossed:
+                parts[-1] += ", which others use in another order"
             if stand.unbuffered:
                 parts[-1] += ", where connections buffer nothing (registered buffers, direct copies)"
     return "; ".join(parts)
@@ -113,19 +118,9 @@ def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str
     """Run a case on ranks of libpsm, and analyse what they leave."""
     from psmkit.lab import tasks as lab
 
-    operations = case.operations
-    nbytes = sum(int((ours["count"] * 8).sum()) for ours in operations.by_rank.values())
-    for is_large, what in (
-        (operations.ranks > _MOST_RANKS, counted(operations.ranks, "rank")),
-        (len(operations) > _MOST_OPERATIONS, f"{len(operations):,} operations"),
-        (nbytes > _MOST_BYTES, f"about {nbytes >> 20:,} MiB"),
-    ):
-        if is_large:
-            return Returned(
-                "lab", None, f"lab: not run: {what} are too much for this machine; --shrink makes a smaller case"
-            )
-    text = "".join(tasks(operations))
-    program = parse_program(text, _ranks(operations), "case.tasks", _MOST_STEPS)
+    if text := _too_large(case):
+        return Returned("lab", None, f"lab: {text}")
+    text, program = _program(case.operations)
     channels = min(case.config.p2p_channels, _LAB_CHANNELS)
     config = replace(
         case.config, nodes=1, channels=channels, p2p_channels=channels,
@@ -138,26 +133,133 @@ def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str
             )
         except LabError as error:
             return Returned("lab", None, f"lab: not run: {error}")
-        waiting = [r for r in done.outcome.ranks if r.state in ("hung", "waiting")]
-        if waiting:  # the lab watched them until its deadline
-            host = socket.gethostname().split(".")[0] or "-"
-            text = "".join(still(((r.rank, f"{host}:{r.pid}") for r in waiting), deadline))
-            (done.folder / "logs" / "record.log").write_text(text)
-        evidence = [str(path) for path in done.evidence()]
-        states = ", ".join(f"rank {r.rank} {r.state}" for r in done.outcome.ranks if r.state != "good")
-        report = analyze(evidence) if evidence else None
-    if report is None:
-        return Returned("lab", None, "lab: the run left nothing to analyse")
-    if case.symptom is None or not case.symptom.kind:
-        return Returned("lab", None, f"lab: {report.verdict.value}: {report.reason}")
-    if case.symptom.kind == "work FIFO":
+        _watched(done, deadline)
+        report = _report(done)
+    states = _states(done)
+    if report is not None and case.symptom is not None and case.symptom.kind == "work FIFO":
         how = states or "all ranks ended well"
         return Returned(
             "lab",
             None,
             f"lab: {how}; not judged: a full work FIFO shows in the stacks of NCCL, which libpsm does not have",
         )
-    return _judged("lab", case, report, states)
+    return _judged_run("lab", case, report, states)
+
+
+def on_nccl(
+    case: Case,
+    library: Library,
+    kernels: str | None,
+    deadline: float,
+    seed: int = 1,
+    watch: Callable[[int, str], None] | None = None,
+) -> Returned:
+    """Run a case on ranks of a real NCCL over emulated CUDA, and analyse what they leave.
+
+    Args:
+        case: the case.
+        library: NCCL.
+        kernels: a library that runs its kernels.
+        deadline: seconds for the run.
+        seed: of data.
+        watch: is called with a rank and the stage that it enters.
+    """
+    from psmkit.lab import nccl as lab
+    from psmkit.lab.emulation import Emulation
+
+    name = f"NCCL {library.version or '?'}"
+    if text := _too_large(case):
+        return Returned(name, None, f"{name}: {text}")
+    _, program = _program(connected(case.operations))  # as in a job that has run for a while
+    environment = {
+        "NCCL_WORK_FIFO_BYTES": str(case.config.work_fifo_bytes or 1 << 20), "NCCL_MAX_NCHANNELS": str(_LAB_CHANNELS),
+        "NCCL_MAX_P2P_NCHANNELS": str(_LAB_CHANNELS),
+    }  # fmt: skip
+    if kernels is not None:
+        environment["PSM_HOSTCUDA_KERNELS"] = kernels
+    with tempfile.TemporaryDirectory(prefix="psmkit-case-") as place:
+        folder = Path(place) / "run"
+        played = lab.NcclCase(pattern=lab.TASKS, seed=seed)
+        emulation = Emulation(folder, stall_report=min(10.0, deadline / 4), leaks=True)
+        try:
+            done = lab.start(
+                library, [played], program.ranks, folder, deadline=deadline, emulation=emulation, environment=environment,
+                program=program, watch=watch,
+            )  # fmt: skip
+        except LabError as error:
+            return Returned(name, None, f"{name}: not run: {error}")
+        if _watched(done, deadline):
+            # what such a job leaves has no lines of the lab, which would name the rank that is at work
+            (done.folder / "logs" / "lab.log").unlink()
+        report = _report(done)
+    states = _states(done)
+    early = [r for r in done.outcome.ranks if r.state in ("hung", "waiting") and r.stage in ("", "init", "buffers")]
+    if early:
+        return Returned(
+            name, None, f"{name}: not judged: after {deadline:g} s {ranks_text([r.rank for r in early])} had not made all communicators: give more --deadline"
+        )  # fmt: skip
+    refused = next((r for r in done.outcome.ranks if _refused(r)), None)
+    if refused is not None:
+        return Returned(name, None, f"{name}: not judged: rank {refused.rank}: {_first_line(refused.text)}")
+    return _judged_run(name, case, report, states)
+
+
+def _refused(rank: RankOutcome) -> bool:
+    """Whether NCCL could not do a call: a kernel that nobody runs, a function that emulated CUDA lacks."""
+    reports = [rank.failure or {}, *rank.reports]
+    return any(r.get("status") in ("ncclUnhandledCudaError", "cudaErrorNotSupported") for r in reports)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:200]
+
+
+def _too_large(case: Case) -> str:
+    """Why a case is not run by processes of this machine; empty: it is."""
+    operations = case.operations
+    nbytes = sum(int((ours["count"] * 8).sum()) for ours in operations.by_rank.values())
+    for is_large, what in (
+        (operations.ranks > _MOST_RANKS, counted(operations.ranks, "rank")),
+        (len(operations) > _MOST_OPERATIONS, f"{len(operations):,} operations"),
+        (nbytes > _MOST_BYTES, f"about {nbytes >> 20:,} MiB"),
+    ):
+        if is_large:
+            return f"not run: {what} are too much for this machine; --shrink makes a smaller case"
+    return ""
+
+
+def _program(operations: Operations) -> tuple[str, Program]:
+    """The task file of operations, and what it says."""
+    text = "".join(tasks(operations))
+    return text, parse_program(text, _ranks(operations), "case.tasks", _MOST_STEPS)
+
+
+def _report(done: LabRun) -> Report | None:
+    evidence = [str(path) for path in done.evidence()]
+    return analyze(evidence) if evidence else None
+
+
+def _watched(done: LabRun, deadline: float) -> bool:
+    """Write down that ranks stood still until the deadline, as `psmkit record` does; whether there are such."""
+    waiting = [r for r in done.outcome.ranks if r.state in ("hung", "waiting")]
+    if waiting:
+        host = socket.gethostname().split(".")[0] or "-"
+        text = "".join(still(((r.rank, f"{host}:{r.pid}") for r in waiting), deadline))
+        (done.folder / "logs" / "record.log").write_text(text)
+    return bool(waiting)
+
+
+def _states(done: LabRun) -> str:
+    return ", ".join(f"rank {r.rank} {r.state}" for r in done.outcome.ranks if r.state != "good")
+
+
+def _judged_run(where: str, case: Case, report: Report | None, states: str) -> Returned:
+    """What a run of processes showed."""
+    if report is None:
+        return Returned(where, None, f"{where}: the run left nothing to analyse")
+    if case.symptom is None or not case.symptom.kind:
+        return Returned(where, None, f"{where}: {report.verdict.value}: {report.reason}")
+    return _judged(where, case, report, states)
 
 
 def _ranks(operations: Operations) -> int:

@@ -16,6 +16,7 @@ from psmkit.model import Report
 from psmkit.plan.cut import BUFFERED, Cut, Wait
 from psmkit.plan.types import Config, Func
 from psmkit.reproduce.case import of_comm
+from psmkit.reproduce.crossed import MOST, crossed
 from psmkit.reproduce.logs import CALLS
 from psmkit.reproduce.operations import Array, Operations, steps
 
@@ -39,6 +40,7 @@ class Stand:
         differs: calls that do not fit together, a sentence; empty: all fit.
         waits: what libpsm's run says.
         unbuffered: it stands still only where connections buffer nothing, as with registered buffers and direct copies.
+        crossed: it ends by itself, and waits for communicators that other ranks use in another order.
     """
 
     comm: int
@@ -47,10 +49,11 @@ class Stand:
     differs: str = ""
     waits: tuple[Wait, ...] = ()
     unbuffered: bool = False
+    crossed: bool = False
 
 
 def run(operations: Operations, config: Config) -> list[Stand]:
-    """Run the groups of each communicator; those that end are not in the result.
+    """Run the groups of each communicator, then all together if each ends by itself; those that end are not in the result.
 
     Args:
         operations: what the ranks call.
@@ -75,6 +78,9 @@ def run(operations: Operations, config: Config) -> list[Stand]:
             waiting = tuple(sorted({wait.rank for wait in done.waits}))
             blocked = {wait.rank: wait.group for wait in done.waits if wait.kind == "fifo"}
             out.append(Stand(number, waiting, blocked, waits=done.waits, unbuffered=unbuffered))
+    if not out and len(operations.used()) > 1 and len(operations) <= MOST:
+        found = crossed(operations, BUFFERED * (config.p2p_chunk_bytes or 1 << 17))
+        out += [Stand(comm, tuple(ranks), crossed=True) for comm, ranks in sorted(found.items())]
     return out
 
 

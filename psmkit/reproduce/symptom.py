@@ -9,13 +9,19 @@ from psmkit.model import Report
 __all__ = ["Symptom", "compare", "kind_of", "of_report"]
 
 #: Findings that follow from which operations ranks call, and the kind of each.
-_KINDS = {"PSM301": "mismatch", "PSM302": "collective", "PSM303": "send/recv", "PSM314": "work FIFO"}
-_OWES, _P2P = "PSM707", ("send/recv", "sendrecv")
+_KINDS = {
+    "PSM301": "mismatch", "PSM302": "collective", "PSM303": "send/recv", "PSM314": "work FIFO", "PSM951": "send/recv", "PSM952": "send/recv",
+}  # fmt: skip
+#: Those that are about calls only in some stages, and these.
+_BY_STAGE = {"PSM304": ("collective",), "PSM307": ("send/recv",), "PSM707": ("send/recv", "sendrecv")}
+_P2P = ("send/recv", "sendrecv")
 
 
 def kind_of(code: str, stage: str) -> str:
     """What a finding is about: ``mismatch``, ``collective``, ``send/recv`` or ``work FIFO``; empty: not about calls."""
-    if stage in _P2P and code in ("PSM302", "PSM303", _OWES):
+    if stage in _BY_STAGE.get(code, ()):
+        return "send/recv" if stage in _P2P else stage
+    if stage in _P2P and code in ("PSM302", "PSM303"):
         return "send/recv"
     return _KINDS.get(code, "")
 

@@ -1,52 +1,21 @@
-"""The folder of a case: case.tasks, case.toml and README.md. It appears complete or not at all."""
+"""The files of a case: case.tasks, case.toml and README.md."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from psmkit.lab.leftovers import cleaned_at_sigterm
-from psmkit.model.errors import InputError
 from psmkit.model.wording import counted
 from psmkit.plan.releases import release_of, version
 from psmkit.plan.types import Config, DataType, Func, RedOp, short_count
 from psmkit.reproduce.case import Case
 from psmkit.reproduce.operations import Array, Operations
 
-__all__ = ["case_toml", "folder", "readme", "tasks", "write"]
+__all__ = ["SCHEMA", "SETTINGS", "case_toml", "readme", "tasks", "write"]
 
 _FUNCS = {int(func): func for func in Func}
-
-
-@contextmanager
-def folder(path: Path) -> Iterator[Path]:
-    """A folder beside ``path`` that takes its name at the end, and disappears after an error.
-
-    Raises:
-        InputError: ``path`` exists, or nothing can be written there.
-    """
-    if os.path.lexists(path):
-        raise InputError(str(path), "it exists: name a new folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except OSError as error:
-        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
-    try:
-        with cleaned_at_sigterm():
-            yield made
-        made.chmod(0o755)
-        made.rename(path)
-    except OSError as error:
-        raise InputError(str(path), (error.strerror or str(error)).lower()) from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def write(made: Path, case: Case, results: Sequence[str] = ()) -> None:
@@ -164,7 +133,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _several(operations: Operations) -> Iterator[str]:
     """The groups of several communicators, in an order that is the one of each rank."""
     cursors = {rank: _Cursor(ours) for rank, ours in operations.by_rank.items() if len(ours)}
-    now = -1
+    now, streams = -1, operations.streams()
     while live := [rank for rank, cursor in cursors.items() if cursor]:
         # the communicator that most ranks are at; stay with the last one if it is as good
         at: dict[int, list[int]] = {}
@@ -173,7 +142,8 @@ def _several(operations: Operations) -> Iterator[str]:
         best = max(at, key=lambda comm: (len(at[comm]) / len(operations.comms[comm].ranks), comm == now, -comm))
         comm = operations.comms[best]
         if best != now:
-            yield f"comm {_name(comm.name)} {_ranks(comm.ranks)}\n"
+            stream = f" stream={streams[best]}" if streams[best] else ""
+            yield f"comm {_name(comm.name)} {_ranks(comm.ranks)}{stream}\n"
         now = best
         number = {rank: i for i, rank in enumerate(comm.ranks)}
         yield _together({number[rank]: cursors[rank].next() for rank in at[best]}, len(comm.ranks))
@@ -191,24 +161,18 @@ def case_toml(case: Case) -> str:
     """Ranks, nodes, settings, release and faults as TOML."""
     config = case.config
     row = release_of(config.release)
-    out = ['schema = "psmkit.case/1"', "", "[job]", f"ranks = {case.operations.ranks}", f"nodes = {config.nodes}"]
+    out = [f'schema = "{SCHEMA}"', "", "[job]", f"ranks = {case.operations.ranks}", f"nodes = {config.nodes}"]
     out += [f"operations = {len(case.operations)}", f"source = {_text('flight recorder' if case.flight else 'logs')}"]
     out += ["", "[nccl]", f"version = {_text(version(config.release))}"]
     if row is not None:
         out.append(f"scheduler = {_text(row.name)}")
-    out += [f"{name} = {getattr(config, name)}" for name in _SETTINGS]
+    out += [f"{name} = {getattr(config, name)}" for name in SETTINGS]
     out.append(f"assumed = {_list(case.assumed)}")
+    streams = case.operations.streams()
     for number in case.operations.used():
         comm = case.operations.comms[number]
         out += ["", "[[communicator]]", f"name = {_text(comm.name)}", f"ranks = [{', '.join(map(str, comm.ranks))}]"]
-        streams = sorted(
-            {
-                int(s)
-                for ours in case.operations.by_rank.values()
-                for s in np.unique(ours["stream"][ours["comm"] == number])
-            }
-        )
-        out.append(f"streams = [{', '.join(map(str, streams))}]")
+        out.append(f"stream = {streams[number]}")
     if case.symptom is not None:
         s = case.symptom
         out += [
@@ -223,7 +187,10 @@ def case_toml(case: Case) -> str:
     return "\n".join(out) + "\n"
 
 
-_SETTINGS = ("channels", "p2p_channels", "p2p_channels_per_peer", "work_fifo_bytes", "p2p_chunk_bytes")
+#: The schema of case.toml.
+SCHEMA = "psmkit.case/1"
+#: The settings of the planner in it.
+SETTINGS = ("channels", "p2p_channels", "p2p_channels_per_peer", "work_fifo_bytes", "p2p_chunk_bytes")
 
 
 def _text(text: str) -> str:

@@ -1,8 +1,9 @@
-"""A pytest plugin for tests with several processes: the ``ranks`` fixture and marker. See docs/lab.md."""
+"""A pytest plugin for tests with several processes: the ``ranks`` fixture and marker, and the conformance suite. See docs/lab.md and docs/transport.md."""
 
 from __future__ import annotations
 
 from psmkit.lab.rank import OthersFailedError, Rank, RunnerGoneError
+from psmkit.testing.conformance import transport_conformance
 from psmkit.testing.ranks import Ranks, RanksFailedError
 
-__all__ = ["OthersFailedError", "Rank", "Ranks", "RanksFailedError", "RunnerGoneError"]
+__all__ = ["OthersFailedError", "Rank", "Ranks", "RanksFailedError", "RunnerGoneError", "transport_conformance"]

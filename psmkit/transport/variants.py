@@ -15,17 +15,12 @@ from psmkit.transport.types import ConnectInfo, PeerInfo
 
 __all__ = ["RightConnect", "RightSetup", "Variant", "register_variant", "variant", "variants"]
 
-# A variant that declares no symptoms, such as one of version 0.1, names its finding at the beginning of its outcome. The outcome is a text
-# of a C table and never a log line, so the catalogue has no pattern for it.
-_CODE = re.compile(r"PSM\d{3}(?=:)")
-
 
 def symptoms_of(pointer: Any, struct: str) -> Symptoms:
     """What a table of a variant declares; of one without the member, the code that its outcome begins with."""
     declared = member(pointer, struct, "declared")
     if declared is None:
-        found = _CODE.match(text_of(pointer.outcome))
-        return Symptoms(codes=(found[0],)) if found else Symptoms()
+        return Symptoms.of_sentence(text_of(pointer.outcome))
     status = "" if declared.status == lib.PSM_OK else text_of(lib.psm_status_name(declared.status))
     codes = "" if declared.codes == ffi.NULL else text_of(declared.codes)
     return Symptoms.of_c(declared.verdict, codes, status, declared.shows, declared.leaves)

@@ -230,3 +230,19 @@ def test_connection_that_libpsm_refuses_is_an_error_though_a_peer_is_blamed_abov
     found = of(find("errors+survived", tmp_path, [log]), "PSM401")
     assert [(f.severity, f.ranks) for f in found] == [(Severity.ERROR, (0,))]
     assert "PSM_ERR_TIMEOUT" in found[0].title
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("rma/rma_proxy.cc:450 -> 3 [RMA Proxy Progress Thread]", "the application is not told"),
+        ("gin/gin_host.cc:450 -> 3 [GIN Progress Thread]", "became the asynchronous error of the communicator"),
+    ],
+)
+def test_it_says_whether_the_application_learns_of_the_error_of_a_thread(tmp_path: Path, end: str, words: str) -> None:
+    logs = [log.work(3) for log in ranks()]
+    logs[1].warn("transport/net_ib/p2p.cc:36", "NET/IB : unable to allocate requests", "progress")
+    logs[1].chain(3, "transport/net_ib/gin.cc:547", thread="progress").line(end, "progress")
+    found = serious(find("errors", tmp_path, logs))
+    assert [(f.code, f.culprits) for f in found] == [("PSM401", (1,))]
+    assert words in found[0].explanation

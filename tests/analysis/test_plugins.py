@@ -94,3 +94,20 @@ def test_missing_plugin_does_not_make_a_good_run_bad(tmp_path: Path) -> None:
     lines = ["NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal net plugin."]
     report = report_of(tmp_path, [log.destroy() for log in _logs(*lines)])
     assert report.verdict is Verdict.HEALTHY and of(report.findings, "PSM606")
+
+
+@pytest.mark.parametrize(
+    ("later", "unloads", "warned"), [("Socket", True, True), ("PSM", True, False), ("Socket", False, False)]
+)
+def test_net_plugin_that_is_not_loaded_again_is_missed_by_later_communicators(
+    later: str, unloads: bool, warned: bool, tmp_path: Path
+) -> None:
+    logs = _logs("NCCL_NET_PLUGIN set by environment to libnccl-net-psm.so", network="PSM")
+    for log in logs:
+        log.destroy()
+        if unloads:
+            log.line("Unloading plugin libnccl-net-psm.so")
+        log.line(f"Using network {later}")
+    found = of(find("plugins", tmp_path, logs), "PSM606")
+    assert [f.ranks for f in found] == [(0, 1)] * warned
+    assert all("the network was PSM and is Socket" in f.title for f in found)

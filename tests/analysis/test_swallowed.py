@@ -33,6 +33,14 @@ def test_error_that_the_progress_thread_reports_is_not_swallowed(tmp_path: Path)
     assert not find("swallowed", tmp_path, logs)
 
 
+def test_the_thread_of_one_sided_operations_keeps_its_error(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks()]
+    logs[2].chain(3, "transport/net_ib/gin.cc:547", "rma/rma_proxy.cc:316", thread="progress")
+    logs[2].line("rma/rma_proxy.cc:450 -> 3 [RMA Proxy Progress Thread]", "progress")
+    found = find("swallowed", tmp_path, logs)
+    assert [(f.code, f.culprits, f.known_issue) for f in found] == [("PSM404", (2,), None)]
+
+
 def test_error_that_returns_to_the_application_is_not_swallowed(tmp_path: Path) -> None:
     logs = [log.work(3) for log in ranks()]
     logs[2].chain(2, "transport/net.cc:1206", "transport.cc:209", thread="async").fail(2)

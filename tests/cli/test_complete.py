@@ -42,6 +42,7 @@ def complete(*words: str) -> dict[str, str]:
         (("plan", "simulate", "--variant", "reclaim"), "reclaim-early"),
         (("plan", "simulate", "--scheduler", "planner-2.29.7"), "planner-2.29.7"),
         (("plan", "model", "--variant", ""), "coll-first"),
+        (("export", "--table", "ev"), "evidence"),
     ],
 )
 def test_a_value_is_completed(words: tuple[str, ...], value: str) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from psmkit.cli.app import main
+from psmkit.lab.cuda import LIBRARIES
+from psmkit.lab.cuda import folder as hostcuda
+from tests.lab.test_nccl import compile_library
 from tests.reproduce.jobs import dumps, entry, logs
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +58,23 @@ def test_it_returns_on_the_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "simulator: it returns: hung, PSM302" in said and "lab: it returns: hung, PSM302" in said
 
 
+def test_it_returns_on_a_library_with_the_calls_of_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_library(tmp_path / "libnccl.so.2", "12.8", str(hostcuda() / LIBRARIES["cudart12"]))
+    folder = logs(tmp_path / "logs", "allreduce 8 float32 sum\nend\n1: recv 8 float32 from=0\nend\n", 2)
+    command = ["reproduce", str(folder), "-o", str(tmp_path / "case"), "--no-lab", "--nccl", str(tmp_path)]
+    assert main([*command, "--deadline", "8"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NCCL 2.26.6: it returns: hung, PSM303, stage send/recv, blames rank 0" in said
+    assert "NCCL 2.26.6: it returns" in (tmp_path / "case" / "README.md").read_text()
+
+
+def test_a_case_is_played_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", str(LOG), "-o", str(tmp_path / "case"), "--no-lab", "--shrink"]) == 0
+    assert main(["reproduce", str(tmp_path / "case"), "-o", str(tmp_path / "case2"), "--no-lab"]) == 0
+    assert "simulator: it returns: hung, PSM303, stage send/recv, blames rank 1" in capsys.readouterr().out
+    assert (tmp_path / "case/case.tasks").read_text() == (tmp_path / "case2/case.tasks").read_text()
+
+
 def test_a_dump_in_which_a_rank_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ahead = [entry("all_reduce", 1), entry("all_reduce", 2, "started")]
     paths = dumps(tmp_path, {0: ahead, 1: ahead, 2: [entry("all_reduce", 1)]}, 3)
@@ -75,6 +95,10 @@ def test_a_healthy_job_has_no_symptom(tmp_path: Path, capsys: pytest.CaptureFixt
         (["missing.log"], "missing.log"),
         (["empty.log"], "empty"),
         (["-"], "standard input can be read only once"),
+        ([""], "PATH is an empty name"),
+        ([str(LOG), "--nccl", "missing.so"], "missing.so"),
+        ([str(LOG), "--nccl", "."], "libnccl"),
+        ([str(LOG), "--kernels", str(LOG)], "--kernels needs --nccl"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

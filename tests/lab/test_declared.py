@@ -10,6 +10,7 @@ import pytest
 
 from psmkit import analyze
 from psmkit.lab import declared, elf, matrix, transfer
+from psmkit.lab.declared import Declared
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.runner import Outcome, RankOutcome
 from psmkit.lab.transfer import Case, Variant
@@ -131,3 +132,34 @@ def test_variant_of_an_older_library_declares_no_more_than_its_ranks_say() -> No
     old = Variant("wrong", "", "PSM307: hangs", True, "")
     assert declared.of_variant(old, Case(), good=True).verdicts == {Verdict.HEALTHY}
     assert declared.of_variant(old, Case(), good=False).verdicts == {Verdict.FAILED, Verdict.HUNG}
+
+
+def test_code_of_a_sentence_is_declared_for_each_run() -> None:
+    errs = Variant("wrong", "", "PSM401: Setup fails", True, "", Symptoms(codes=("PSM401",)))
+    leaks = Variant("wrong", "", "PSM505: leaks", True, "", Symptoms(codes=("PSM505",)))
+    for good in (True, False):
+        assert declared.of_variant(errs, Case(), good).verdicts == {Verdict.FAILED, Verdict.HUNG}
+        assert declared.of_variant(leaks, Case(), good).verdicts == {Verdict.LEAKING}
+
+
+def failing(status: str, by: str) -> Outcome:
+    rank = RankOutcome(0, 100, "failed", trouble_at=0.5, failure={"status": status, "by": by})
+    other = RankOutcome(1, 101, "failed", trouble_at=0.1, failure={"status": "PSM_ERR_ABORTED", "by": "lab"})
+    return Outcome([rank, other], 1.0, False)
+
+
+def test_wrong_bytes_are_no_error_that_was_declared() -> None:
+    declares = Declared(frozenset({Verdict.FAILED}), frozenset({"PSM401"}))
+    assert declares.missing(found("failed", "PSM401"), failing("PSM_ERR_PROTOCOL", "libpsm")) == ""
+    assert "wrong bytes without an error" in declares.missing(
+        found("failed", "PSM401"), failing("PSM_ERR_INTERNAL", "data")
+    )
+    wrong_data = Declared(frozenset({Verdict.FAILED}), frozenset({"PSM401"}), status="PSM_ERR_INTERNAL")
+    assert wrong_data.missing(found("failed", "PSM401"), failing("PSM_ERR_INTERNAL", "data")) == ""
+
+
+def test_status_of_the_first_failure_is_compared() -> None:
+    declares = Declared(frozenset({Verdict.FAILED}), frozenset({"PSM507"}), status="PSM_ERR_CUDA")
+    assert declares.missing(found("failed", "PSM507"), failing("PSM_ERR_CUDA", "libpsm")) == ""
+    said = declares.missing(found("failed", "PSM507"), failing("PSM_ERR_TIMEOUT", "libpsm"))
+    assert said == "the first rank that failed says PSM_ERR_TIMEOUT, expected PSM_ERR_CUDA"

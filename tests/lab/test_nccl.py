@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from psmkit.cli.app import main
-from psmkit.lab import nccl, nccl_library
+from psmkit.lab import nccl, nccl_library, nccl_tasks
 from psmkit.lab.cuda import LIBRARIES, LabError, folder
 
 SOURCE = Path(__file__).parent / "standin_nccl.c"
@@ -229,9 +229,10 @@ def test_groups_of_a_task_file_are_run_and_compared(lab: Lab, tmp_path: Path) ->
     status, result = lab("--ranks", "3", "--tasks", str(tmp_path / "tasks"))
     assert (status, states(result)) == (0, ["good"] * 3), [r["text"] for r in result["ranks"]]
     assert [report(result, rank)["bytes"] for rank in range(3)] == [28, 2012, 20]
-    assert [report(result, rank)["groups"] for rank in range(3)] == [2] * 3
+    assert [report(result, rank)["groups"] for rank in range(3)] == [2, 2, 1]
     calls = (lab.folder / "cases" / "rank-0.txt").read_text().splitlines()[1:]
-    assert calls == ["send 1 1000", "send 1 1000", "send 1 12", "end", "recv 1 28", "end"]
+    bytes_, floats = "send 0 0 1 1000 1 0", "send 0 0 1 3 7 0"
+    assert calls == [bytes_, bytes_, floats, "end", "recv 0 0 1 7 7 0", "end", "wait"]
 
 
 def test_what_a_rank_leaves_out_of_the_last_group_hangs_its_peer(lab: Lab, tmp_path: Path) -> None:
@@ -248,9 +249,51 @@ def test_a_shorter_message_of_a_task_file_is_told(lab: Lab, tmp_path: Path) -> N
     assert status == 1
     assert (report(result, 0)["wrong_from"], report(result, 0)["wrong_iter"], report(result, 0)["wrong_offset"]) == (
         1,
-        1,
+        0,
         20,
     )
+
+
+ALL = """comm w 0-2
+allreduce 1K float32 sum
+end
+comm a 1,2
+allgather 100 bfloat16
+end
+reduce 300 uint32 max root=1
+end
+comm b 0,2 stream=1
+reducescatter 64 float32 avg
+end
+broadcast 10 uint8 root=1
+end
+comm w 0-2
+0-2: send 4K float32 to=+1
+0-2: recv 4K float32 from=-1
+end
+"""
+
+
+def test_collectives_and_communicators_of_a_task_file_are_run_and_compared(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(ALL)
+    status, result = lab("--tasks", str(tmp_path / "tasks"))
+    assert (status, states(result)) == (0, ["good"] * 3), [r["text"] for r in result["ranks"]]
+    both = 4096 + 16384
+    assert [report(result, rank)["bytes"] for rank in range(3)] == [
+        both + 256 + 10,
+        both + 400,
+        both + 400 + 1200 + 266,
+    ]
+    assert [report(result, rank)["groups"] for rank in range(3)] == [4, 4, 6]
+
+
+def test_much_data_is_looked_at_in_pieces(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_tasks, "_MOST_OPEN", 100_000)
+    (tmp_path / "tasks").write_text("0: send 64K uint8 to=1\n1: recv 64K uint8 from=0\nend\n" * 3)
+    status, result = lab("--ranks", "2", "--tasks", str(tmp_path / "tasks"))
+    assert (status, states(result)) == (0, ["good"] * 2), [r["text"] for r in result["ranks"]]
+    assert (lab.folder / "cases" / "rank-1.txt").read_text().splitlines().count("wait") == 2
+    assert report(result, 1)["bytes"] == 3 << 16
 
 
 def test_messages_between_the_same_ranks_have_data_of_their_own(lab: Lab, tmp_path: Path) -> None:
@@ -268,8 +311,15 @@ def test_messages_between_the_same_ranks_have_data_of_their_own(lab: Lab, tmp_pa
 @pytest.mark.parametrize(
     ("text", "more", "words"),
     [
-        ("allreduce 4\n", (), "is a collective; a run takes sends and recvs"),
-        ("send 4 to=+1\nrecv 4 from=-1\npoll\n", (), "'poll' is neither a task nor the end of a group"),
+        (
+            "send 4 to=+1\nrecv 4 from=-1\npoll\n",
+            (),
+            "'poll' in the task file: the lab plays tasks and the ends of groups",
+        ),
+        ("comm a 0,0\nallreduce 4\n", (), "rank 0 is there twice"),
+        ("allreduce 64G float64\n", (), "need 2,048.0 GiB for their buffers"),
+        ("comm a 0-1\nallreduce 4\n", ("--nonblocking-comm", "--ranks", "3"), "takes a task file of one communicator"),
+        ("comm a 0-1\nallreduce 4\nend\ncomm b 0-1 stream=1\nallreduce 4\n", ("--graph", "2"), "captures one stream"),
         ("send 4 to=+1\nrecv 4 from=-1\n", ("--size", "4K"), "--size cannot be given with it"),
     ],
 )
@@ -282,10 +332,18 @@ def test_a_task_file_that_cannot_be_run_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_cases_without_their_groups_are_refused(library: Path, tmp_path: Path) -> None:
-    case = nccl.NcclCase(pattern=nccl.TASKS, iters=2)
-    with pytest.raises(LabError, match="the cases need 2 groups of each of 2 ranks"):
-        nccl.start(nccl_library.find(library), [case], 2, tmp_path / "out", groups=[[[]], [[]]])
+def test_a_task_file_without_a_name_is_refused(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "a task file without a name" in refusal(
+        ["--lib", str(library), "--tasks", "", "--out", str(tmp_path / "out")], capsys
+    )
+
+
+def test_cases_without_their_program_are_refused(library: Path, tmp_path: Path) -> None:
+    case = nccl.NcclCase(pattern=nccl.TASKS)
+    with pytest.raises(LabError, match="the cases need a program of 2 ranks"):
+        nccl.start(nccl_library.find(library), [case], 2, tmp_path / "out")
 
 
 def test_no_iteration_is_a_beginning_and_an_end(lab: Lab) -> None:

@@ -277,3 +277,14 @@ def test_who_holds_a_call_over_nodes_is_named(real_lab: Lab, fault: str, reason:
     assert (status, result["analysis"]["verdict"]) == (1, "hung")
     assert result["analysis"]["reason"].startswith(reason)
     assert result["analysis"]["culprits"] == [int(reason.split("rank ")[1][0])]
+
+
+@real
+def test_an_error_that_the_thread_of_one_sided_calls_keeps_is_told(real_lab: Lab) -> None:
+    fault = ("--fault", "net.put:error=ncclInternalError,rank=1,nth=3")
+    arguments = (*over_nodes(), "--pattern", "allgather", "--iters", "3", *fault)
+    status, result = real_lab(*arguments, deadline=("--deadline", "20"))
+    # no rank returns an error to its program: all stand at the deadline
+    assert (status, set(states(result)), result["analysis"]["verdict"]) == (1, {"hung"}, "failed")
+    assert result["analysis"]["culprits"] == [1]
+    assert "got error 3 at rma/" in result["analysis"]["reason"]

@@ -299,7 +299,7 @@ def test_inputs_with_many_tags_leave_room_for_those_of_the_others(
     for rank in range(4):
         line = f"[1,{rank}]<stdout>:node:70:70 [0] NCCL INFO "
         (tmp_path / f"{rank}.log").write_text(f"{line}cudaDriverVersion 12040\n{line}Using network Socket\n")
-    peek = arrange._Peek(messages)
+    peek = arrange.Peek(messages)
     heads = [peek.head(item) for item in discover([str(tmp_path)])]
     assert [set(head.threads) for head in heads] == [{((f"[1,{rank}]", "node", 70), 70)} for rank in range(4)]
 

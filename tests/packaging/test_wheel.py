@@ -130,6 +130,8 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "analyze": ("{log}", CLEAN),
     "ops": ("{log}", CLEAN),
     "mcp": ("{log}", MISSING),
+    "export": ("{log} -o tables", MISSING),
+    "query": ("{log} FROM(verdict)", MISSING),
     "report": ("{log} -o page.html", CLEAN),
     "next": ("{log}", FOUND),
     "scrub": ("{log} scrubbed", CLEAN),
@@ -201,6 +203,8 @@ EXTRAS = {
     "tune plot": "psmkit[tune]",
     "tune simulate": "psmkit[tune]",
     "plan model": "spin",
+    "export": "psmkit[query]",
+    "query": "psmkit[query]",
 }
 DATA = "op,bytes,ranks,nodes,algorithm,protocol,us\n" + "".join(
     f"allreduce,{1 << n},8,1,ring,simple,{10 + n}\n" for n in range(10, 24)

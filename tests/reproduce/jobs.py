@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from psmkit.plan.programs import parse_program
-from psmkit.plan.types import Config, Scheduler, StepKind
+from psmkit.plan.types import Config, Scheduler
 from psmkit.reproduce import simulator
-from psmkit.reproduce.operations import OP, Comm, Operations
+from psmkit.reproduce.operations import Operations
+from psmkit.reproduce.replay import of_program
 
 CONFIG = Config(
     ranks=2, scheduler=Scheduler.PLANNER, release=23007, channels=2, p2p_channels=2, p2p_channels_per_peer=2,
@@ -23,17 +22,7 @@ CONFIG = Config(
 
 def operations(text: str, ranks: int | None = None) -> Operations:
     """The operations of a task file."""
-    program = parse_program(text, ranks)
-    out = Operations(program.ranks, tuple(Comm(c.name, c.ranks) for c in program.comms))
-    for rank in range(program.ranks):
-        rows = []
-        for comm, steps in program.groups(rank):
-            tasks = [s.task for s in steps if s.kind is StepKind.TASK and s.task is not None]
-            for at, t in enumerate(tasks):
-                last = int(at == len(tasks) - 1)
-                rows.append((comm, 0, int(t.func), int(t.datatype), int(t.redop), last, t.peer, t.count))
-        out.by_rank[rank] = np.array(rows, dtype=OP)
-    return out
+    return of_program(parse_program(text, ranks))
 
 
 def logs(folder: Path, text: str, ranks: int | None = None, *, waits: bool = True, fifo: int = 1 << 20) -> Path:

@@ -35,6 +35,7 @@ def _shrunk(tmp_path: Path, text: str, ranks: int = 4) -> Shrunk:
         ("0-1,3: allgather 1K float32\nend\n", (2, 3), 1),
         ("0-1,3: allgather 1K float32\n2: allgather 2K float32\nend\n", None, 3),
         ("0: send 8M float32 to=1\n1: recv 4M float32 from=0\nend\n", (0, 1), 2),
+        ("0-1,3: send 4M float32 to=+1\n0-3: recv 4M float32 from=-1\nend\n" + ROUND, None, 5),
     ],
 )
 def test_a_fault_behind_many_rounds(tmp_path: Path, fault: str, ranks: tuple[int, ...] | None, most: int) -> None:

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from psmkit import conformance
+from psmkit.lab.strangers import find
+from psmkit.model.programs import tree
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "python_transport.py"
 
@@ -32,3 +36,30 @@ def test_page_shows_the_example_as_it_is() -> None:
     source = EXAMPLE.read_text()
     body = source[source.index("def run(") : source.index("\n\ndef rank_main")].rstrip()
     assert f"```python\n{body}\n```" in (ROOT / "docs" / "transport.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["my_transport.py", "my_transport.c"])
+def test_page_shows_the_variants_as_they_are(name: str) -> None:
+    page, source = (ROOT / "docs" / "transport.md").read_text(), (ROOT / "examples" / name).read_text()
+    section = page[page.index("## A variant of your own") : page.index("## Between hosts")]
+    shown = [
+        block.split("```")[0] for block in section.split("```" + ("python\n" if name.endswith(".py") else "c\n"))[1:]
+    ]
+    assert all(part.strip() in source for part in shown[0].split("\n/* ... */\n"))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("c-mine", False), ("c-careless", True)])
+def test_example_in_c_is_compiled_and_conforms(tmp_path: Path, name: str, wrong: bool) -> None:
+    made = tmp_path / "libmytransport.so"
+    flags = ["-shared", "-fPIC", "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{tree() / 'include'}"]
+    link = [f"-L{tree() / 'lib'}", f"-Wl,-rpath,{tree() / 'lib'}", "-lpsm"]
+    subprocess.run(["cc", *flags, ROOT / "examples" / "my_transport.c", "-o", made, *link], check=True, timeout=120)
+    done = conformance.run(find(f"{made}:{name}"), only=("connect", "sizes", "copy-error"), deadline=90)
+    assert done.clean and done.wrong == wrong, done.results
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("mine", False), ("careless", True)])
+def test_example_in_python_conforms(name: str, wrong: bool) -> None:
+    example = ROOT / "examples" / "my_transport.py"
+    done = conformance.run(find(f"{example}:{name}"), only=("connect", "sizes", "copy-error"), deadline=90)
+    assert done.clean and done.wrong == wrong, done.results

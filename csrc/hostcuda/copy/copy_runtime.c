@@ -1,6 +1,9 @@
 /* The runtime's copies between memory; batches are in copy_batch.c. Copies with arrays are not defined: arrays do not
  * exist. */
 #include "copy/hc_copy.h"
+#include "fault.h"
+
+#include <time.h>
 
 #define MAX_PITCH ((size_t)0x7fffffff) /* cudaDevAttrMaxPitch */
 
@@ -19,8 +22,26 @@ cudaError_t hc_cudaMemcpy(void *dst, const void *src, size_t count, enum cudaMem
     return copy_line(dst, src, count, (int)kind, NULL, HC_COPY_SYNC);
 }
 
+/* A host function: what a fault makes late waits behind it. */
+static void wait_for(void *data)
+{
+    int64_t ns = __atomic_load_n((const int64_t *)data, __ATOMIC_RELAXED);
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
+}
+
 cudaError_t hc_cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    int64_t most;
+    static int64_t late;
+    if (hc_fault_asks(PSM_FAULT_STALL, &most)) {
+        __atomic_store_n(&late, most, __ATOMIC_RELAXED); /* the same for each copy */
+        hc_cudaLaunchHostFunc(stream, wait_for, &late);
+    }
+    if (hc_fault_asks(PSM_FAULT_SHORT, &most) && (uint64_t)most < count) count = (size_t)most;
+    if (hc_fault_asks(PSM_FAULT_CORRUPT, NULL) && count > 0) { /* all bytes from one place farther */
+        src = (const char *)src + 1;
+        count--;
+    }
     return copy_line(dst, src, count, (int)kind, stream, HC_COPY_ASYNC);
 }
 

@@ -48,6 +48,9 @@ extern const struct hc_fn_info hc_functions[HC_FN_COUNT];
 int hc_enter(struct hc_call *call);
 int hc_leave(struct hc_call *call, int rc);
 int hc_unsupported(int fn, int api, int code);
+enum { HC_DROPPED = -1 }; /* of hc_enter: the call is not made and succeeds, which a fault asks for */
+/* Whether a fault asks for this action (enum psm_fault_action) of the call that runs; true once a call. */
+bool hc_fault_asks(int action, int64_t *value);
 void hc_count(int fn);
 int *hc_last_error(void);                        /* the runtime's last error of this thread */
 const struct hc_call *hc_current_call(void);     /* of this thread, or NULL */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/hc_calls.h"
@@ -109,10 +110,56 @@ static bool error_of_name(const char *site, const char *name, int64_t *value)
     return false;
 }
 
+/* What some functions can do beyond that: drop: success without the work, and of a handle that is made, 0; short: fewer
+ * bytes; corrupt: other bytes, or of a handle that is made, one that is gone already; stall: the stream is late. */
+#define SITE_TEXT  "a CUDA or NVML function"
+#define DROPS(fn)  PSM_FAULT_SITE_OF(site_##fn, #fn, SITE_TEXT, PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
+#define COPIES(fn) PSM_FAULT_SITE_OF(site_##fn, #fn, SITE_TEXT, PSM_FAULT_CAN_ALL | PSM_FAULT_CAN(PSM_FAULT_STALL))
+#define MAKES(fn)                                                                                                      \
+    PSM_FAULT_SITE_OF(site_##fn, #fn, SITE_TEXT,                                                                       \
+                      PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT))
+DROPS(cudaEventRecord);
+DROPS(cudaEventQuery);
+DROPS(cudaEventDestroy);
+DROPS(cudaStreamQuery);
+DROPS(cudaStreamDestroy);
+DROPS(cudaFree);
+COPIES(cudaMemcpyAsync);
+MAKES(cudaStreamCreateWithFlags);
+MAKES(cudaEventCreateWithFlags);
+
 static void name_sites(void)
 {
-    for (int fn = 0; fn < HC_FN_COUNT; fn++)
-        psm_site_init(&sites[fn], hc_functions[fn].name, "a CUDA or NVML function", PSM_FAULT_CAN_CALL);
+    static const struct psm_site *const more[] = {
+        &site_cudaEventRecord,         &site_cudaEventQuery, &site_cudaEventDestroy, &site_cudaStreamQuery,
+        &site_cudaStreamDestroy,       &site_cudaFree,       &site_cudaMemcpyAsync,  &site_cudaStreamCreateWithFlags,
+        &site_cudaEventCreateWithFlags};
+    for (int fn = 0; fn < HC_FN_COUNT; fn++) {
+        uint32_t can = PSM_FAULT_CAN_CALL;
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            if (strcmp(more[i]->name, hc_functions[fn].name) == 0) can = more[i]->actions;
+        psm_site_init(&sites[fn], hc_functions[fn].name, SITE_TEXT, can);
+    }
+}
+
+/* What a fault asks of the call that runs in this thread, for the function that does the work. */
+static _Thread_local struct psm_fault asked;
+static _Thread_local const struct hc_call *asked_call;
+
+bool hc_fault_asks(int action, int64_t *value)
+{
+    if (!asked_call || asked_call != hc_running || (int)asked.action != action) return false;
+    if (value) *value = asked.value;
+    asked_call = NULL; /* what it calls itself is made well */
+    return true;
+}
+
+/* Threads of libpsm's proxy say so by their names. */
+static const char *kind_of_thread(void)
+{
+    char name[16] = "";
+    prctl(PR_GET_NAME, name);
+    return strncmp(name, "psm ", 4) == 0 ? "proxy" : "application";
 }
 
 /* A fault for an unknown function would never hit, and its author would wait in vain. Names that do not look like
@@ -153,7 +200,16 @@ static __attribute__((noinline)) int strike(const struct hc_call *call)
 {
     struct psm_fault fault;
     pthread_once(&sites_once, name_sites);
-    if (!psm_fault_hit(&sites[call->fn], NULL, &fault)) return 0;
+    struct psm_fault_args here = {.rank = PSM_FAULT_UNKNOWN, .peer = PSM_FAULT_UNKNOWN, .op = kind_of_thread()};
+    if (!psm_fault_hit(&sites[call->fn], &here, &fault)) return 0;
+    bool makes = call->fn == HC_FN_cudaStreamCreateWithFlags || call->fn == HC_FN_cudaEventCreateWithFlags;
+    if (fault.action == PSM_FAULT_DROP && !makes) return HC_DROPPED;
+    if (fault.action == PSM_FAULT_SHORT || fault.action == PSM_FAULT_CORRUPT || fault.action == PSM_FAULT_STALL ||
+        fault.action == PSM_FAULT_DROP) {
+        asked = fault;
+        asked_call = call;
+        return 0;
+    }
     if (fault.action == PSM_FAULT_ERROR) {
         int code = (int)fault.value;
         if (call->api != HC_API_NVML && spoils(code)) hc_device_fail(hc_current_device(), code);
@@ -243,6 +299,8 @@ int hc_enter(struct hc_call *call)
 int hc_leave(struct hc_call *call, int rc)
 {
     hc_running = call->outer;
+    if (rc == HC_DROPPED) rc = 0;
+    if (asked_call == call) asked_call = NULL;
     if (psm_fault_any() && late_call == call) {
         late_call = NULL;
         psm_fault_act_after(&late);

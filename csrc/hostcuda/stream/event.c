@@ -1,6 +1,7 @@
 /* Events: an event stores a position in the order of a stream, so that one comparison tells whether it is done. */
 #define _GNU_SOURCE
 #include "core/hc_life.h"
+#include "fault.h"
 #include "stream/hc_event.h"
 
 #include <stdlib.h>
@@ -474,7 +475,13 @@ cudaError_t hc_cudaEventCreate(cudaEvent_t *event)
 
 cudaError_t hc_cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
-    return create(event, flags);
+    if (event && hc_fault_asks(PSM_FAULT_DROP, NULL)) {
+        *event = NULL;
+        return 0;
+    }
+    int rc = create(event, flags);
+    if (rc == 0 && hc_fault_asks(PSM_FAULT_CORRUPT, NULL)) rc = destroy(*event); /* what the caller has is stale */
+    return rc;
 }
 
 cudaError_t hc_cudaEventDestroy(cudaEvent_t event)

@@ -1,6 +1,7 @@
 /* Streams as seen by the application: handles, the default streams, queries and settings. */
 #define _GNU_SOURCE
 #include "core/hc_life.h"
+#include "fault.h"
 #include "stream/hc_stream.h"
 
 #include <stdlib.h>
@@ -328,7 +329,14 @@ cudaError_t hc_cudaStreamCreate(cudaStream_t *pStream)
 
 cudaError_t hc_cudaStreamCreateWithFlags(cudaStream_t *pStream, unsigned int flags)
 {
-    return create(pStream, flags, 0);
+    if (pStream && hc_fault_asks(PSM_FAULT_DROP, NULL)) {
+        *pStream = NULL;
+        return 0;
+    }
+    int rc = create(pStream, flags, 0);
+    if (rc == 0 && hc_fault_asks(PSM_FAULT_CORRUPT, NULL))
+        rc = hc_cudaStreamDestroy(*pStream); /* what the caller has is stale */
+    return rc;
 }
 
 cudaError_t hc_cudaStreamCreateWithPriority(cudaStream_t *pStream, unsigned int flags, int priority)

@@ -81,6 +81,11 @@ bool psm_deadline_passed(struct psm_deadline deadline);
 /* Milliseconds left, rounded up, for poll(2): 0 if it has passed, -1 if there is no deadline. */
 int psm_deadline_left_ms(struct psm_deadline deadline);
 
+/* ---- the wire audit ---- */
+
+/* PSM_WIRE_AUDIT=1: a message to another process must have no value of this one (psmLocalValue). */
+bool psm_wire_audited(void);
+
 /* ---- random ---- */
 
 uint64_t psm_random64(void); /* from getrandom, never 0: for ids and names */

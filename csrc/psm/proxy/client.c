@@ -235,6 +235,12 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, 0);
     if (atomic_load(&client->gone)) return gone(state, client, type, 0);
+    char local[200];
+    if (!client->direct && req_size && psm_wire_audited() &&
+        psmLocalValue(req, (size_t)req_size, local, sizeof local) >= 0)
+        return psm_fail(PSM_ERR_PROTOCOL, psm_proxy_stage(type), state->rank, client->rank, 0,
+                        "the request %s goes to another process with a value that means nothing there: %s",
+                        psm_proxy_type_name(type), local);
     PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
     struct psm_fault_args here = psm_fault_here(state, client->rank, type);
     if (client->direct) /* nothing is sent, as if the request were lost */

@@ -19,6 +19,8 @@ enum { PSM_MAX_CHANNELS = 64 /* NCCL's MAXCHANNELS */ };
 SITES(SITE)
 PSM_FAULT_SITE_OF(site_close, "proxy.close", "the service frees a connection",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP)); /* no payload to corrupt */
+PSM_FAULT_SITE_OF(site_keep, "proxy.keep", "the service keeps a connection that is connected",
+                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN(PSM_FAULT_CLOSE));
 
 static struct psm_site *site_of(int type)
 {
@@ -205,7 +207,16 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
     }
     static const int after[] = {[psmProxyMsgSharedInit] = 2, [psmProxyMsgSetup] = 3, [psmProxyMsgConnect] = 4};
     if (r->type <= psmProxyMsgConnect) c->pub.connState = after[r->type];
-    if (r->type == psmProxyMsgConnect) atomic_store(&c->connected, true);
+    if (r->type == psmProxyMsgConnect) {
+        atomic_store(&c->connected, true);
+        struct psm_fault fault;
+        struct psm_fault_args here = psm_fault_here(state, peer, r->type);
+        PSM_TRY(psm_fault_before(&site_keep, &here, stage, &fault));
+        if (fault.action == PSM_FAULT_CLOSE) { /* as if nobody used it any more */
+            psm_connection_begin_free_one(state, c);
+            psm_service_free_connection(service, c);
+        }
+    }
     return PSM_OK;
 }
 

@@ -19,6 +19,8 @@
 #define IDLE_LEAST_NS UINT64_C(10000)
 #define IDLE_MOST_NS  UINT64_C(200000)
 
+PSM_FAULT_SITE_OF(post_site, "proxy.post", "a rank saves an operation for the progress thread",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DUPLICATE));
 PSM_FAULT_SITE(op_site, "proxy.op", "the progress thread starts an operation");
 
 psm_status psm_progress_init(psmProxyState *state)
@@ -394,7 +396,7 @@ void *psm_progress_main(void *argument)
 
 /* ---- the application's side ---- */
 
-psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
+static psm_status save_op(psmProxyState *state, const struct psmProxyOp *op)
 {
     if (!state || !op) return psm_fail(PSM_ERR_INVALID, "op", -1, -1, 0, "psmProxySaveOp: an argument is NULL");
     if (psm_state_ended(state))
@@ -421,6 +423,23 @@ psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
     *p->saved_end = saved;
     p->saved_end = &saved->next;
     pthread_mutex_unlock(&p->lock);
+    return PSM_OK;
+}
+
+psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
+{
+    PSM_TRY(save_op(state, op));
+    struct psm_fault fault;
+    struct psm_fault_args here = psm_fault_here(state, op->peer, 0);
+    PSM_TRY(psm_fault_before(&post_site, &here, "op", &fault));
+    if (fault.action == PSM_FAULT_DUPLICATE) { /* nobody counts the second one */
+        struct psmProxyOp again = *op;
+        again.sync = NULL;
+        again.ready = NULL;
+        again.ended = NULL;
+        PSM_TRY(save_op(state, &again));
+    }
+    psm_fault_act_after(&fault);
     return PSM_OK;
 }
 

@@ -79,6 +79,12 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
     psmProxyState *state = service->state;
     struct psm_peer *peer = r->peer;
     struct psm_error error;
+    char local[200];
+    if (status == PSM_OK && !r->direct && psm_wire_audited() &&
+        psmLocalValue(r->resp, r->resp_size, local, sizeof local) >= 0)
+        status = psm_fail(PSM_ERR_PROTOCOL, psm_proxy_stage(r->type), state->rank, peer->rank, r->op_id,
+                          "the answer to %s goes to another process with a value that means nothing there: %s",
+                          psm_proxy_type_name(r->type), local);
     if (status < 0) error = *psm_last_error();
     struct psm_fault fault = {.action = PSM_FAULT_NONE};
     struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);

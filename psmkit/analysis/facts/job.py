@@ -100,7 +100,7 @@ class Job:
             return rank
         device = self.numbering.device(event)
         if device is None:  # the line does not show it; a progress thread has selected its device
-            return self.rank_on(event.proc, event.thread) if event.thread in self._progress else None
+            return self.rank_on(event.proc, event.thread) if event.thread in self.progress_threads else None
         return self.numbering.by_device.get((event.proc, device))
 
     def rank_on(self, proc: int | None, thread: int | None) -> int | None:
@@ -116,7 +116,7 @@ class Job:
         return self._device_of_thread.get(thread)
 
     @cached_property
-    def _progress(self) -> frozenset[int]:
+    def progress_threads(self) -> frozenset[int]:
         """The threads that end an error as a progress thread does."""
         rows = self.scan.events.rows(["proxy.thread_result"])
         return frozenset(self.scan.events.thread[rows].tolist())

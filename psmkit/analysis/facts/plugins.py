@@ -11,7 +11,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 
-__all__ = ["Unused", "unused"]
+__all__ = ["Unloaded", "Unused", "unloaded", "unused"]
 
 #: The libraries that NCCL and RCCL look for by default, also where the end of a log cuts the name.
 _DEFAULT = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)(?:\.(?:s|so(?:\.\d+)*)?)?")
@@ -51,6 +51,41 @@ class Unused:
     wanted: bool
     lines: tuple[Event, ...]
     network: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """A net plugin that a process unloaded when a communicator ended, and did not load again for the next one."""
+
+    proc: int
+    name: str
+    before: str
+    after: str
+    lines: tuple[Event, ...]
+
+
+@once
+def unloaded(job: Job) -> list[Unloaded]:
+    """The net plugins that processes lost: NCCL 2.28.3 to 2.29.7 forgets the name of one that it unloads."""
+    using: dict[int, Event] = {}
+    gone: dict[int, Event] = {}
+    out: dict[int, Unloaded] = {}
+    for event in job.events("net.using", "plugin.net.unloaded"):
+        proc, before = event.proc, using.get(event.proc)
+        if event.name == "plugin.net.unloaded":
+            gone.setdefault(proc, event)
+        elif before is None or proc not in gone:
+            using.setdefault(proc, event)
+        elif _network(event) != _network(before):
+            lines = (event, gone[proc], before)
+            out.setdefault(
+                proc, Unloaded(proc, str(gone[proc].fields["name"]).strip(), _network(before), _network(event), lines)
+            )
+    return list(out.values())
+
+
+def _network(using: Event) -> str:
+    return str(using.fields["net"]).strip()
 
 
 @once

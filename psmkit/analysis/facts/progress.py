@@ -29,6 +29,7 @@ _STAGE_OF_NAME = (
     ("init.kernel", "started"),
     ("plugin.", "started"),
     ("plugin.closing", "-"),
+    ("plugin.net.unloaded", "-"),
     ("net.using", "bootstrap"),  # each release prints it below the line about the interface of the bootstrap
     ("bootstrap.", "bootstrap"),
     ("bootstrap.abort", "-"),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import reports
-from psmkit.analysis.inference.chains import THREAD_ENDS, UNKNOWN, Kind, Shape, keys
+from psmkit.analysis.inference.chains import THREAD_ENDS, THREAD_KEEPS, UNKNOWN, Kind, Shape, keys
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref
@@ -140,6 +140,11 @@ class Cascade:
     def stored(self) -> bool:
         """Whether the error ends in a progress thread, which stores it as the communicator's asynchronous error."""
         return self.shape.kinds[-1].name in THREAD_ENDS
+
+    @property
+    def kept(self) -> bool:
+        """Whether the error ends in a progress thread that keeps it: neither the communicator nor the application learns of it."""
+        return self.shape.kinds[-1].name in THREAD_KEEPS
 
     @property
     def reached_api(self) -> bool:

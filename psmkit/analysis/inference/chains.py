@@ -15,14 +15,28 @@ import numpy.typing as npt
 from psmkit.catalogue import Message
 from psmkit.logparse.tables import Events
 
-__all__ = ["LINE_BITS", "THREAD_ENDS", "UNKNOWN", "Kind", "Others", "Shape", "api_file", "is_step", "keys", "shapes"]
+__all__ = [
+    "LINE_BITS",
+    "THREAD_ENDS",
+    "THREAD_KEEPS",
+    "UNKNOWN",
+    "Kind",
+    "Others",
+    "Shape",
+    "api_file",
+    "is_step",
+    "keys",
+    "shapes",
+]
 
 Column = npt.NDArray[Any]
 
 #: The names of WARN lines that match no entry.
 UNKNOWN = frozenset({"unmatched.warn"})
 #: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
-THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
+THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed"})
+#: The last step of a chain in the thread of one-sided operations. It stores the error where no release up to 2.31.2 looks for one.
+THREAD_KEEPS = frozenset({"rma.progress.failed"})
 #: Files of functions that the user calls: an error that returns through them has reached the application.
 _API = frozenset(
     {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
@@ -176,7 +190,7 @@ def api_file(file: str) -> bool:
 
 def is_step(name: str) -> bool:
     """Whether lines of this message are steps of a chain of returns, ``file.cc:NNN -> code``."""
-    return name in THREAD_ENDS or name.startswith("debug.chain")
+    return name in THREAD_ENDS | THREAD_KEEPS or name.startswith("debug.chain")
 
 
 def keys(owner: Column, seq: Column) -> Column:
@@ -272,7 +286,7 @@ def _leads(shape: Shape, kind: Kind) -> bool:
         return False
     if shape.kinds[-1].name.startswith("plugin.") and kind.name.startswith("plugin."):
         return True  # a plugin warns in each of its functions, and returns through none of NCCL's
-    if shape.kinds[-1].name in THREAD_ENDS:
+    if shape.kinds[-1].name in THREAD_ENDS | THREAD_KEEPS:
         return False  # the thread stored that error and went on to its next operation
     if shape.kinds[0].relays and not kind.relays:
         return False  # the reason of that call stands above the log, so this is the next error

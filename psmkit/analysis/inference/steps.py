@@ -29,6 +29,7 @@ STREAM_0 = (
 
 _ON_STREAM_0 = "copies on stream 0x0 are not done: this is the legacy stream, which waits for the application's work"
 
+_CALLS = "send/recv"
 _NETWORK = "Look at the network between the two: the lines of its plugin on both ranks, its record (psm.net), the state of its device."
 
 
@@ -103,6 +104,7 @@ class End:
 class Stop:
     """The facts about a stalled connection. ``side`` is None if neither end can be blamed.
 
+    ``stage`` is ``send/recv`` where an application has not called what the other end waits for.
     ``shared`` describes a mistake of a rank that shows on several connections and ranks alike, without their numbers.
     """
 
@@ -111,6 +113,7 @@ class Stop:
     proven: bool
     next_step: str | None = None
     shared: str | None = None
+    stage: str = "data"
 
 
 def suspects(job: Job, run: int) -> dict[int, str]:
@@ -254,9 +257,19 @@ def _idle_receiver(send: End, recv: End) -> Stop | None:
 def _not_posted(send: End, recv: End) -> Stop | None:
     """An end that waits for the other to start the operation, correctly if the application is late."""
     if send["seq"] > recv["seq"] and send.saw(recv):
-        return Stop(recv, f"it has not begun operation {send['seq']}: its application has not posted the recv", False)
+        return Stop(
+            recv,
+            f"it has not begun operation {send['seq']}: its application has not posted the recv",
+            False,
+            stage=_CALLS,
+        )
     if recv["seq"] > send["seq"] and recv.saw(send):
-        return Stop(send, f"it has not begun operation {recv['seq']}: its application has not posted the send", False)
+        return Stop(
+            send,
+            f"it has not begun operation {recv['seq']}: its application has not posted the send",
+            False,
+            stage=_CALLS,
+        )
     return None
 
 

@@ -197,6 +197,8 @@ def _route(job: Job, cascade: Cascade) -> str:
     end = "was returned to the application" if _left(job, cascade) else "goes no further in this log"
     if cascade.stored:
         end = "became the asynchronous error of the communicator"
+    elif cascade.kept:
+        end = "ended the thread of one-sided operations, where ncclCommGetAsyncError does not look: the application is not told"
     elif end.startswith("goes") and damage.steps_lost(job):
         end = "may have gone further: the log has steps that psmkit cannot read"
     elif cascade.cut:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from psmkit.analysis.facts import plugins
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import names_of
-from psmkit.analysis.facts.plugins import Unused
+from psmkit.analysis.facts.plugins import Unloaded, Unused
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -22,7 +22,31 @@ def find(job: Job) -> list[Finding]:
     groups: dict[tuple[int | None, str, str], list[Unused]] = defaultdict(list)
     for one in plugins.unused(job):
         groups[(job.run_of(one.proc), one.kind, one.name)].append(one)
-    return [_finding(job, run, group) for (run, _, _), group in groups.items()]
+    lost: dict[tuple[int | None, str, str], list[Unloaded]] = defaultdict(list)
+    for gone in plugins.unloaded(job):
+        lost[(job.run_of(gone.proc), gone.name, gone.after)].append(gone)
+    return [_finding(job, run, group) for (run, _, _), group in groups.items()] + [
+        _lost(job, run, group) for (run, _, _), group in lost.items()
+    ]
+
+
+def _lost(job: Job, run: int | None, group: list[Unloaded]) -> Finding:
+    first, procs = group[0], [one.proc for one in group]
+    who = f"{names_of(job, procs)} {'run' if len(procs) > 1 else 'runs'}"
+    return new_finding(
+        job,
+        "PSM606",
+        run=run,
+        title=f"{who} later communicators without the net plugin {first.name}: the network was {first.before} and is {first.after}",
+        confidence=0.9,
+        explanation=(
+            "NCCL unloaded the plugin when no communicator used it any more, and did not load it again: 2.28.3 to 2.29.7 forget the name that "
+            "NCCL_NET_PLUGIN gives."
+        ),
+        next_step="Set NCCL_NET_PLUGIN_REF_COUNT=1, which keeps the plugin, or use NCCL 2.30.3 or newer.",
+        refs=[line.ref for line in first.lines],
+        procs=procs,
+    )
 
 
 def _finding(job: Job, run: int | None, group: list[Unused]) -> Finding:

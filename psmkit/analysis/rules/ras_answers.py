@@ -453,6 +453,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
                     else "Query RAS again after a minute. If the counts are the same, the ranks behind are stuck.",
                     ranks=last.ranks,
                     culprits=last.ranks if proven else [],
+                    stage="collective",
                 ),
                 [lag.evidence for lag in lags[-2:]],
             )

@@ -105,7 +105,8 @@ def _finding(job: Job, ends: list[End], stop: Stop) -> Finding:
         ranks=sorted({source, target}),
         procs=[end.event.proc for end in ends],
         culprits=[stop.side["rank"]] if stop.side is not None and stop.proven else (),
-        stage="data",
+        suspects=[stop.side["rank"]] if stop.side is not None and not stop.proven else (),
+        stage=stop.stage,
     )
 
 

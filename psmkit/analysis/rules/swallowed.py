@@ -22,7 +22,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-_FILES = ("transport/", "transport.cc", "proxy.cc", "misc/socket.cc", "misc/ipcsocket.cc", "net_ib", "net.cc")
+_FILES = ("transport/", "transport.cc", "proxy.cc", "misc/socket.cc", "misc/ipcsocket.cc", "net_ib", "net.cc", "rma/")
 #: Start-up tries networks and devices one after the other, and the error of a failed try is dropped on purpose.
 _PROBES = (
     "net_ib/init.cc",
@@ -138,5 +138,5 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
         procs=[cascade.proc],
         culprits=[rank] if rank is not None and not followed else (),
         stage="error",
-        known_issue="NVIDIA/nccl#1822",
+        known_issue=None if cascade.kept else "NVIDIA/nccl#1822",
     )

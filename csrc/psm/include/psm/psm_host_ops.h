@@ -47,6 +47,10 @@ struct psm_host {
 PSM_API struct psm_host psm_host_of(psmProxyState *state);
 /* libpsm's run-time CUDA table, for use in another provider. NULL: no CUDA was found; psm_last_error says why. */
 PSM_API const struct psm_cuda *psmCuda(void);
+/* Looks in a message for a value that means something in this process only: a pointer into its memory, or one of its
+ * CUDA handles, at a multiple of 8 bytes. Returns its offset, with what it is in `what`; -1: there is none. Any thread.
+ */
+PSM_API int psmLocalValue(const void *message, size_t size, char *what, size_t room);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,88 @@
+"""A rank with a variant in Python: python -m psmkit.lab.variant_rank WHERE NAME [variants]. The rank itself is psm_rank, in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from psmkit.lab.rank import end_with_parent, prepare
+from psmkit.model.programs import tree
+from psmkit.transport import Variant, variants
+
+_NAME = "psmkit_stranger"  # of a module that is a file
+
+
+def _load(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    path = Path(where).absolute()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_NAME] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def choose(where: str, name: str) -> Variant:
+    """Load a module, and find its variant: a name that it registers, or one of its own that is a variant or makes one.
+
+    Raises:
+        LookupError: it has no such variant, or without a name not exactly one.
+    """
+    before = set(variants())
+    module = _load(where)
+    made = getattr(module, name, None) if name else None
+    if callable(made) and not isinstance(made, Variant):
+        made = made()
+    if isinstance(made, Variant):
+        return made
+    own = {key: one for key, one in variants().items() if key not in before}
+    if name in own:
+        return own[name]
+    known = f"it registers {', '.join(own)}" if own else "it registers none"
+    if name:
+        raise LookupError(f"{where} has no variant {name!r}: {known}")
+    if len(own) != 1:
+        raise LookupError(f"{where}: expected {where}:NAME, the name of a variant; {known}")
+    return next(iter(own.values()))
+
+
+def load(where: str, name: str, python: bool) -> Variant:
+    """The variant of a module, or of a library, in this process."""
+    if python:
+        return choose(where, name)
+    before = set(variants())
+    ctypes.CDLL(where)
+    own = {key: one for key, one in variants().items() if key not in before}
+    return own[name] if name else next(iter(own.values()))
+
+
+def main() -> int:
+    """Run psm_rank with what is left of the arguments."""
+    words = sys.argv[3:]
+    end_with_parent() if words else prepare()
+    sys.path.insert(0, os.getcwd())
+    try:
+        chosen = choose(*sys.argv[1:3])
+    except Exception as error:
+        # One line: the face of psmkit shows it.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    if words == ["variants"]:
+        print(json.dumps({"chosen": chosen.name}), flush=True)
+    program = ctypes.CDLL(str(tree() / "lib" / "libpsm_rank.so"))
+    arguments = [b"psm_rank", *(word.encode() for word in words)]
+    return int(program.psm_rank_main(len(arguments), (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""``psmkit conformance``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import strangers as written
+
+FILE = Path(written.__file__)
+
+
+def test_command_reports_and_keeps_the_evidence(psmkit_cli: Any, tmp_path: Path) -> None:
+    done = psmkit_cli("conformance", f"{FILE}:leaks", "--only", "connect", "--out", str(tmp_path / "kept"))
+    assert done.status == 1 and "1 failed" in done.out
+    assert "connect: leak:" in done.out and "psmkit lab report" in done.out
+    assert (tmp_path / "kept" / "connect" / "result.json").exists()
+    done = psmkit_cli("conformance", "split", "--only", "connect", "--format", "json")
+    told = json.loads(done.out)
+    assert done.status == 0 and told["clean"] and told["results"][0]["outcome"] == "passed"
+    done = psmkit_cli("conformance", "--list")
+    assert done.status == 0 and "death-copy" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing.py:x",), "no such file"),
+        (("nobody",), "unknown variant 'nobody'"),
+        (("split", "--only", "nothing"), "expected one of connect"),
+        (("net/split",), "for variants of the p2p transport"),
+        ((), "Missing argument"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(psmkit_cli: Any, words: tuple[str, ...], said: str) -> None:
+    done = psmkit_cli("conformance", *words)
+    assert done.status == 2 and said in done.err and len(done.err.splitlines()) == 1
