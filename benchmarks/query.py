@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.machine import load, processor  # noqa: E402
 from benchmarks.run import MB, Sample, anon, keep_bytecode, median, run, seconds  # noqa: E402
+from psmkit.model.wording import counted  # noqa: E402
 from tests.loggen.stream import write_stream  # noqa: E402
 
 FORMATS = ("parquet", "arrow", "csv")
@@ -91,7 +92,7 @@ def main() -> int:
             )
             print(lines[-1], file=sys.stderr, flush=True)
         args.output.write_text(
-            f"# Tables of logs\n\n`python benchmarks/query.py`, medians of {args.repeat} runs on two cores of {os.cpu_count()} ({processor()}), "
+            f"# Tables of logs\n\n`python benchmarks/query.py`, medians of {counted(args.repeat, 'run')} on two cores of {os.cpu_count()} ({processor()}), "
             f"load {load()}, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}. Logs of 64 interleaved ranks: small is {sizes[small]:,} bytes, "
             f"large {sizes[large]:,}. MB/s is of the log's text, the slope between the two: by the clock, and by the processor time of the busier of the two threads, "
             f"which is the clock on two free cores.\n\n" + "\n".join(lines) + "\n"

@@ -31,7 +31,7 @@ _SAMPLE = 1000  # rows whose widths make the columns
     cls=Command,
     examples=(
         'psmkit query logs/ "SELECT rank, count(*) FROM events GROUP BY rank ORDER BY rank"',
-        "psmkit query logs/ \"SELECT opid, rank, peer, asked_line FROM matches WHERE state = 'pending'\"",
+        "psmkit query logs/ \"SELECT opid, type, peer, served_line FROM matches WHERE state = 'pending'\"",
         'psmkit query logs/ "DESCRIBE events"',
         'psmkit query logs/ "SELECT code, title, file, line FROM findings" --format json',
     ),

@@ -15,23 +15,18 @@ from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
 from psmkit.logparse.batches import NO_STAMP, EventBatch, hexes
 from psmkit.query import arrow
-from psmkit.query.schema import EVENT_FIELDS, TABLES
+from psmkit.query.schema import EVENT_FIELDS, TABLES, Field
 
 __all__ = ["Converter"]
 
 Array = npt.NDArray[Any]
 _NO_DEVICE = -(1 << 31)
+_SIGNED = 2  # a kind of field, as the scanner numbers them
+_TOP = np.uint64(63)
 _DAY = 86_400_000  # milliseconds: stamps without a date are less
 _WHAT = pa.array(["call", "fd"])
-_STAGE_NAMES = (
-    "begun",
-    "served",
-    "received",
-    "matched",
-    "asked",
-    "answered",
-    "done",
-)  # first those of calls, as the scanner numbers them from 1
+# First those of calls, as the scanner numbers them from 1.
+_STAGE_NAMES = ("begun", "served", "received", "matched", "asked", "answered", "done")
 _STAGES = pa.array(_STAGE_NAMES)
 _MATCHED = 4
 _STATES = pa.array(["pending", "orphan", "matched"])
@@ -57,13 +52,7 @@ class Converter:
         place = {host: at for at, host in enumerate(hosts)}
         self._hosts = arrow.decoded(hosts)
         self._host_of = np.array([*(place[process.host] for process in job.scan.processes), -1])
-        self._fields = {
-            name: [
-                (one.form, np.array([one.of(m, f) for m, f in zip(messages, catalogue.fields, strict=True)], dtype=np.int8))
-                for one in wanted
-            ]
-            for name, wanted in EVENT_FIELDS.items()
-        }  # fmt: skip
+        self._fields = {name: [_slots(one, catalogue) for one in wanted] for name, wanted in EVENT_FIELDS.items()}
 
     def events(self, batch: EventBatch) -> pa.RecordBatch:
         """The lines of a batch."""
@@ -96,9 +85,11 @@ class Converter:
         """A column of fields: of each line the first field that it has."""
         found: tuple[Array, Array] | None = None
         form = ""
-        for form, slots in self._fields[name]:
+        for form, slots, signed in self._fields[name]:
             values, forms = batch.field(slots)
             known = forms == (2 if form == "word" else 1)
+            if form == "int" and (large := values >> _TOP != 0).any():
+                known &= ~large | signed[batch.message]  # a damaged line can hold a number beyond the column
             if found is not None:
                 values, known = np.where(found[1], found[0], values), found[1] | known
             found = values, known
@@ -199,6 +190,14 @@ class Converter:
         gap += np.where((gap < -_DAY / 2) & (ended < _DAY), _DAY, 0)  # past midnight
         known &= ((began < _DAY) == (ended < _DAY)) & (gap >= 0)
         return pa.array(gap.astype(np.float64), mask=~known)
+
+
+def _slots(field: Field, catalogue: Catalogue) -> tuple[str, Array, Array]:
+    """The form of a field, its place in each message, and whether it is a signed number there."""
+    entries = list(zip(catalogue.compiled, catalogue.fields, strict=True))
+    places = [field.of(message, fields) for message, fields in entries]
+    signed = [at >= 0 and fields[at][1] == _SIGNED for at, (_, fields) in zip(places, entries, strict=True)]
+    return field.form, np.array(places, dtype=np.int8), np.array(signed)
 
 
 def _known(values: Array, kind: str) -> pa.Array:

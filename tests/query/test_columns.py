@@ -210,6 +210,13 @@ def test_logs_that_are_replaced_between_two_readings_are_refused(tmp_path: Path)
         source.table("events")
 
 
+def test_a_number_that_no_column_holds_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    call = "node1:100:101 [0] NCCL INFO AllReduce: opCount {} sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0 comm 0x55d0 [nranks=2] stream 0x9\n"
+    path.write_text(call.format("7fffffffffffffff") + call.format("ffffffffffffffff") + call.format("3"))
+    assert psmkit.load(path).events.arrow.column("opcount").to_pylist() == [2**63 - 1, None, 3]
+
+
 def test_a_compressed_log_has_the_same_lines(tmp_path: Path) -> None:
     plain, packed = tmp_path / "job.log", tmp_path / "job.log.gz"
     plain.write_bytes(made.LOG.read_bytes() * 40)  # more than is read at once
