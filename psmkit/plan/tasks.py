@@ -192,7 +192,9 @@ class _Line:
                 raise ValueError(f"bad poll {_short(self.rest[0])}, expected nothing or 'wait'")
             yield from self._each(StepKind.POLL, int(bool(self.rest)))
         elif self.word == "comm":
-            raise ValueError("the file has communicators, which only `psmkit lab run --tasks` takes")
+            raise ValueError(
+                "the file has communicators, which `psmkit lab run --tasks` and `psmkit lab nccl --tasks` take"
+            )
         else:
             raise ValueError(f"{_short(self.word)}: no such step, expected one of {', '.join(WORDS)}")
 
