@@ -8,7 +8,7 @@ enum { STEPS = 3000 };
 /* A text that ends inside a pattern counts as torn only after this many literal bytes: less is chance. */
 enum { TORN_MIN = 8 };
 /* So many literal bytes tell the message of a text that ends before its first field does. */
-enum { TELLING = 16 };
+enum { TELLING = 12 };
 
 struct walk {
     const struct ls_catalogue *cat;

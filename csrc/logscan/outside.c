@@ -230,7 +230,7 @@ static bool record_at(const char *s, uint32_t i, uint32_t n)
         if (end == i || end < len || memcmp(s + end - len, folded, len) != 0) return false;
     }
     if (s[k++] == '(') {
-        while (k < n && (isalnum((unsigned char)s[k]) || s[k] == '_' || s[k] == '.')) k++;
+        while (k < n && (isalnum((unsigned char)s[k]) || (s[k] && strchr("_.:/-", s[k])))) k++;
         if (k == i + 1 || n - k < 6 || memcmp(s + k, " pid=", 5) != 0) return false;
         for (k += 5; k < n && isdigit((unsigned char)s[k]);) k++;
         return s[k - 1] != '=' && k < n && (s[k] == ')' || s[k] == ',');

@@ -359,6 +359,23 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     return true;
 }
 
+/* Whether s is "node7 [0] misc/ibvwrap.cu:12", as people leave the prefix of an early warning when they cut its
+ * numbers. */
+static bool early_place(const char *s, uint32_t n)
+{
+    uint32_t k = 0, letters = 0;
+    while (k < n && host_char(s[k])) letters += isalpha((unsigned char)s[k++]) != 0;
+    if (!letters || k == n || s[k++] != ' ') return false;
+    int32_t device = INT32_MIN;
+    uint32_t file = read_device(s, k, n, &device);
+    if (file == k || device < 0 || file == n || s[file++] != ' ') return false;
+    const char *line = memmem(s + file, n - file, ".cu:", 4);
+    if (!line || memchr(s + file, ' ', n - file)) return false;
+    for (line += 4; line < s + n && digit(*line); line++) {
+    }
+    return line == s + n && digit(line[-1]);
+}
+
 /* NCCL 2.0 to 2.2 print no name: host:pid:tid [dev] INFO text, host:pid:tid [dev] file.cu:12 WARN text. */
 int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, int *level, uint32_t *body)
 {
@@ -371,6 +388,11 @@ int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, 
         if (!p) continue;
         uint32_t end = (uint32_t)(p - s) + forms[i].len, tag = end - 5;
         struct ls_prefix pre = {0};
+        if (forms[i].level == LS_WARN && early_place(s, (uint32_t)(p - s))) {
+            *level = LS_WARN;
+            *body = end;
+            return tag;
+        }
         /* without a name, everything else has to be there */
         if (!ls_parse_prefix(scan, s, 0, tag, (int)forms[i].level, false, &pre) || pre.device < 0) continue;
         if (forms[i].level == LS_WARN && !memchr(s + pre.where, ':', pre.where_len)) continue;
