@@ -48,6 +48,8 @@ def end_of(job: Job, run: RunInfo) -> RunEnd:
         return RunEnd(True, f"the benchmark finished and {values}")
     if program.unmarked(job, run.index) and not run.procs:
         return RunEnd(True, "the benchmark printed all its sizes and marks no error as above the limit")
+    if not run.procs and (tests := program.passed_tests(job, run.index)) is not None:
+        return RunEnd(True, f"the program ran {counted(tests, 'unit test')}, and {plural(tests, 'it', 'all')} passed")
     reports = job.events("lab.rank.", run=run.index)
     if reports and not run.procs:
         hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]

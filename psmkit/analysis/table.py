@@ -59,7 +59,9 @@ def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     claim = job.numbering.known.get(proc)
     printed = {} if alone else _printed(job)
     for rank, device in threads:
-        lines, last = printed.get((proc, device), (process.lines if rank is not None or alone else 0, process.last))
+        # a rank without lines of its own is shown with those that name no other rank of its process
+        shared = printed.get((proc, None), (process.lines, process.last))
+        lines, last = printed.get((proc, device), shared if rank is not None or alone else (0, process.last))
         ours = all_ if alone else [i for i in all_ if i.dev == device]
         yield RankRow(
             run=ends.run.index,
@@ -95,12 +97,15 @@ def _devices(job: Job, proc: int) -> tuple[int, ...]:
 
 @once
 def _printed(job: Job) -> dict[tuple[int, int | None], tuple[int, Ref]]:
-    """The number of lines and the last line of each device of a process with several ranks, by the threads that print only for that device."""
+    """The number of lines and the last line of each device of a process with several ranks, by the threads that print only for that device.
+
+    Device None has those of all other threads.
+    """
     out: dict[tuple[int, int | None], tuple[int, Ref]] = {}
     for at, thread in enumerate(job.scan.threads):
-        if (device := job.device_on(at)) is not None:
-            lines, last = out.get((thread.proc, device), (0, thread.last))
-            out[thread.proc, device] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
+        device = job.device_on(at)
+        lines, last = out.get((thread.proc, device), (0, thread.last))
+        out[thread.proc, device] = lines + thread.lines, max(last, thread.last, key=lambda ref: ref.seq)
     return out
 
 

@@ -70,6 +70,7 @@ _CONDITIONS = {
     "assumed: host offset": "if ranks follow devices as elsewhere on this host",
     "assumed: local rank": "if the job has one host",
     "assumed: number of a worker": "if its launcher counts ranks",
+    "assumed: only rank": "if no other rank printed to this log",
     "assumed: element of NVSHMEM": "if the elements of NVSHMEM are the ranks",
     "assumed: own devices": "as its process counts",
     "assumed: number in brackets": "if NCCL printed the number; Intel MPI prints a rank in this form",
@@ -145,7 +146,7 @@ def culprit_name(culprit: Culprit) -> str:
     if culprit.rank is not None and rank != culprit.rank and culprit.comm:
         details.append(f"rank {culprit.rank} of {culprit.comm}")
     if condition is not None:
-        details.append(f"{name} {condition}")
+        details.append(condition if (culprit.rank_basis or "").endswith("only rank") else f"{name} {condition}")
         kind = (culprit.rank_basis or "").removeprefix("assumed: ") if culprit.global_rank is None else ""
         name = f"local {name}" if kind == "local rank" else f"worker {rank}" if kind == "number of a worker" else name
     return f"{name} ({', '.join(details)})" if details else name

@@ -38,7 +38,7 @@ class Death:
     ``oom`` means that memory ran out, ``raised`` that torch.multiprocessing.spawn reports its exception, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
     another process closed a connection, ``listed`` that a launcher lists it among others and does not call it the first, ``itself`` that it reports a failure of its own, ``later`` that it
     failed after the first one. ``time`` is
-    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``where`` names a library or holds
+    the launcher's, as text that sorts. ``local`` is its rank on its host, as torchrun counts, or if ``counted`` the number that another launcher gives to its workers. ``task`` is the number that Slurm gives to the launcher of several ranks. ``where`` names a library or holds
     the last printed text. ``untold``: no line shows the exit code. ``events`` are the lines about this death,
     ``reason`` is the one that says why it ended.
     """
@@ -60,6 +60,7 @@ class Death:
     time: str = ""
     local: int | None = None
     counted: bool = False
+    task: int | None = None
     untold: bool = False
     where: str | None = None
     reason: Event | None = None
@@ -103,6 +104,7 @@ class Death:
             self.code, self.untold = other.code, other.untold
         if self.local is None:
             self.local, self.counted = other.local, other.counted
+        self.task = other.task if self.task is None else self.task
         self.where = other.where if self.where is None else self.where
         self.reason = other.reason if self.reason is None else self.reason
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.

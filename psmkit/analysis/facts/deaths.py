@@ -167,6 +167,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
+    kept = only.by_scheduler(job, run, kept)
     only.name_it(job, run, kept)
     return sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
@@ -216,7 +217,7 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if (death.rank is not None or death.pid is not None) and not death.sent:
             placed[death.signal][id(death)] = death
     dropped: set[int] = set()
-    for death in [d for d in found if d.rank is None and d.pid is None and d.local is None]:
+    for death in [d for d in found if d.rank is d.pid is d.local is d.task is None]:
         kinds = placed.keys() if death.signal is None else {None, death.signal, int(signals.SIGABRT)}
         fits = itertools.chain.from_iterable(placed[kind].values() for kind in list(kinds))
         two = list(itertools.islice(fits, 2))

@@ -35,6 +35,7 @@ _SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
 _HYDRA, _HYDRA_STRING = "launch.ended.hydra.process", "launch.ended.hydra.string"
+_FAILED, _NO_FILE = "launch.elastic.failed", "launch.elastic.no_error_file"
 # Lines that other readers combine, or that say too little alone.
 _ELSEWHERE = (
     "launch.elastic.exitcode",
@@ -60,6 +61,7 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     heads: dict[tuple[int, str | None], Death] = {}
     unnamed: set[object] = set()
     tell: dict[str, bool] = {}
+    nested = bool(job.events("launch.elastic.", "launch.deepspeed.", run=run))
     for event in events:
         if event.name not in tell:
             tell[event.name] = _tells(job, event.name)
@@ -67,9 +69,15 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
             continue
         place = event.stream, event.tag
         found = _ends(job, run, event)
+        if nested and "tasks" in event.fields:
+            for death in found:  # a task of Slurm is a launcher here, which starts the ranks
+                death.rank, death.task = None, death.rank
         if event.name == _HYDRA_STRING and (head := _of_hydra(out, event)) is not None:
             head.signal, head.code = head.code, None
             head.events.append(event)
+            continue
+        if event.name == _NO_FILE and found and (head := _only_worker(out, event)) is not None:
+            head.take(found[0])
             continue
         if "more" in event.fields and found:
             head = heads.get(place)
@@ -79,7 +87,7 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
             if found[0].signal is None and not found[0].code:
                 continue
         for death in found:
-            known = (death.rank, death.local, death.pid, death.host, death.signal, death.code)
+            known = (death.rank, death.local, death.pid, death.host, death.signal, death.code, death.task)
             if all(value is None for value in known):
                 if death.where in unnamed:  # a caller or a launcher repeats it
                     continue
@@ -96,6 +104,13 @@ def _of_hydra(found: list[Death], event: Event) -> Death | None:
     of_hydra = (d for d in reversed(found) if d.events[0].stream == stream and d.events[0].name == _HYDRA)
     head = next(of_hydra, None)
     return head if head is not None and head.signal is None and head.code == number else None
+
+
+def _only_worker(found: list[Death], event: Event) -> Death | None:
+    """The only worker that torchrun reported above its line about the worker that failed first."""
+    place = event.stream, event.tag
+    named = [d for d in found if d.events[0].name == _FAILED and (d.events[0].stream, d.events[0].tag) == place]
+    return named[0] if len(named) == 1 and named[0].rank in (None, event.fields.get("rank")) else None
 
 
 def _tells(job: Job, name: str) -> bool:

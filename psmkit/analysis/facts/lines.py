@@ -25,12 +25,14 @@ __all__ = [
 
 # NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
 _HEAD = re.compile(
-    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
+    r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |^[\w.-]+ \[\d+\] \S+\.cu:\d+ WARN |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
 #: A level at which a program reports no error.
 _QUIET = re.compile(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
+#: A setting that a program lists: its name, and a number or a switch.
+_SETTING = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)")
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
@@ -113,7 +115,8 @@ def of_an_error(job: Job) -> str | None:
             text = " ".join("".join(e.text for e in job.quotes.of(ref)).split())
             level = catalogue(job).match(text, where="other")
             harmless = level is not None and level[0].severity == "harmless" and "failed" not in text.lower()
-            quiet = _QUIET.search(text) is not None  # its program does not take it for an error
+            # its program does not take it for an error
+            quiet = _QUIET.search(text) is not None or _SETTING.fullmatch(text) is not None
             if not (harmless or quiet) and catalogue(job).phrase("a word of an error", text) is not None:
                 return text
             ref = below(job, ref)

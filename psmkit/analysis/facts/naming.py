@@ -63,6 +63,8 @@ def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
 
 def named_text(at: Named) -> str:
     """A process as the lines name it: ``rank 3``, ``local rank 3``, ``process 4711``, ``device 3``, ``a process on node7``."""
+    if at.rank is not None and (at.basis or "").endswith("only rank"):
+        return f"a process (the log shows rank {at.rank} only)"
     if at.rank is not None:
         kind = next((kind for kind in _KINDS if (at.basis or "").endswith(kind)), "rank")
         return f"{kind.partition(' of ')[0]} {at.rank}" + (f" of {at.comm}" if at.comm is not None else "")

@@ -1,13 +1,22 @@
-"""Name the process of an end that its own line does not name, where the log is that of one process."""
+"""Name the process of an end that its own line does not name: of a log of one process, or by what stands beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.death import Death
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import rank_in_line
+from psmkit.logparse.types import Ref
+from psmkit.model import Named
 
-__all__ = ["name_it"]
+__all__ = ["by_scheduler", "name_it", "speaker"]
+
+#: A longer log of programs without a tag is seldom that of one process.
+_LINES = 400
 
 
 def name_it(job: Job, run: int | None, found: Sequence[Death]) -> None:
@@ -28,6 +37,26 @@ def name_it(job: Job, run: int | None, found: Sequence[Death]) -> None:
             nobody[0].rank, nobody[0].proc = job.rank_of(proc), proc
 
 
+def by_scheduler(job: Job, run: int | None, found: Sequence[Death]) -> list[Death]:
+    """The ends of processes without a name, with the addresses of as many workers that Dask's scheduler lost.
+
+    Its nanny tells the end of a worker that printed its own last words, too. The scheduler's line alone is no end: it stands at the end of a good job, too.
+    """
+    gone = {str(e.fields["host"]): e for e in job.events("dask.removed", run=run)}
+    nobody = [d for d in found if (d.rank, d.proc, d.pid, d.local, d.host) == (None,) * 5]
+    by_nanny = [d for d in nobody if all(e.name == "launch.ended.dask" for e in d.events)]
+    own = [d for d in nobody if d not in by_nanny] or by_nanny
+    alike = len({(d.signal, d.code, d.where) for d in own}) == 1  # whose text is whose, the log need not show
+    if not gone or len(own) != len(gone) or not alike:
+        return list(found)
+    for death, (address, lost) in zip(own, gone.items(), strict=True):
+        death.host, death.itself = address, own is not by_nanny
+        death.events.append(lost)
+    told = [d for d in by_nanny if d not in own]
+    own[0].events.extend(e for d in told for e in d.events)
+    return [d for d in found if d not in told]
+
+
 def _as_it_says(job: Job, death: Death) -> None:
     """Programs print their number when they start: if all such lines above an end tell the same one, it is most likely that of the process."""
     head = death.events[0]
@@ -35,3 +64,21 @@ def _as_it_says(job: Job, death: Death) -> None:
     ranks = {e.fields["rank"] for e in told}
     if len(ranks) == 1 and told[0].ref.seq < head.ref.seq and isinstance(rank := ranks.pop(), int):
         death.local, death.counted = rank, True
+
+
+@once
+def speaker(job: Job) -> list[Named]:
+    """The only rank that a short log without lines of NCCL and of launchers shows: programs put it into each of their lines, or print it when they start."""
+    if job.scan.processes or len(job.scan.files) != 1 or job.scan.files[0].lines > _LINES:
+        return []
+    if job.scan.events.tagged.any() or len(job.events("sys.python.traceback")) > 1 or job.events("launch."):
+        return []
+    ranks: set[int | None] = {
+        rank for e in job.events("program.own_number") if isinstance(rank := e.fields.get("rank"), int)
+    }
+    ref: Ref | None = Ref(0, 1, 0)
+    while ref is not None:
+        ranks.add(rank_in_line("".join(e.text for e in job.quotes.of(ref))))
+        ref = lines.below(job, ref)
+    found = [rank for rank in ranks if rank is not None]
+    return [Named(found[0], basis=f"{ASSUMED}only rank")] if len(found) == 1 else []

@@ -13,8 +13,8 @@ from psmkit.logparse.types import Event
 
 __all__ = ["Unloaded", "Unused", "unloaded", "unused"]
 
-#: The libraries that NCCL and RCCL look for by default.
-_DEFAULT = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)\.so(?:\.\d+)*")
+#: The libraries that NCCL and RCCL look for by default, also where the end of a log cuts the name.
+_DEFAULT = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)(?:\.(?:s|so(?:\.\d+)*)?)?")
 #: The kind of a plugin in the usual name of its library.
 _USUAL = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)\b")
 _SETTING = re.compile(r"NCCL_(NET|TUNER|PROFILER|ENV|GIN|RMA)_PLUGIN")

@@ -5,6 +5,7 @@ Such a line proves that the collectives before it completed. It proves nothing a
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -12,10 +13,10 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.facts.once import once
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model.wording import counted
 
-__all__ = ["came_after", "ends", "restarted_after", "told", "unmarked", "worked_after", "wrong_rows"]
+__all__ = ["came_after", "ends", "passed_tests", "restarted_after", "told", "unmarked", "worked_after", "wrong_rows"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 #: Lines of which the program prints one after the other while it works.
@@ -23,6 +24,10 @@ _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 _TIME = 10_000
 _ROWS = ("nccltests.row", "nccltests.unchecked", "nccltests.older_row")
 _STEPS = ("program.step", *_ROWS)
+#: A shell starts one Python program, without a launcher, and waits for it.
+_STARTED = re.compile(r"(?:^|[$#>] ?)(?:[A-Z]\w*=\S+ )*python[\d.]* (?!-m torch|-m accelerate|-m deepspeed)[\w./ :-]+$")
+#: The program is found at most so many lines above its end.
+_PROGRAM_LINES = 400
 #: The legend of nccl-tests stands so many lines below its last row.
 _NEAR = 3
 
@@ -73,6 +78,23 @@ def unmarked(job: Job, run: int | None) -> bool:
         if whole and all("*" not in rest and "e" in rest for rest in told):  # the second error ends the row
             return True
     return False
+
+
+def passed_tests(job: Job, run: int | None) -> int | None:
+    """How many unit tests passed in a program that a shell started, and that is the only one in a log; None if no such line shows it."""
+    ended = job.events("program.tests", run=run)
+    if len(ended) != 1 or len(job.scan.files) != 1 or ended[0].ref.line > _PROGRAM_LINES:
+        return None
+    ref, started = Ref(0, 1, 0), 0
+    while ref.line < ended[0].ref.line and (after := lines.below(job, ref)) is not None:
+        started += _STARTED.search("".join(e.text for e in job.quotes.of(ref)).strip()) is not None
+        ref = after
+    said = ""
+    below: Ref | None = ended[0].ref
+    while not said and (below := lines.below(job, below) if below is not None else None) is not None:
+        said = "".join(e.text for e in job.quotes.of(below)).strip()
+    tests = ended[0].fields.get("tests")
+    return tests if started == 1 and said == "OK" and isinstance(tests, int) and tests > 0 else None
 
 
 def _above(event: Event, other: Event) -> bool:

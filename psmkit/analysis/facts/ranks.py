@@ -117,7 +117,7 @@ def evidence(scan: ScanData) -> Evidence:
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
     out.devices = _devices(scan, out.helpers)
     for proc, listed in out.listed.items():
-        if len(listed) > 1:  # what its lines show may be only the first of them
+        if len(listed) > 1 or proc not in out.devices:  # what its lines show may be only the first of them
             out.devices[proc] = out.devices.get(proc, frozenset()) | listed
     _outside(scan, out, pids)
     _tags(scan, out)

@@ -119,7 +119,7 @@ _FEWEST_PIDS = 300  # processes that the system starts have the ids below
 _PLACE = re.compile(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w.-]+)?\]?:?$")
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
 ACTOR = _form(
-    "Ray and SkyPilot", r"\([\w.:-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
+    "Ray and SkyPilot", r"\([\w.:/-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
 )
 #: The process in the head that a library gives to its own lines. torch's Python code prints its process in the form of glog. glog itself, of C++, prints the
 #: id of a thread, which need not be that of its process: only a fatal line, with which the process ends, is taken as its own.

@@ -201,7 +201,8 @@ def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> 
     Where most ranks of the job fail alike, something else is: what they share, or the rank that does not report.
     """
     ranks = {d.rank for d in found if d.rank is not None}
-    processes = {(d.host, d.pid) for d in found if d.pid is not None}
+    # an address with a port is that of one process
+    processes = {(d.host, d.pid) for d in found if d.pid is not None or ":" in (d.host or "")}
     if len(ranks) < len(found):
         if len(processes) < len(found) or len(processes) > _MOST_ALIKE:
             return False

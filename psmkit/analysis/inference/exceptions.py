@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, only, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
@@ -203,7 +203,8 @@ def _fails(code: str | None) -> bool:
 def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     """The process of these lines by its id, or the rank that the engine names, if there is only one.
 
-    The id stands in the tag of a line, or in Ray's report above the line, which repeats the exception of another process.
+    The id stands in the tag of a line, or in Ray's report above the line, which repeats the exception of another process. A log that shows one rank only
+    is most likely that of its process.
     """
     found: dict[int, set[str | None]] = {}
     for event in events[:_MOST_LINES]:
@@ -218,7 +219,7 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     if found:
         return [Named(host=next(iter(hosts), None), pid=next(iter(found)))] if len(found) == 1 >= len(hosts) else []
     placed = outside.tagged_process(job, events[:_MOST_LINES]) or _on_host(job, events[:_MOST_LINES])
-    return _failed_task(job, run) or named_by_engine(job, run) or placed
+    return _failed_task(job, run) or named_by_engine(job, run) or placed or only.speaker(job)
 
 
 def _on_host(job: Job, events: Sequence[Event]) -> list[Named]:

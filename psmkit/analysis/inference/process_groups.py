@@ -27,6 +27,7 @@ __all__ = [
     "group_rank",
     "groups_of",
     "job_ranks",
+    "least_of",
     "reporter",
     "silent_ranks",
     "size_of",
@@ -50,7 +51,7 @@ _REPORTS = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.")
 LISTED_SILENT = 8
 #: At most so many lines below the last report is the end of its file.
 _BELOW = 8
-_OWN_RANK = re.compile(r"\[Rank (\d{1,9})\] ")
+_OWN_RANK = re.compile(r"\[Rank (\d{1,9})\](?: |$)")
 #: Lines of torch without fields, each after the place in its sources: a shorter one is cut.
 _WHOLE = (
     "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
@@ -100,7 +101,7 @@ class Group:
     """A process group in its watchdogs' lines; ``name`` is None if the lines lack it, ``label`` is what users call it.
 
     Ranks are global, or ranks of the group where ``within`` is set: a line does not show the global one. ``ratios`` are the numbers of
-    ranks that the sizes of gathers and scatters show, ``own`` the ranks in the group. ``doubled`` is whether two processes print the same
+    ranks that the sizes of gathers and scatters show, ``least`` the largest of them in lines that may be of several groups, ``own`` the ranks in the group. ``doubled`` is whether two processes print the same
     rank, so that there are several groups.
     """
 
@@ -109,6 +110,7 @@ class Group:
     first: Event | None = None
     signalled: set[int] = field(default_factory=set)
     ratios: set[int] = field(default_factory=set)
+    least: int = 0
     own: dict[int, int] = field(default_factory=dict)
     doubled: bool = False
     label: str | None = None
@@ -183,6 +185,7 @@ def _join(loose: Group, group: Group) -> None:
             group.member(rank).timeout = group.member(rank).timeout or member.timeout
     group.first = group.first or loose.first
     group.ratios |= loose.ratios
+    group.least = max(group.least, loose.least)
     group.own.update(loose.own)
     group.doubled |= loose.doubled
     group.within |= loose.within and not group.default
@@ -284,10 +287,12 @@ def _measure(group: Group, rank: int, event: Event) -> None:
     """Note what the timeout of a rank shows about the size of its group."""
     # lines without a group and a tag may be of several groups with the same ranks
     clear = group.name is not None or event.tag is not None
-    if clear and event.fields.get("op") in _GATHERS:
+    if event.fields.get("op") in _GATHERS:
         sizes = [value for name in ("numel_in", "numel_out") if isinstance(value := event.fields.get(name), int)]
         if len(sizes) == 2 and min(sizes) > 0 and not max(sizes) % min(sizes):
-            group.ratios.add(max(sizes) // min(sizes))
+            ratio = max(sizes) // min(sizes)
+            group.ratios |= {ratio} if clear else set()
+            group.least = max(group.least, ratio)
     seen = group.members[rank].timeout
     # the exception of a rank quotes its report in a line without a tag
     if seen is not None and seen.tag is not None and event.tag is not None:
@@ -362,7 +367,7 @@ def _cut_off(job: Job, events: Iterable[Event]) -> set[int | None]:
         # a copy of a log may end with a line break that the log does not have; the place in torch's sources ends with a bracket
         begun = "Watchdog caught" in text and "WorkNCCL(" not in text
         said = _OWN_RANK.sub("", text.partition("] ")[2])
-        begun = begun or any(whole.startswith(said) and whole != said for whole in _WHOLE if said)
+        begun = begun or not said.strip() or any(whole.startswith(said) and whole != said for whole in _WHOLE if said)
         cut = error and ("]" not in text or begun or not job.scan.files[file].complete_end)
         rank = rank_of_tag(tag) if cut else None
         if cut and rank is None and (own := _OWN_RANK.search(text)) is not None:
@@ -375,7 +380,12 @@ def silent_ranks(job: Job, run: int | None, group: Group) -> MissingRanks:
     """The ranks of a group without a report: those below its size, or below the highest rank in view if nothing shows the size."""
     seen = _reporting(job, run, group)
     total = size_of(job, run, group)
-    return MissingRanks(max(seen, default=-1) + 1 if total is None else total, seen)
+    return MissingRanks(least_of(job, run, group) if total is None else total, seen)
+
+
+def least_of(job: Job, run: int | None, group: Group) -> int:
+    """The least number of ranks that the lines of a group show: of each rank in view, and of the sizes of one gather."""
+    return max(max(_reporting(job, run, group), default=-1) + 1, group.least)
 
 
 def job_ranks(job: Job, run: int | None, group: Group, silent: MissingRanks) -> list[int] | None:
@@ -390,4 +400,4 @@ def job_ranks(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
 def size_text(job: Job, run: int | None, group: Group) -> str:
     """The number of ranks of a group, as far as known."""
     total = size_of(job, run, group)
-    return str(total) if total is not None else f"at least {max(_reporting(job, run, group)) + 1}"
+    return str(total) if total is not None else f"at least {least_of(job, run, group)}"

@@ -37,6 +37,8 @@ __all__ = [
 _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
+#: The address to which UCX sends, where it is one of IPv4.
+_TO = re.compile(r"\bdgid[= ]::ffff:(\d{1,3}(?:\.\d{1,3}){3})\b")
 #: The heads of Horovod's lists: the second one up to 0.19.
 _HEADS = ("Missing ranks:", "Stalled ranks:")
 #: A list of Horovod up to 0.13 without its blanks, and what tells that a line goes on with such lists.
@@ -139,8 +141,11 @@ def _place_below(job: Job, event: Event) -> Named | None:
     return Named(host=host[0]) if head is not None and text.startswith(head) and len(host) == 1 else None
 
 
-def other_ends(job: Job, events: Iterable[Event]) -> list[Named]:
-    """The address of the other end of these failed requests, as the line below each of them names it, if all name the same one."""
+def other_ends(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The address of the other end of these failed requests, as each line or the one below it names it, if all name the same one."""
+    shown = {m[1] for e in events if (m := _TO.search("".join(q.text for q in job.quotes.of(e.ref)))) is not None}
+    if len(shown) == 1:
+        return [Named(host=shown.pop())]
     below = {(e.stream, e.ref.seq): e for e in job.events("ucx.request")}
     requests = [below.get((e.stream, e.ref.seq + 1)) for e in events]
     found = {r.fields.get("addr") if r is not None else None for r in requests}

@@ -16,7 +16,7 @@ from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named
 from psmkit.model.wording import RAISED
 
-__all__ = ["UNREACHED", "Lost", "advice", "finding", "host", "lost_in"]
+__all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in"]
 
 _SHOWN, _LONGEST = 4, 60
 #: torch's exceptions for the sockets of the store, and its line about a connection that broke.
@@ -25,6 +25,7 @@ _SENT = "torch.store.send_failed"
 
 UNREACHED = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
 LOST = "The processes meet at torch's store before they make a communicator. This process had reached it: the process that holds the store ended, or the network to it failed."
+SILENT = "The first rank of a group puts the id of its communicator into torch's store at its first operation, and the others wait for it there. The process that asked had reached the store: within its limit that rank did not come so far, or it had ended."
 #: Where torch's Python code uses the store and no communicator yet.
 _FILES = ("torch/distributed/rendezvous.py", "torch/distributed/distributed_c10d.py")
 _CALLS = frozenset(

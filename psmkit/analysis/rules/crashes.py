@@ -41,7 +41,7 @@ _READ_WHAT = "Read the `what():` line of that process: it says why the process a
 _TRAPS = ("unspecified launch failure", "illegal instruction")
 #: std::terminate() without an exception has no text: a thread object was destroyed while its thread ran, or a pure virtual function was called.
 _NO_EXCEPTION = "without an active exception"
-_READ_THREADS = "Read the line above it, and the core dump (gdb): no exception was thrown. A thread that nobody joined, or a call of a destroyed object, often at the exit of the program, ends a process in this way."
+_READ_THREADS = "Read the line above it, and the core dump (gdb): no C++ exception was active in the thread that ended it. A thread that nobody joined, or a call of a destroyed object, often at the exit of the program, ends a process in this way."
 _ROCM = "sys.rocm.exception"
 #: Lines of launchers with the command of another process than the one that ended.
 _OF_THE_LAST = ("launch.deepspeed.exit", "launch.ended.launch_py")
@@ -157,7 +157,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     ended = [d.rank for d in followers if d.rank is not None]
     # a line that names nobody may be about the same process
     known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
+    tasks = sorted({d.task for d in followers if d.task is not None})
     others = ranks_text(ended) if ended else "the others" if known else ""
+    if tasks and not ended:
+        others = f"Slurm's {plural(len(tasks), 'task')} {words(list(map(str, tasks)), _MOST_REASONS)}"
     cut = bool(followers) and all(d.by_peer for d in followers)
     own = bool(followers) and all(d.code is not None and d.signal is None and d.listed for d in followers)
     after = f"The end of {others} follows from it"
@@ -167,6 +170,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     elif own:
         # they were not ended: each may have failed for the same reason
         after = f"{others[:1].upper()}{others[1:]} exited with an error code, too; the launcher lists {_name(job, origins[0]) if origins else 'this one'} as the first"
+    elif not _in_order(origins, followers):
+        after = f"{others[:1].upper()}{others[1:]} ended, too; the log does not show in which order"
     text = f" {after}." if others else ""
     for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
@@ -175,6 +180,17 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
+
+
+def _in_order(origins: Sequence[Death], followers: Sequence[Death]) -> bool:
+    """Whether the log shows that the first of these ends came before the others: the launcher calls it the first, or sent the others a signal, or they stand below it."""
+    if not origins:
+        return False
+    first = min(e.ref.seq for e in origins[0].events)
+    stream = origins[0].events[0].stream
+    return origins[0].root or all(
+        d.sent or all(e.stream == stream and e.ref.seq > first for e in d.events) for d in followers
+    )
 
 
 def _by_kind(job: Job, run: int | None, origins: Sequence[Death]) -> list[list[Death]]:
@@ -315,10 +331,12 @@ def _name(job: Job, death: Death) -> str:
     if death.proc is not None:
         return name_of(job, death.proc)
     who = f"rank {death.rank}" if death.rank is not None else "a process"
+    if death.task is not None and death.rank is None:
+        who = f"task {death.task} of Slurm"
     if death.rank is None and death.local is not None:
         who = f"{'spawned process' if death.raised else 'worker' if death.counted else 'local rank'} {death.local}"
     if who == "a process" and death.pid is None and death.host is not None:
-        return f"a process on {death.host}"
+        return f"{'the process at' if ':' in death.host else 'a process on'} {death.host}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
@@ -347,8 +365,9 @@ def _crash(
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
     name = ranks_text(ranks) if (together or equal or like) and ranks else _name(job, death)
-    if beside and not ranks and all(d.pid is not None for d in (death, *beside)):
-        names = words([f"{d.host}:{d.pid}" if d.host else str(d.pid) for d in (death, *beside)], _MOST_REASONS)
+    if beside and not ranks:
+        places = [":".join(str(part) for part in (d.host, d.pid) if part is not None) for d in (death, *beside)]
+        names = words(places, _MOST_REASONS)
         name = f"{1 + len(beside)} processes ({names})"
     if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
         name = spans_text(spans)

@@ -73,13 +73,18 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     known = last[0].known if last else None
     told = last[0].text if last else told
     tagged = (_tagged(job, run, events) or _by_text(last) or _destroyed(job, events)) if not ranks and not peer else []
+    one_end = bool(last) and last[0].one_end
+    if not ranks and peer and one_end:
+        tagged = _tagged(job, run, events)
+    if one_end:
+        tagged = [replace(n, either=True, peer_unnamed=True) for n in tagged]
     launched = _ended(job, run, last) if not (ranks or peer or tagged) else []
     own, each = _own(job, run, ranks, last, texts, told)
     if len(ranks) > 1 and not (each or peer or last):
         launched = _first_to_end(job, run, ranks)
     code = last[0].code if known is not None else "PSM401"
     # no line names the other end, so the only rank that reports it is where to look
-    lone = bool(last) and last[0].one_end and len(ranks) == 1
+    lone = one_end and len(ranks) == 1
     why = _call(job, events) + _why(job, run, framework, last[0] if last else None)
     why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += (
@@ -107,7 +112,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             ranks=ranks,
             culprits=ranks if (own and len(last[0].peers if last else ()) < _PAIR) or lone or each else [],
             named=_ends(last[0].peers, ranks)
-            if last and (last[0].peers or (known is not None and known.blames == "peer"))
+            if last and (last[0].peers or (known is not None and known.blames == "peer" and not one_end))
             else tagged or launched,
             stage="error",
         )

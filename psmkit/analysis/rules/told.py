@@ -256,7 +256,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):
-        named = outside.headed_process(job, events)
+        alone = not (either or procs or ranks or entry.own_rank)
+        named = outside.headed_process(job, events) or (said.hosts(events) if alone else [])
     if entry.name == "nvshmem.unreachable":
         named = said.elements(events)
     elif either:

@@ -46,9 +46,9 @@ _RANK_0 = "Rank 0 collects the answers: it ended, or it gave up because another 
 
 @rule(order=62)
 def find(job: Job) -> list[Finding]:
-    """PSM301 and PSM302 for ranks that torch's own reports name, PSM201 for its store, PSM604 for dumps that it lacks."""
+    """PSM301 and PSM302 for ranks that torch's own reports or summaries of them name, PSM201 for its store, PSM604 for dumps that it lacks."""
     out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job), *_undecided(job)]
-    out.extend(_running(job))
+    out.extend([*_running(job), *_works(job)])
     out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
     out.extend(_store_lost(job))
     return out
@@ -90,6 +90,43 @@ def _desync(job: Job) -> Iterator[Finding]:
             ranks=ranks,
             procs=job.procs_of(run, ranks),
             culprits=ranks,
+        )
+
+
+def _works(job: Job) -> Iterator[Finding]:
+    """A few ranks that called less than the others, by a table that somebody made of the status lines of their watchdogs."""
+    for run, events in outside.runs_of(job, "torch.works_told").items():
+        at: dict[int, tuple[int, Event]] = {}
+        for event in events:
+            number = event.fields.get("enqueued")
+            for rank in ranks_in(str(event.fields.get("ranks", "")).replace("/", ",")):
+                if isinstance(number, int):
+                    at[rank] = number, event
+        most = max((number for number, _ in at.values()), default=0)
+        behind = sorted(rank for rank, (number, _) in at.items() if number < most)
+        if not behind or 2 * len(behind) >= len(at):
+            continue
+        numbers = joined(sorted({f"#{at[rank][0]}" for rank in behind}))
+        yield new_finding(
+            job,
+            "PSM302",
+            run=run,
+            title=f"{ranks_text(behind)} did not call work #{most} of the other ranks: the last one called is {numbers}",
+            confidence=0.8,
+            explanation=f"{CODES['PSM302'].meaning} The numbers count within a process group: these lines do not show that they are of the same one.",
+            next_step=afterwards.step(
+                job,
+                run,
+                f"Find out what {ranks_text(behind)} did instead.",
+                _timeout(job, run),
+                several=len(behind) > 1,
+            ),
+            refs=list(dict.fromkeys(at[rank][1].ref for rank in (*behind, *(r for r in at if r not in behind))))[
+                :_SHOWN
+            ],
+            ranks=behind,
+            procs=job.procs_of(run, behind),
+            culprits=behind,
         )
 
 
@@ -472,8 +509,8 @@ def _store(job: Job, event: Event) -> Finding:
     # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
     # source did not come: other errors are about the process that hosts the store.
     error = str(event.fields.get("error", ""))
-    sure = isinstance(source, int) and "/default_pg/" in error and "timeout" in error
-    ranks = [source] if sure and isinstance(source, int) else []
+    late = isinstance(source, int) and "timeout" in error.lower()
+    ranks = [source] if late and isinstance(source, int) and "/default_pg/" in error else []
     broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
     ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := store.host(address)) else []
     if broken and source == 0:
@@ -481,14 +518,16 @@ def _store(job: Job, event: Event) -> Finding:
         asks = event.fields.get("rank")
         ends = [Named(rank, either=True) for rank in (0, asks) if isinstance(rank, int)]
         title = f"rank {event.fields.get('rank')} lost torch's store while it asked for the communicator id of rank 0"
+    elif late and isinstance(source, int) and "keys: /" not in error:
+        ends = [Named(source, comm="its process group")]
     return new_finding(
         job,
         "PSM201",
         run=run,
         title=title,
         confidence=0.75,
-        explanation=None if ranks else store.UNREACHED,
-        next_step=None if ranks else step,
+        explanation=store.SILENT if late else store.UNREACHED,
+        next_step=_SOURCE if late else step,
         refs=[event.ref],
         ranks=ranks,
         procs=job.procs_of(run, ranks),
@@ -500,6 +539,7 @@ def _store(job: Job, event: Event) -> Finding:
 
 #: What to do about ranks that did not come to a barrier.
 _LATE = "Find the ranks that did not come: read the last lines of each, see whether their hosts started them, and compare the number of processes with the world size."
+_SOURCE = "Read the output of that rank: did its process start, does it run, and what did it do instead of its first operation in this group? All ranks must use a group in the same order."
 _SHARED = "Give this job a store of its own: end the processes of earlier starts, and use another --rdzv_id, MASTER_PORT or file for each job."
 
 

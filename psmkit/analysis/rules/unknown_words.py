@@ -5,9 +5,10 @@ from __future__ import annotations
 from psmkit.analysis.facts import endings, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference import unknown
+from psmkit.analysis.inference import faults, unknown
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 from psmkit.model.wording import LAST_RESORT
 
@@ -19,7 +20,7 @@ _NEAR = 8
 
 @rule(order=900)
 def find(job: Job) -> list[Finding]:
-    """PSM401 for the first error in unknown words at the end of each run; one that names its level before one that only speaks of a failure."""
+    """PSM401, or PSM305 where it is that of a watchdog, for the first error in unknown words at the end of each run; one that names its level before one that only speaks of a failure."""
     return [f for run in endings.runs(job) if (f := _finding(job, run)) is not None]
 
 
@@ -41,6 +42,8 @@ def _finding(job: Job, run: int | None) -> Finding | None:
     words = unknown.words(job, first)
     length = job.scan.files[first.ref.file].lines
     near = length - first.ref.line <= _NEAR and 2 * first.ref.line > length
+    if (gave_up := next((e for e in found if _waited(job, e)), None)) is not None:
+        return _timeout(job, run, gave_up)
     return new_finding(
         job,
         "PSM401",
@@ -56,5 +59,24 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         ranks=[rank] if rank is not None else [],
         culprits=[rank] if rank is not None else [],
         named=named,
+        stage=LAST_RESORT,
+    )
+
+
+def _waited(job: Job, event: Event) -> bool:
+    """Whether a line is that of torch's watchdog about a work that did not finish in time, in another form than torch's."""
+    return faults.phrase(job, "a watchdog gave up", "".join(e.text for e in job.quotes.of(event.ref))) is not None
+
+
+def _timeout(job: Job, run: int | None, event: Event) -> Finding:
+    return new_finding(
+        job,
+        "PSM305",
+        run=run,
+        title=f"watchdog timeout: {unknown.words(job, event).rstrip(': ')}",
+        confidence=0.6,
+        explanation="The line of torch's watchdog is cut or shortened: it does not show which work of which rank did not finish.",
+        next_step="Give the whole output of all ranks: the lines of the watchdogs name the collective and the ranks that wait.",
+        refs=[event.ref],
         stage=LAST_RESORT,
     )

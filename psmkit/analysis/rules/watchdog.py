@@ -312,22 +312,22 @@ def _reason(
         return "Ray folds the reports of several processes into one line (RAY_DEDUP_LOGS=0 shows them all)"
     total = size_of(job, run, group)
     silent = silent_ranks(job, run, group)
-    if total is None and seen == set(range(len(seen))):
+    cut = cut_ranks(job, run) - seen if group.default else set()
+    if total is None and seen == set(range(len(seen))) and not cut:
         return _others(job, run, len(seen))
     of = size_text(job, run, group)
     who = _who(job, run, group, silent) if 0 < len(silent) <= LISTED_SILENT else ""
-    if not silent:
+    if not (silent or cut):
         return f"only {group.ranks(ranks_text(seen))} of {of} {'reports' if len(seen) == 1 else 'report'} the timeout"
-    if len(silent) < len(seen) and len(silent) <= LISTED_SILENT and cut_short(job, run):
+    if 0 < len(silent) < len(seen) and len(silent) <= LISTED_SILENT and cut_short(job, run):
         return f"the log ends within these reports, and shows none of {who}"
-    if len(silent) < len(seen) and len(silent) <= LISTED_SILENT:
+    if 0 < len(silent) < len(seen) and len(silent) <= LISTED_SILENT:
         return f"{who} {'does' if len(silent) == 1 else 'do'} not report it"
     reports = "watchdog report" if len(seen) == 1 else "watchdog reports"
     same = {
         m.rank for m in group.members.values() if m.status is not None and m.status.fields.get("work") == waiting[0].seq
     }
-    cut = cut_ranks(job, run) - seen - same if group.default else ()
-    torn = f" and a line of {ranks_text(cut)} that is cut" if cut else ""
+    torn = f" and a line of {ranks_text(cut - same)} that is cut" if cut - same else ""
     stated = ""
     if more := same - seen:
         stated = f" and {plural(len(more), 'a line', 'lines')} of {group.ranks(ranks_text(more))} that {plural(len(more), 'gives', 'give')} up on the same work"
@@ -481,7 +481,7 @@ def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
     known = causes(job, run)
     stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
     total = size_of(job, run, group)
-    count = total if total is not None else max(group.members, default=-1) + 1
+    count = total if total is not None else max(max(group.members, default=-1) + 1, group.least)
     silent: frozenset[int] = frozenset()
     whole = group.name in (None, "0") and len(group.members) >= 2 and all(0 <= r < count for r in group.members)
     if whole and not group.folded and 2 * (count - len(group.members)) < count:
