@@ -305,6 +305,18 @@ static const char *scratch(struct ls_scan *scan, const char *s, uint32_t n)
     return scan->scratch;
 }
 
+/* Whether a line ends within "NCCL INFO", behind a whole prefix: its process prints, too. */
+static bool cut_in_name(const struct ls_scan *scan, const char *s, uint32_t n, struct ls_prefix *p)
+{
+    static const char name[] = " NCCL INFO";
+    n = ls_trim(s, 0, n);
+    for (uint32_t len = 5; len < sizeof name - 1; len++) {
+        if (n <= len || memcmp(s + n - len, name, len) != 0) continue;
+        return ls_parse_prefix(scan, s, 0, n - len + 1, LS_INFO, false, p) && p->device >= 0;
+    }
+    return false;
+}
+
 /* tag: that of a line that holds this one with others, -1 if there is none. */
 static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut,
                     int32_t line_tag)
@@ -324,7 +336,14 @@ static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     if (tag < 0 && n >= 9) tag = ls_find_nameless(scan, s, n, &level, &body);
     if (tag < 0 && n >= 9) tag = ls_find_ofi(s, n, &level, &body);
     if (tag < 0) {
+        struct ls_prefix p = {0};
         if (completes(scan, ref, s, n)) return;
+        if (memmem(s, n, "] NCCL", 6) && cut_in_name(scan, s, n, &p)) {
+            rec.level = LS_INFO;
+            set_thread(scan, &rec, s, &p);
+            on_message(scan, &rec, s, n, n, false, cut);
+            return;
+        }
         n = repetition(s, 0, ls_trim(s, 0, n), &rec.repeated);
         if (n)
             outside(scan, &rec, s, n, true);

@@ -116,6 +116,14 @@ def test_a_rank_that_an_early_warning_states_is_known(tmp_path: Path) -> None:
     assert [(c.rank, c.pid) for c in report.culprits] == [(1, 4711)]
 
 
+@pytest.mark.parametrize("end", ["NCCL", "NCCL\n", "NCCL IN", "NCCL INFO"])
+def test_a_process_whose_only_line_is_cut_behind_its_prefix_is_in_the_log(end: str, tmp_path: Path) -> None:
+    start = "n7:18{0}:18{0} [{0}] NCCL INFO ncclCommInitRank comm 0x5{0} rank {0} nranks 3 cudaDev {0} nvmlDev {0} busId {0}000 commId 0x77 - Init START\n"
+    report = analyzed(tmp_path, start.format(0) + start.format(1) + f"n7:182:182 [2] {end}")
+    assert "missing" not in report.reason
+    assert [(row.rank, row.pid) for row in report.ranks] == [(0, 180), (1, 181), (None, 182)]
+
+
 @pytest.mark.parametrize(
     ("start", "end", "verdict"),
     [
