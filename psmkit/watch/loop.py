@@ -40,7 +40,7 @@ class Watch:
         self._inspect()
         if self._new and not self.judge.busy and time.monotonic() >= self._after:
             self._begin()
-        return self.state.look(time.time())
+        return self.state.look(time.time(), more=self._new or self.judge.busy)
 
     def last_turn(self) -> tuple[Sight | None, Sight] | None:
         """Judge all that is there, unless the user stopped the first reading of it: a part of a log would show what is not so."""
