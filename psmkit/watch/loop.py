@@ -72,7 +72,12 @@ class Watch:
         self._preparation = time.process_time() - begun
         if self.follower.interrupted:
             return
-        self.judge.begin(self.follower, self.inspector.inputs if self.inspector is not None else ())
+        try:
+            self.judge.begin(self.follower, self.inspector.inputs if self.inspector is not None else ())
+        except OSError as error:  # no room for another process: the files are followed, and it is tried again
+            self.state.error = f"no process to judge in: {error.strerror}"
+            self._after = time.monotonic() + _MOST
+            return
         self._new = False
 
     def _answer(self, *, wait: bool) -> None:
