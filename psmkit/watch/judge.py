@@ -117,7 +117,11 @@ class Judge:
         return self._pipe
 
     def begin(self, follower: Follower, more: Sequence[ForeignInput] = ()) -> None:
-        """Judge what the follower has now."""
+        """Judge what the follower has now.
+
+        Raises:
+            OSError: there is no room for another process.
+        """
         snapshot, taken = follower.snapshot(), time.time()
         read, write = os.pipe2(os.O_CLOEXEC)
         sys.stdout.flush()
@@ -125,7 +129,12 @@ class Judge:
         with warnings.catch_warnings():
             # Threads of libraries are idle, and the child starts none.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(read)
+                os.close(write)
+                raise
         if not pid:
             os.close(read)
             _child(snapshot, taken, more, write)

@@ -40,7 +40,7 @@ class Watch:
         self._inspect()
         if self._new and not self.judge.busy and time.monotonic() >= self._after:
             self._begin()
-        return self.state.look(time.time())
+        return self.state.look(time.time(), more=self._new or self.judge.busy)
 
     def last_turn(self) -> tuple[Sight | None, Sight] | None:
         """Judge all that is there, unless the user stopped the first reading of it: a part of a log would show what is not so."""
@@ -72,7 +72,12 @@ class Watch:
         self._preparation = time.process_time() - begun
         if self.follower.interrupted:
             return
-        self.judge.begin(self.follower, self.inspector.inputs if self.inspector is not None else ())
+        try:
+            self.judge.begin(self.follower, self.inspector.inputs if self.inspector is not None else ())
+        except OSError as error:  # no room for another process: the files are followed, and it is tried again
+            self.state.error = f"no process to judge in: {error.strerror}"
+            self._after = time.monotonic() + _MOST
+            return
         self._new = False
 
     def _answer(self, *, wait: bool) -> None:

@@ -44,7 +44,9 @@ class Sight:
 
     @property
     def key(self) -> _Key:
-        return self.verdict, self.code, tuple(sorted(map(_who, self.blamed), key=repr))
+        told = self.found.culprits or self.found.suspects or self.found.ranks if self.found is not None else ()
+        who = [_who(one) for one in self.blamed] or [(rank, None, None) for rank in told]
+        return self.verdict, self.code, tuple(sorted(who, key=repr))
 
     @property
     def blamed(self) -> tuple[Culprit | Suspect, ...]:
@@ -68,6 +70,7 @@ class State:
         self.now = Sight()
         self.reported: Sight | None = None
         self.error = ""
+        self._taken = 0.0  # when the bytes were read that are judged
         self._heard: dict[tuple[str, int], float] = {}
 
     def take(self, answer: Answer, parts: Sequence[Part], now: float) -> None:
@@ -75,6 +78,7 @@ class State:
         self.error = answer.error
         if answer.error:
             return
+        self._taken = answer.taken
         if answer.report is None:
             self.now = Sight(told=answer.nothing)
             return
@@ -97,8 +101,10 @@ class State:
         if self.now.report is None:
             self.now = Sight(told="the watch ended before the logs were read to their end")
 
-    def look(self, now: float) -> tuple[Sight | None, Sight] | None:
-        """What was reported before and what is new, if something is to be reported now."""
+    def look(self, now: float, *, more: bool = False) -> tuple[Sight | None, Sight] | None:
+        """What was reported before and what is new, if something is to be reported now. ``more``: there are bytes that are not judged yet."""
+        # What was not read yet may refute it.
+        now = min(now, self._taken) if more else now
         self.now = Sight(self.now.report, self.now.found, self.now.since, self._settled(now), self.now.told)
         before = self.reported
         if self.now.report is None or not self.now.settled or (before is not None and before.key == self.now.key):

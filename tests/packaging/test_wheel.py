@@ -143,6 +143,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "query": ("{log} FROM(verdict)", MISSING),
     "report": ("{log} -o page.html", CLEAN),
     "next": ("{log}", FOUND),
+    "watch": ("{log} --for 0 --no-inspect", CLEAN),
     "scrub": ("{log} scrubbed", CLEAN),
     "record": ("-q -o recorded -- /bin/true", CLEAN),
     "inspect": ("1 --stacks none --no-python --no-state", (0, 1, 2)),  # what may be traced differs

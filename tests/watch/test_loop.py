@@ -66,3 +66,14 @@ def test_last_turn_judges_what_came_last(watch: Watch, tmp_path: Path) -> None:
         file.write(FINE[late.name][5000:])
     change = watch.last_turn()
     assert change is not None and change[1].verdict == "healthy"
+
+
+def test_judgement_that_finds_no_room_is_tried_again(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("psmkit.watch.judge.os.fork", refuse)
+        assert watch.turn() is None and "Resource temporarily unavailable" in watch.state.error
+    change = watch.last_turn()
+    assert change is not None and change[1].verdict == "healthy" and not watch.state.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,21 @@ def test_hang_is_reported_when_it_is_some_seconds_old(clocked: Callable[..., Clo
     before, sight = change
     assert before is None and sight.verdict == "hung" and sight.settled and sight.since == 1000.0
     assert watch.at(1050.0) is None, "it is reported once"
+
+
+def test_bytes_that_are_not_judged_yet_may_refute_a_hang(clocked: Callable[..., Clocked]) -> None:
+    watch = clocked(settle=10.0)
+    watch.write(HUNG)
+    watch.now = 1000.0
+    assert watch.follower.poll()
+    watch.follower.prepare()
+    watch.judge.begin(watch.follower)
+    found = watch.judge.wait()
+    assert found is not None
+    watch.state.take(replace(found, taken=1002.0), watch.judge.parts, 1050.0)
+    assert watch.state.look(1050.0, more=True) is None and not watch.state.now.settled
+    change = watch.state.look(1050.0)
+    assert change is not None and change[1].verdict == "hung"
 
 
 def test_words_of_a_watchdog_do_not_move_the_beginning_of_a_hang(clocked: Callable[..., Clocked]) -> None:
