@@ -175,7 +175,7 @@ def _right() -> Iterator[Check]:
         "A peer that is late, at Setup or with its part of a group, is waited for.",
         "Data has no deadline; answer LATER (done = 0) while the peer is not ready.",
         _cases(replace(_SMALL, size=40_000, iters=2)),
-        fault="lab.stage:slow=300ms,rank=1,op=move;proxy.setup:slow=100ms,rank=1",
+        environment={"PSM_MUTATION": "lab.stage:slow=300ms,rank=1,op=move;proxy.setup:slow=100ms,rank=1"},
     )
     yield Check(
         "late-copies",
