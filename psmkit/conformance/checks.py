@@ -175,7 +175,7 @@ def _right() -> Iterator[Check]:
         "A peer that is late, at Setup or with its part of a group, is waited for.",
         "Data has no deadline; answer LATER (done = 0) while the peer is not ready.",
         _cases(replace(_SMALL, size=40_000, iters=2)),
-        fault="lab.stage:slow=300ms,rank=1,op=move;proxy.setup:slow=100ms,rank=1",
+        environment={"PSM_MUTATION": "lab.stage:slow=300ms,rank=1,op=move;proxy.setup:slow=100ms,rank=1"},
     )
     yield Check(
         "late-copies",
@@ -203,6 +203,11 @@ _ERRORS = (
     ("connect-lost", "proxy.connect:drop,rank=0", "the answer to Connect is lost"),
     ("setup-damaged", "proxy.response:corrupt,op=Setup,rank=0", "the first byte of the answer to Setup is damaged"),
     ("request-damaged", "proxy.connect:corrupt,rank=1", "the first byte of the request Connect is damaged"),
+    ("request-short", "proxy.request:short=20,rank=1,op=Register", "a request to another process arrives cut"),
+    ("request-unknown", "proxy.request:corrupt,rank=1,op=Register", "a request to another process is no request"),
+    ("register-refused", "proxy.register:error=ENOMEM,rank=0", "the peer does not register a buffer"),
+    ("register-lost", "proxy.response:drop,op=Register,rank=0", "the answer to Register is lost"),
+    ("release-refused", "proxy.deregister:error=ENOMEM,rank=0", "the peer does not release a registration"),
     ("info-short", "lab.exchange:short=40,rank=0,nth=2", "half of a connect info arrives"),
     ("info-damaged", "lab.exchange:corrupt,rank=1,nth=2", "a connect info is damaged"),
     ("descriptor-wrong-id", "uds.reply:corrupt,rank=0", "the answer with a descriptor has another opId"),
@@ -228,6 +233,11 @@ _DEATHS = (
 )
 
 
+def _registers(fault: str) -> bool:
+    """Whether the place of a fault is on the way of registered buffers."""
+    return "register" in fault.lower()
+
+
 def _broken() -> Iterator[Check]:
     for name, fault, text in _ERRORS:
         yield Check(
@@ -235,7 +245,7 @@ def _broken() -> Iterator[Check]:
             Kind.ERRORS,
             f"When {text}, both ranks end with an error or with the right bytes, and leave nothing.",
             "Return each error to the caller, and release in Free what was made until then.",
-            _cases(replace(_SMALL, size=100_001)),
+            _cases(replace(_SMALL, size=100_001, zero_copy="registered" if _registers(fault) else None)),
             fault=fault,
         )
     yield Check(
@@ -262,7 +272,7 @@ def _broken() -> Iterator[Check]:
             Kind.DEATH,
             f"When the peer dies {text}, the rank that is left ends with an error in time, and leaves nothing.",
             "Ask psmProxyPeerAlive (peer_alive) in each wait, after what the peer has delivered is used.",
-            _cases(replace(_SMALL, size=200_001, zero_copy="registered" if name == "register" else None)),
+            _cases(replace(_SMALL, size=200_001, zero_copy="registered" if _registers(fault) else None)),
             fault=fault,
             dead=0 if "rank=0" in fault else 1,
             fails=name != "free",

@@ -24,6 +24,8 @@ Outcome = Literal["passed", "failed", "skipped"]
 _TIMEOUT = 2000  # ms of the control plane where something is broken: a lost answer is waited for so long
 _TRIES = 3  # runs of a mistake that shows by luck
 _LEAKS = frozenset(code for code, one in CODES.items() if one.effect is Effect.LEAKS and one.family is Family.MEMORY)
+#: Misuse of handles and memory, which no fault excuses; the others of their family follow from a fault or from a death.
+_MISUSE = frozenset({"PSM507", "PSM510", "PSM511", "PSM512", "PSM513"})
 #: The check of a variant that is wrong on purpose.
 DECLARED = Check(
     "as-declared",
@@ -110,7 +112,7 @@ class _Suite:
         seconds, place = done.outcome.seconds, done.folder if self.kept else None
         if how:
             return Result(one, "failed", text, how, seconds, place)
-        if done.idle and not one.fails:
+        if done.idle:
             return Result(
                 one, "skipped", f"the variant does nothing that can break so: {done.idle[0]}", "", seconds, place
             )
@@ -248,7 +250,10 @@ def _broken(one: Check, done: transfer.LabRun, report: Report) -> tuple[str, str
             return "data", f"the bytes are wrong, and no call failed: {_who(rank)}"
     if left := _left(done, report):
         return "leak", f"left behind: {left}"
-    if one.fails and not (done.idle and one.fault) and all(rank.state == "good" for rank in ranks):
+    misuse = [f.title for f in report.findings if f.code in _MISUSE and f.severity.weight]
+    if misuse:
+        return "finding", "; ".join(misuse)
+    if one.fails and not done.idle and all(rank.state == "good" for rank in ranks):
         return "error", "no rank got an error"
     failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda r: _by(r) == "lab")
     return "", _status(failed[0]) if failed else "all bytes right"

@@ -38,3 +38,13 @@ def test_command_reports_and_keeps_the_evidence(psmkit_cli: Any, tmp_path: Path)
 def test_bad_input_is_one_line_and_status_2(psmkit_cli: Any, words: tuple[str, ...], said: str) -> None:
     done = psmkit_cli("conformance", *words)
     assert done.status == 2 and said in done.err and len(done.err.splitlines()) == 1
+
+
+def test_lab_runs_the_variant_and_says_whether_it_is_as_declared(psmkit_cli: Any, tmp_path: Path) -> None:
+    example = FILE.parents[2] / "examples" / "my_transport.py"
+    done = psmkit_cli("lab", "run", "--variant", f"{example}:careless", "--deadline", "90", "--out", tmp_path / "run")
+    assert done.status == 1 and "variant careless: as declared for these cases: leaking PSM505" in done.out
+    again = psmkit_cli("lab", "report", tmp_path / "run")
+    assert again.status == 1 and "variant careless: as declared" in again.out
+    done = psmkit_cli("lab", "run", "--variant", f"{example}:nobody", "--out", tmp_path / "other")
+    assert done.status == 2 and "has no variant 'nobody': it registers mine, careless" in done.err

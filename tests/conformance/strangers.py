@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from psmkit import transport
+from psmkit.lab.cuda import Face
 from psmkit.model import Verdict
 from psmkit.proxy import LATER, Connection, Handlers, Later, Running
 from psmkit.transport import Symptoms, Variant
@@ -107,3 +108,17 @@ def sends_a_pointer() -> Variant:
         return answer[:56] + ctypes.addressof(here).to_bytes(8, "little") + answer[64:]
 
     return transport.register_variant("points", "sends a pointer", send=Handlers(setup=setup, base=split.send))
+
+
+def uses_a_dead_event() -> Variant:
+    """Free asks for an event that it has destroyed, and does not look at the answer."""
+
+    def free(connection: Connection) -> None:
+        runtime = Face("cudart13")
+        event = runtime.new("cudaEvent_t *")
+        runtime.ok.cudaEventCreate(event)
+        runtime.ok.cudaEventDestroy(event[0])
+        runtime.cudaEventQuery(event[0])
+        connection.base.free()
+
+    return transport.register_variant("dead-event", "uses a dead event", send=Handlers(free=free, base=split.send))

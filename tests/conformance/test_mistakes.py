@@ -19,7 +19,7 @@ import sys, tempfile
 from pathlib import Path
 from psmkit.lab import strangers, transfer
 stranger = strangers.find(sys.argv[1])
-case = transfer.Case(size=100, iters=1, variant=stranger.variant.name, timeout_ms=1000)
+case = transfer.Case(size=100, iters=1, variant=stranger.variant.name, timeout_ms=5000)
 with tempfile.TemporaryDirectory() as folder:
     run = transfer.start([case], 2, Path(folder) / "run", stranger=stranger, deadline=60, stacks=False)
 sys.exit(not run.outcome.good)

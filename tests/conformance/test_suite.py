@@ -51,6 +51,7 @@ def test_right_variant_conforms_in_all_kinds_of_checks() -> None:
     [
         ("leaks", "connect", "leak", "are left open"),
         ("waits_for_the_dead", "death-copy", "hung", "rank 1"),
+        ("uses_a_dead_event", "copy-error", "finding", "cudaEventQuery got event"),
         ("sends_a_pointer", "wire", "error", "a value that means nothing there"),
     ],
 )
@@ -153,8 +154,9 @@ def test_stack_of_a_handler_that_hangs_names_its_line(tmp_path: Path) -> None:
 def test_check_whose_fault_meets_nothing_is_skipped() -> None:
     # Both kinds of memory go by names: no descriptor is asked for.
     by_name = replace(conformance.check("descriptor-twice"), cases=(Case(size=5, share="posix"),))
-    (result,) = conformance.run(strangers.find("split"), checks=(by_name,)).results
-    assert result.outcome == "skipped" and "uds.reply" in result.text
+    dies = replace(conformance.check("death-descriptor"), cases=(Case(size=5, share="posix"),))
+    for result in conformance.run(strangers.find("split"), checks=(by_name, dies), deadline=90).results:
+        assert result.outcome == "skipped" and "uds.reply" in result.text
 
 
 def test_every_check_says_what_it_requires_and_what_to_do() -> None:
