@@ -34,6 +34,8 @@ _SETTINGS = (
 )
 #: Functions that read a table by a name that the question computes.
 _INDIRECT = re.compile(r"\bquery(_table)?\s*\(", re.IGNORECASE)
+#: DuckDB may guess a table of its own, which is none here.
+_NO_TABLE = re.compile(r"(Table with name .+? does not exist!).*", re.DOTALL)
 _ROWS = 2048  # that are fetched together
 _HUGE = pa.decimal128(38, 0)  # DuckDB's HUGEINT
 
@@ -155,6 +157,8 @@ def words_of_duckdb() -> Iterator[None]:
 
 def _words(text: str) -> str:
     """DuckDB's words; of its picture of the place only the text from there on."""
+    if missing := _NO_TABLE.search(text):
+        return f"{missing[1]} There are {', '.join(TABLES)}"
     head, found, picture = text.partition("\nLINE ")
     if not found:
         return text

@@ -85,7 +85,7 @@ def test_csv_starts_no_formula(run: Cli, odd: Path, tmp_path: Path) -> None:
     [
         ("SELEC 1", "syntax error"),
         ("SELECT nothing FROM events", '"nothing" not found'),
-        ("SELECT * FROM nothing", "nothing does not exist"),
+        ("SELECT * FROM nothing", "nothing does not exist! There are events, "),
         ("SELECT text::INT FROM events", "Could not convert"),
         ("", "there is no question"),
         ("SELECT 1; SELECT 2", "one question at a time"),
