@@ -7,8 +7,6 @@
 /* What every link of Markdown to an address has. */
 #define LINK "](http"
 
-enum { BLOCK = 128 };
-
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
     struct ls_record rec = {.ref = at->ref,
@@ -216,42 +214,46 @@ static bool spelled_escape(const char *s, uint32_t n)
 
 /* Uses what is known about a prefix that was seen before. */
 static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
-                              uint64_t *hash)
+                              uint32_t *hash)
 {
-    *hash = ls_hash_bytes(rec->stream, s, tag);
-    const struct ls_cached *c = &scan->cache[*hash & (LS_CACHE - 1)];
-    if (c->hash != *hash || c->len != tag || c->epoch != scan->epoch || c->stream != rec->stream ||
-        !ls_same_bytes(c->key, s, tag))
-        return false;
-    rec->proc = c->proc;
-    rec->thread = c->thread;
-    rec->device = c->device;
-    rec->tag = c->tag;
-    return true;
+    *hash = ls_fold(ls_hash_bytes(rec->stream, s, tag));
+    for (LS_EACH(&scan->prefix_index, *hash, e)) {
+        const struct ls_remembered *p = &scan->prefixes.at[e];
+        if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
+        rec->proc = p->proc;
+        rec->thread = p->thread;
+        rec->device = p->device;
+        rec->tag = p->tag;
+        return true;
+    }
+    return false;
 }
 
-/* The prefix of the first record of a line, from the cache of prefixes if possible. */
+static void remember(struct ls_scan *scan, const struct ls_record *rec, const char *s, uint32_t tag, uint32_t hash)
+{
+    if (scan->prefixes.n == LS_PREFIXES) ls_forget_prefixes(scan);
+    struct ls_remembered *p = ls_push(&scan->prefixes);
+    *p = (struct ls_remembered){.len = tag,
+                                .stream = rec->stream,
+                                .proc = rec->proc,
+                                .thread = rec->thread,
+                                .device = rec->device,
+                                .tag = rec->tag};
+    memcpy(p->text, s, tag);
+    ls_index_add(&scan->prefix_index, hash, scan->prefixes.n - 1);
+}
+
+/* The prefix of the first record of a line, remembered if possible. */
 static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
 {
-    uint64_t hash = 0;
-    bool plain = tag <= LS_CACHE_KEY && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
+    uint32_t hash = 0;
+    bool plain = tag <= LS_PREFIX_MAX && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
     if (plain && remembered(scan, rec, s, tag, &hash)) return true;
     struct ls_prefix p = {0};
     if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
     set_thread(scan, rec, s, &p);
     if (p.dirty) outside(scan, rec, s, p.start, false);
-    if (plain && !p.dirty && !p.time_len && rec->thread >= 0) {
-        struct ls_cached *c = &scan->cache[hash & (LS_CACHE - 1)];
-        *c = (struct ls_cached){.hash = hash,
-                                .len = tag,
-                                .stream = rec->stream,
-                                .epoch = scan->epoch,
-                                .proc = rec->proc,
-                                .thread = rec->thread,
-                                .device = rec->device,
-                                .tag = rec->tag};
-        memcpy(c->key, s, tag);
-    }
+    if (plain && !p.dirty && !p.time_len && rec->thread >= 0) remember(scan, rec, s, tag, hash);
     return true;
 }
 
@@ -272,24 +274,25 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     return true;
 }
 
-/* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
- * others. */
+#define INFO_TAG "NCCL INFO "
+
+/* The common line: no escape sequence, a known prefix, a predicted message. tag: the place of its first tag. Returns
+ * false, without any effect, for all others. */
 static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
-                               size_t room)
+                               uint32_t tag, size_t room)
 {
-    enum { INFO_TAG = 10 };
-    uint64_t hash;
-    int64_t tag = ls_find_info(s, n);
-    if (tag < 0 || s[n - 1] == 'm') return false; /* remembered prefixes do not begin with a spelled escape */
+    uint32_t hash;
+    /* remembered prefixes do not begin with a spelled escape */
+    if (tag > LS_PREFIX_MAX || s[n - 1] == 'm') return false;
     struct ls_record rec;
     rec.stream = stream;
-    if (!remembered(scan, &rec, s, (uint32_t)tag, &hash)) return false;
+    if (!remembered(scan, &rec, s, tag, &hash)) return false;
     rec.ref = *ref;
     rec.level = LS_INFO;
     rec.where = rec.time = NULL;
     rec.where_len = rec.time_len = 0;
     rec.repeated = 1;
-    return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, room, false);
+    return expected(scan, &rec, s, tag + (uint32_t)sizeof INFO_TAG - 1, n, room, false);
 }
 
 /* A copy of a line that may be changed. */
@@ -405,13 +408,14 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     on_folded(scan, ref, stream, s, n, cut, tag);
 }
 
-/* clean: there is no escape character and no link in the line. room: readable bytes after it, from a line end on. */
+/* tag: the place of the first tag, if it is INFO_TAG and there is no escape character and no link in the line; else
+ * LS_NONE. room: readable bytes after it, from a line end on. */
 static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
-                            uint32_t n, bool cut, bool clean, size_t room)
+                            uint32_t n, bool cut, uint32_t tag, size_t room)
 {
     ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
     scan->totals.lines++;
-    if (!clean || cut || !common_line(scan, &ref, f->stream, s, n, room)) on_line(scan, &ref, f->stream, s, n, cut);
+    if (cut || !common_line(scan, &ref, f->stream, s, n, tag, room)) on_line(scan, &ref, f->stream, s, n, cut);
 }
 
 static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
@@ -426,23 +430,61 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     f->carried += (uint32_t)take;
     if (take < n) {
         scan->totals.cut++;
-        end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
+        end_line(scan, f, file, f->start, f->carry, f->carried, true, LS_NONE, 0);
         f->carried = 0;
         f->skipping = true;
     }
 }
 
-/* The next link, NULL if there is none, as in most logs. Compilers make vectors of this loop, which then passes a log
- * three times as fast as memmem(). */
-static const char *next_link(const char *p, const char *e)
+/* What the marks of a line say: as the tag of end_line(), and whether the line has an escape character or a link. */
+struct marks {
+    uint32_t tag;
+    bool tagged, odd;
+};
+
+/* A marked byte that does not end its line; e: the end of the bytes that may be read. */
+static inline void note_mark(struct marks *m, const char *line, const char *at, const char *e)
 {
-    for (; e - p > BLOCK + (ptrdiff_t)sizeof LINK; p += BLOCK) {
-        unsigned char any = 0;
-        for (int i = 0; i < BLOCK; i++) any |= (unsigned char)((p[i] == LINK[0]) & (p[i + 1] == LINK[1]));
-        const char *at = any ? memmem(p, BLOCK + sizeof LINK - 2, LINK, sizeof LINK - 1) : NULL;
-        if (at) return at;
+    if (*at == 'L') {
+        if (m->tagged || at - line < 3 || memcmp(at - 3, INFO_TAG, 4) != 0) return;
+        m->tagged = true;
+        if (e - at > 6 && memcmp(at + 1, INFO_TAG + 4, 4) == 0 && memcmp(at + 5, INFO_TAG + 8, 2) == 0)
+            m->tag = (uint32_t)(at - 3 - line);
+    } else if (*at == 0x1b)
+        m->odd = true;
+    else if (at > line && at[-1] == LINK[0] && e - at > 4 && memcmp(at, LINK + 1, sizeof LINK - 2) == 0)
+        m->odd = true;
+}
+
+/* Reads the lines that end before e; returns what follows them. */
+static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
+{
+    enum { BLOCKS = 64 };
+    static const struct marks none = {.tag = LS_NONE};
+    const char *line = p;
+    uint64_t marks[BLOCKS], offset = f->offset;
+    struct marks seen = none;
+    for (const char *block = p; block < e;) {
+        size_t n = ls_mark(scan->marker, block, (size_t)(e - block), marks, BLOCKS);
+        for (size_t i = 0; i < n; i++, block += LS_MARKS) {
+            for (uint64_t left = marks[i]; left; left &= left - 1) {
+                const char *at = block + __builtin_ctzll(left);
+                if (*at != '\n') {
+                    note_mark(&seen, line, at, e);
+                    continue;
+                }
+                size_t len = (size_t)(at - line);
+                bool cut = len > LS_LINE_MAX;
+                scan->totals.cut += cut;
+                end_line(scan, f, file, offset, line, cut ? LS_LINE_MAX : (uint32_t)len, cut,
+                         seen.odd ? LS_NONE : seen.tag, (size_t)(e - at));
+                offset += len + 1;
+                line = at + 1;
+                seen = none;
+            }
+        }
     }
-    return memmem(p, (size_t)(e - p), LINK, sizeof LINK - 1);
+    return line;
 }
 
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
@@ -458,40 +500,25 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset += part;
         carry(scan, f, file, p, part);
         if (!nl) return;
-        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, false, 0);
+        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, LS_NONE, 0);
         f->carried = 0;
         f->skipping = false;
         f->offset++;
         p = nl + 1;
     }
-    const char *escape = p; /* the next escape character at or behind p; found when p has passed it */
-    const char *link = p;   /* and the next link */
-    while (p < e) {
-        const char *nl = memchr(p, '\n', (size_t)(e - p));
-        if (!nl) break;
-        if (escape && escape <= p) escape = memchr(p, 0x1b, (size_t)(e - p));
-        if (link && link <= p) link = next_link(p, e);
-        size_t len = (size_t)(nl - p);
-        if (len > LS_LINE_MAX) {
-            scan->totals.cut++;
-            len = LS_LINE_MAX;
-        }
-        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p),
-                 (!escape || escape > nl) && (!link || link > nl), (size_t)(e - nl));
-        f->offset += (uint64_t)(nl + 1 - p);
-        p = nl + 1;
-    }
-    if (p < e) {
+    const char *rest = whole_lines(scan, f, file, p, e);
+    f->offset += (uint64_t)(rest - p);
+    if (rest < e) {
         f->start = f->offset;
-        f->offset += (uint64_t)(e - p);
-        carry(scan, f, file, p, (size_t)(e - p));
+        f->offset += (uint64_t)(e - rest);
+        carry(scan, f, file, rest, (size_t)(e - rest));
     }
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
-    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
+    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, LS_NONE, 0);
     end_torn(scan, f);
     ls_end_wrapped(scan, &f->wrapped);
     f->carried = 0;
