@@ -22,7 +22,7 @@ static void outside(struct ls_scan *scan, const struct ls_record *at, const char
     ls_match_other(scan, &rec, s, n);
 }
 
-static void touch(struct ls_scan *scan, const struct ls_record *rec)
+static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
 {
     ls_thread *t = &scan->threads.at[rec->thread];
     if (!t->lines++) t->first = rec->ref;
@@ -212,12 +212,16 @@ static bool spelled_escape(const char *s, uint32_t n)
     return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
+static inline uint32_t prefix_hash(uint32_t stream, const char *s, uint32_t tag)
+{
+    return ls_fold(ls_hash_bytes(stream, s, tag));
+}
+
 /* Uses what is known about a prefix that was seen before. */
 static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
-                              uint32_t *hash)
+                              uint32_t hash)
 {
-    *hash = ls_fold(ls_hash_bytes(rec->stream, s, tag));
-    for (LS_EACH(&scan->prefix_index, *hash, e)) {
+    for (LS_EACH(&scan->prefix_index, hash, e)) {
         const struct ls_remembered *p = &scan->prefixes.at[e];
         if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
         rec->proc = p->proc;
@@ -246,9 +250,9 @@ static void remember(struct ls_scan *scan, const struct ls_record *rec, const ch
 /* The prefix of the first record of a line, remembered if possible. */
 static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
 {
-    uint32_t hash = 0;
     bool plain = tag <= LS_PREFIX_MAX && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
-    if (plain && remembered(scan, rec, s, tag, &hash)) return true;
+    uint32_t hash = plain ? prefix_hash(rec->stream, s, tag) : 0;
+    if (plain && remembered(scan, rec, s, tag, hash)) return true;
     struct ls_prefix p = {0};
     if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
     set_thread(scan, rec, s, &p);
@@ -265,7 +269,8 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     struct ls_match m;
     int level;
     uint32_t body, high = ls_trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, &m)) return false;
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, !scan->emit_all, &m))
+        return false;
     if (scan->cat->patterns.at[m.pattern].wide &&
         (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
         return false;
@@ -276,23 +281,34 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
 
 #define INFO_TAG "NCCL INFO "
 
-/* The common line: no escape sequence, a known prefix, a predicted message. tag: the place of its first tag. Returns
- * false, without any effect, for all others. */
-static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
-                               uint32_t tag, size_t room)
+#define INFO_TAG "NCCL INFO "
+
+/* A line that ends in the bytes at hand. */
+struct found {
+    const char *s;
+    uint32_t n;
+    uint32_t tag;    /* the place of the first tag, if it is INFO_TAG and the line has no escape character and no link,
+                      * and the line may be a common one; else LS_NONE */
+    uint32_t hash;   /* of the text before the tag */
+    uint32_t prefix; /* what it may be among those remembered, LS_NONE: none */
+    bool cut;
+};
+
+/* The common line: no escape sequence, a known prefix, a predicted message. room: readable bytes after it, from a line
+ * end on. Returns false, without any effect, for all others. */
+static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct found *line,
+                               size_t room)
 {
-    uint32_t hash;
-    /* remembered prefixes do not begin with a spelled escape */
-    if (tag > LS_PREFIX_MAX || s[n - 1] == 'm') return false;
+    if (line->tag == LS_NONE) return false;
     struct ls_record rec;
     rec.stream = stream;
-    if (!remembered(scan, &rec, s, tag, &hash)) return false;
+    if (!remembered(scan, &rec, line->s, line->tag, line->hash)) return false;
     rec.ref = *ref;
     rec.level = LS_INFO;
     rec.where = rec.time = NULL;
     rec.where_len = rec.time_len = 0;
     rec.repeated = 1;
-    return expected(scan, &rec, s, tag + (uint32_t)sizeof INFO_TAG - 1, n, room, false);
+    return expected(scan, &rec, line->s, line->tag + (uint32_t)sizeof INFO_TAG - 1, line->n, room, false);
 }
 
 /* A copy of a line that may be changed. */
@@ -408,14 +424,17 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     on_folded(scan, ref, stream, s, n, cut, tag);
 }
 
-/* tag: the place of the first tag, if it is INFO_TAG and there is no escape character and no link in the line; else
- * LS_NONE. room: readable bytes after it, from a line end on. */
-static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
-                            uint32_t n, bool cut, uint32_t tag, size_t room)
+static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
 {
-    ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
     scan->totals.lines++;
-    if (cut || !common_line(scan, &ref, f->stream, s, n, tag, room)) on_line(scan, &ref, f->stream, s, n, cut);
+    return (ls_ref){.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
+}
+
+/* A line that was carried over from bytes before. */
+static void carried_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, bool cut)
+{
+    ls_ref ref = next_line(scan, f, file, f->start);
+    on_line(scan, &ref, f->stream, f->carry, f->carried, cut);
 }
 
 static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
@@ -430,60 +449,116 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     f->carried += (uint32_t)take;
     if (take < n) {
         scan->totals.cut++;
-        end_line(scan, f, file, f->start, f->carry, f->carried, true, LS_NONE, 0);
+        carried_line(scan, f, file, true);
         f->carried = 0;
         f->skipping = true;
     }
 }
 
-/* What the marks of a line say: as the tag of end_line(), and whether the line has an escape character or a link. */
-struct marks {
+/* What the marks of a line say: its first tag as in struct found, and whether it has an escape character or a link. */
+struct seen {
     uint32_t tag;
     bool tagged, odd;
 };
 
 /* A marked byte that does not end its line; e: the end of the bytes that may be read. */
-static inline void note_mark(struct marks *m, const char *line, const char *at, const char *e)
+static inline void note_mark(struct seen *seen, const char *line, const char *at, const char *e)
 {
     if (*at == 'L') {
-        if (m->tagged || at - line < 3 || memcmp(at - 3, INFO_TAG, 4) != 0) return;
-        m->tagged = true;
+        if (seen->tagged || at - line < 3 || memcmp(at - 3, INFO_TAG, 4) != 0) return;
+        seen->tagged = true;
         if (e - at > 6 && memcmp(at + 1, INFO_TAG + 4, 4) == 0 && memcmp(at + 5, INFO_TAG + 8, 2) == 0)
-            m->tag = (uint32_t)(at - 3 - line);
+            seen->tag = (uint32_t)(at - 3 - line);
     } else if (*at == 0x1b)
-        m->odd = true;
+        seen->odd = true;
     else if (at > line && at[-1] == LINK[0] && e - at > 4 && memcmp(at, LINK + 1, sizeof LINK - 2) == 0)
-        m->odd = true;
+        seen->odd = true;
+}
+
+static inline void add_found(struct found *to, const char *s, const char *end, const struct seen *seen)
+{
+    size_t n = (size_t)(end - s);
+    to->s = s;
+    to->cut = n > LS_LINE_MAX;
+    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
+    /* remembered prefixes do not begin with a spelled escape */
+    bool common = seen->tag <= LS_PREFIX_MAX && !seen->odd && !to->cut && end[-1] != 'm';
+    to->tag = common ? seen->tag : LS_NONE;
+}
+
+/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
+ * lines before the first is read, so that the processor waits once and not for each. */
+static void load_ahead(const struct ls_scan *scan, struct found *lines, uint32_t n)
+{
+    const struct ls_index *index = &scan->prefix_index;
+    if (!index->slot) return;
+    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = lines[i].hash & index->mask;
+        lines[i].prefix = lines[i].tag == LS_NONE ? LS_NONE : ls_index_find(index, lines[i].hash, &at);
+        if (lines[i].prefix == LS_NONE) continue;
+        __builtin_prefetch(&scan->prefixes.at[lines[i].prefix]);
+        __builtin_prefetch((const char *)&scan->prefixes.at[lines[i].prefix] + 64);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (lines[i].prefix == LS_NONE) continue;
+        const struct ls_remembered *p = &scan->prefixes.at[lines[i].prefix];
+        __builtin_prefetch(&scan->threads.at[p->thread], 1);
+        __builtin_prefetch((char *)&scan->threads.at[p->thread] + 64, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].lines, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
+        __builtin_prefetch(&scan->states.at[p->proc], 1);
+        ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
+    }
+}
+
+/* Reads n lines, which follow each other; e: the end of the bytes that may be read. */
+static void read_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, struct found *lines,
+                       uint32_t n, const char *e)
+{
+    enum { FEW = 1024 }; /* prefixes that stay in a near cache */
+    for (uint32_t i = 0; i < n; i++)
+        lines[i].hash = lines[i].tag == LS_NONE ? 0 : prefix_hash(f->stream, lines[i].s, lines[i].tag);
+    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n);
+    const char *first = lines->s;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct found *line = &lines[i];
+        ls_ref ref = next_line(scan, f, file, offset + (uint64_t)(line->s - first));
+        if (!common_line(scan, &ref, f->stream, line, (size_t)(e - line->s) - line->n))
+            on_line(scan, &ref, f->stream, line->s, line->n, line->cut);
+        scan->totals.cut += line->cut;
+    }
 }
 
 /* Reads the lines that end before e; returns what follows them. */
 static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
 {
-    enum { BLOCKS = 64 };
-    static const struct marks none = {.tag = LS_NONE};
+    enum { BLOCKS = 64, LINES = 32 };
+    static const struct seen nothing = {.tag = LS_NONE};
     const char *line = p;
-    uint64_t marks[BLOCKS], offset = f->offset;
-    struct marks seen = none;
+    uint64_t marks[BLOCKS];
+    struct seen seen = nothing;
+    struct found found[LINES];
+    uint32_t n = 0;
     for (const char *block = p; block < e;) {
-        size_t n = ls_mark(scan->marker, block, (size_t)(e - block), marks, BLOCKS);
-        for (size_t i = 0; i < n; i++, block += LS_MARKS) {
+        size_t blocks = ls_mark(scan->marker, block, (size_t)(e - block), marks, BLOCKS);
+        for (size_t i = 0; i < blocks; i++, block += LS_MARKS) {
             for (uint64_t left = marks[i]; left; left &= left - 1) {
                 const char *at = block + __builtin_ctzll(left);
                 if (*at != '\n') {
                     note_mark(&seen, line, at, e);
                     continue;
                 }
-                size_t len = (size_t)(at - line);
-                bool cut = len > LS_LINE_MAX;
-                scan->totals.cut += cut;
-                end_line(scan, f, file, offset, line, cut ? LS_LINE_MAX : (uint32_t)len, cut,
-                         seen.odd ? LS_NONE : seen.tag, (size_t)(e - at));
-                offset += len + 1;
+                add_found(&found[n++], line, at, &seen);
                 line = at + 1;
-                seen = none;
+                seen = nothing;
+                if (n < LINES) continue;
+                read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, n, e);
+                n = 0;
             }
         }
     }
+    if (n) read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, n, e);
     return line;
 }
 
@@ -500,7 +575,7 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset += part;
         carry(scan, f, file, p, part);
         if (!nl) return;
-        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, LS_NONE, 0);
+        if (!f->skipping) carried_line(scan, f, file, false);
         f->carried = 0;
         f->skipping = false;
         f->offset++;
@@ -518,7 +593,7 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
 void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
-    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, LS_NONE, 0);
+    if (f->carried) carried_line(scan, f, file, true);
     end_torn(scan, f);
     ls_end_wrapped(scan, &f->wrapped);
     f->carried = 0;

@@ -233,6 +233,8 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
 struct ls_rpc *ls_rpc_new(void);
 void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+/* A line of this thread follows soon. */
+void ls_rpc_load_ahead(const struct ls_rpc *rpc, int32_t proc, int32_t thread);
 void ls_rpc_round(struct ls_scan *scan);
 void ls_rpc_finish(struct ls_scan *scan);
 void ls_rpc_clear(struct ls_rpc *rpc);
