@@ -279,16 +279,11 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     return true;
 }
 
-#define INFO_TAG "NCCL INFO "
-
-#define INFO_TAG "NCCL INFO "
-
 /* A line that ends in the bytes at hand. */
 struct found {
     const char *s;
     uint32_t n;
-    uint32_t tag;    /* the place of the first tag, if it is INFO_TAG and the line has no escape character and no link,
-                      * and the line may be a common one; else LS_NONE */
+    uint32_t tag;    /* the place of the first tag, if the line may be a common one, else LS_NONE */
     uint32_t hash;   /* of the text before the tag */
     uint32_t prefix; /* what it may be among those remembered, LS_NONE: none */
     bool cut;
@@ -299,6 +294,7 @@ struct found {
 static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct found *line,
                                size_t room)
 {
+    enum { INFO_TAG = 10 };
     if (line->tag == LS_NONE) return false;
     struct ls_record rec;
     rec.stream = stream;
@@ -308,7 +304,7 @@ static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t
     rec.where = rec.time = NULL;
     rec.where_len = rec.time_len = 0;
     rec.repeated = 1;
-    return expected(scan, &rec, line->s, line->tag + (uint32_t)sizeof INFO_TAG - 1, line->n, room, false);
+    return expected(scan, &rec, line->s, line->tag + INFO_TAG, line->n, room, false);
 }
 
 /* A copy of a line that may be changed. */
@@ -455,37 +451,6 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     }
 }
 
-/* What the marks of a line say: its first tag as in struct found, and whether it has an escape character or a link. */
-struct seen {
-    uint32_t tag;
-    bool tagged, odd;
-};
-
-/* A marked byte that does not end its line; e: the end of the bytes that may be read. */
-static inline void note_mark(struct seen *seen, const char *line, const char *at, const char *e)
-{
-    if (*at == 'L') {
-        if (seen->tagged || at - line < 3 || memcmp(at - 3, INFO_TAG, 4) != 0) return;
-        seen->tagged = true;
-        if (e - at > 6 && memcmp(at + 1, INFO_TAG + 4, 4) == 0 && memcmp(at + 5, INFO_TAG + 8, 2) == 0)
-            seen->tag = (uint32_t)(at - 3 - line);
-    } else if (*at == 0x1b)
-        seen->odd = true;
-    else if (at > line && at[-1] == LINK[0] && e - at > 4 && memcmp(at, LINK + 1, sizeof LINK - 2) == 0)
-        seen->odd = true;
-}
-
-static inline void add_found(struct found *to, const char *s, const char *end, const struct seen *seen)
-{
-    size_t n = (size_t)(end - s);
-    to->s = s;
-    to->cut = n > LS_LINE_MAX;
-    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
-    /* remembered prefixes do not begin with a spelled escape */
-    bool common = seen->tag <= LS_PREFIX_MAX && !seen->odd && !to->cut && end[-1] != 'm';
-    to->tag = common ? seen->tag : LS_NONE;
-}
-
 /* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
  * lines before the first is read, so that the processor waits once and not for each. */
 static void load_ahead(const struct ls_scan *scan, struct found *lines, uint32_t n)
@@ -530,35 +495,41 @@ static void read_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, u
     }
 }
 
+static inline void set_found(struct found *to, const char *s, const char *end, bool odd)
+{
+    size_t n = (size_t)(end - s);
+    to->s = s;
+    to->cut = n > LS_LINE_MAX;
+    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
+    to->tag = LS_NONE;
+    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LINK, sizeof LINK - 1))) return;
+    /* remembered prefixes do not begin with a spelled escape */
+    if (n && !to->cut && end[-1] != 'm') to->tag = ls_find_info(s, to->n);
+}
+
 /* Reads the lines that end before e; returns what follows them. */
 static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
 {
-    enum { BLOCKS = 64, LINES = 32 };
-    static const struct seen nothing = {.tag = LS_NONE};
+    enum { LINES = 32 };
     const char *line = p;
-    uint64_t marks[BLOCKS];
-    struct seen seen = nothing;
+    struct ls_marks marks;
     struct found found[LINES];
-    uint32_t n = 0;
-    for (const char *block = p; block < e;) {
-        size_t blocks = ls_mark(scan->marker, block, (size_t)(e - block), marks, BLOCKS);
-        for (size_t i = 0; i < blocks; i++, block += LS_MARKS) {
-            for (uint64_t left = marks[i]; left; left &= left - 1) {
-                const char *at = block + __builtin_ctzll(left);
-                if (*at != '\n') {
-                    note_mark(&seen, line, at, e);
-                    continue;
-                }
-                add_found(&found[n++], line, at, &seen);
-                line = at + 1;
-                seen = nothing;
-                if (n < LINES) continue;
-                read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, n, e);
-                n = 0;
+    bool odd = false;
+    for (const char *span = p; span < e;) {
+        size_t n = ls_mark(scan->marker, span, (size_t)(e - span), &marks);
+        odd |= marks.odd;
+        for (uint32_t i = 0; i < marks.n;) {
+            uint32_t k = 0;
+            for (; k < LINES && i < marks.n; i++) {
+                const char *end = span + marks.end[i];
+                set_found(&found[k++], line, end, odd);
+                line = end + 1;
             }
+            read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, k, e);
         }
+        if (marks.n) odd = marks.odd; /* a line may have begun before its end */
+        span += n;
     }
-    if (n) read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, n, e);
     return line;
 }
 

@@ -20,15 +20,21 @@ enum {
     LS_WRAP_LINES = 12,
 };
 
-/* marks.c: bit i of a word says whether byte i of a block is a line end, or one of the few that a line is searched for.
+/* marks.c: the line ends of up to LS_SPAN bytes, and whether an escape character or the start of a link is among them.
  */
-enum { LS_MARKS = 64 };
-typedef void (*ls_marker)(const char *s, size_t blocks, uint64_t *marks);
-void ls_marks_plain(const char *s, size_t blocks, uint64_t *marks);
+enum { LS_SPAN = 4096 };
+struct ls_marks {
+    uint32_t n;
+    bool odd;
+    uint32_t end[LS_SPAN + 2]; /* two are written in advance */
+};
+/* Adds the marks of blocks of 64 bytes, of which the first is byte base. */
+typedef void (*ls_marker)(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
+void ls_mark_plain(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
 /* The fastest one of this processor. */
 ls_marker ls_best_marker(void);
-/* Marks up to most blocks of n bytes; the last may be shorter. Returns their number. */
-size_t ls_mark(ls_marker marker, const char *s, size_t n, uint64_t *marks, size_t most);
+/* Marks the first bytes of n; returns how many. */
+size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
 /* The end of a line that may go on in the next one. */
 struct ls_wrapped {
@@ -175,6 +181,8 @@ static inline uint32_t ls_trim(const char *s, uint32_t low, uint32_t high)
 }
 
 /* prefix.c */
+/* The position of the first tag if it is "NCCL INFO " and early; LS_NONE means nothing. */
+uint32_t ls_find_info(const char *s, uint32_t n);
 /* The tag of a record ("NCCL INFO ") at or after from: its position, its end in *body, its level; -1: none. forks:
  * include those of NCCL's forks. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);

@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 /* A scan cannot continue with half a table: if it runs out of memory it ends the process with a message. */
 static inline void *ls_realloc(void *p, size_t size)
@@ -78,14 +75,6 @@ static inline uint64_t ls_mix(uint64_t h, uint64_t v)
     return h ^ (h >> 29);
 }
 
-/* Sixteen bytes at the price of eight: one wide product. */
-static inline uint64_t ls_mix_two(uint64_t h, uint64_t v, uint64_t w)
-{
-    __extension__ typedef unsigned __int128 wide;
-    wide r = (wide)(h ^ v ^ 0x9e3779b97f4a7c15ull) * (w ^ 0xd6e8feb86659fd93ull);
-    return h ^ (uint64_t)r ^ (uint64_t)(r >> 64);
-}
-
 /* Up to 7 bytes as a number; for equal lengths, equal numbers are equal bytes. */
 static inline uint64_t ls_few_bytes(const unsigned char *p, size_t n)
 {
@@ -99,26 +88,16 @@ static inline uint64_t ls_few_bytes(const unsigned char *p, size_t n)
 static inline uint64_t ls_hash_bytes(uint64_t h, const void *data, size_t n)
 {
     const unsigned char *p = data, *e = p + n;
-    uint64_t v, w;
+    uint64_t v;
     h ^= (uint64_t)n << 56;
     if (n < 8) return ls_mix(h, ls_few_bytes(p, n));
-    for (; e - p > 16; p += 16) {
+    for (; e - p > 8; p += 8) {
         memcpy(&v, p, 8);
-        memcpy(&w, p + 8, 8);
-        h = ls_mix_two(h, v, w);
+        h = ls_mix(h, v);
     }
-    memcpy(&v, n < 16 ? p : e - 16, 8);
-    memcpy(&w, e - 8, 8);
-    return ls_mix_two(h, v, w);
+    memcpy(&v, e - 8, 8);
+    return ls_mix(h, v);
 }
-
-#ifdef __SSE2__
-static inline int ls_same_16(const void *a, const void *b)
-{
-    __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)a), _mm_loadu_si128((const __m128i *)b));
-    return _mm_movemask_epi8(same) == 0xffff;
-}
-#endif
 
 /* Short texts: a call of memcmp costs more than the comparison. */
 static inline int ls_same_bytes(const void *x, const void *y, size_t n)
@@ -126,13 +105,6 @@ static inline int ls_same_bytes(const void *x, const void *y, size_t n)
     const unsigned char *a = x, *b = y;
     uint64_t v, w;
     if (n < 8) return ls_few_bytes(a, n) == ls_few_bytes(b, n);
-#ifdef __SSE2__
-    if (n >= 16) {
-        for (size_t i = 0; i + 16 < n; i += 16)
-            if (!ls_same_16(a + i, b + i)) return 0;
-        return ls_same_16(a + n - 16, b + n - 16);
-    }
-#endif
     for (size_t i = 0; i + 8 < n; i += 8) {
         memcpy(&v, a + i, 8);
         memcpy(&w, b + i, 8);

@@ -4,6 +4,10 @@
 
 #include "catalogue.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 /* The value of a hex digit plus one, 0 for other bytes. */
 static const uint8_t hex_digit[256] = {
     ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
