@@ -150,10 +150,12 @@ static void read_all(const ls_scan *scan)
 static void compare_marks(const char *text, size_t n)
 {
     struct ls_marks fast, plain;
-    size_t at = ls_mark(ls_best_marker(), text, n, &fast);
-    if (ls_mark(ls_mark_plain, text, n, &plain) != at || fast.n != plain.n || fast.odd != plain.odd ||
-        memcmp(fast.end, plain.end, fast.n * sizeof *fast.end) != 0)
-        abort();
+    size_t at = ls_mark(ls_mark_plain, text, n, &plain);
+    for (int wide = 0; wide < 2; wide++) {
+        if (ls_mark(ls_best_marker(wide), text, n, &fast) != at || fast.n != plain.n || fast.odd != plain.odd ||
+            memcmp(fast.end, plain.end, fast.n * sizeof *fast.end) != 0)
+            abort();
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -76,12 +76,13 @@ static void mark_sse2(const char *s, uint32_t blocks, uint32_t base, struct ls_m
 }
 #endif
 
-ls_marker ls_best_marker(void)
+ls_marker ls_best_marker(bool wide)
 {
 #ifdef __x86_64__
-    bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi");
+    wide = wide && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi");
     return wide ? mark_avx2 : mark_sse2;
 #else
+    (void)wide;
     return ls_mark_plain;
 #endif
 }

@@ -5,7 +5,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
 {
     struct ls_scan *scan = ls_zalloc(sizeof *scan);
     scan->cat = cat;
-    scan->marker = ls_best_marker();
+    scan->marker = ls_best_marker(true);
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;

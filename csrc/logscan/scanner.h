@@ -31,8 +31,8 @@ struct ls_marks {
 /* Adds the marks of blocks of 64 bytes, of which the first is byte base. */
 typedef void (*ls_marker)(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
 void ls_mark_plain(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
-/* The fastest one of this processor. */
-ls_marker ls_best_marker(void);
+/* The fastest one of this processor; wide: it may need more than every processor of its kind has. */
+ls_marker ls_best_marker(bool wide);
 /* Marks the first bytes of n; returns how many. */
 size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
