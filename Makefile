@@ -32,7 +32,7 @@ help:
 	@echo 'make score     judge the mutant bank, thousands of logs with a known truth, and write benchmarks/score.md'
 	@echo 'make model     spin verifies the reclaim protocol of plans: the correct variant, and every broken one'
 	@echo 'make matrix    2 to 16 ranks send each other data in every way; every byte is compared'
-	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs, and on failing logs of 10,240 ranks'
+	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs (also in instructions), and on failing logs of 10,240 ranks'
 	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
 	@echo 'make test-nccl a stock NCCL binary, which it downloads (148 MB), over the emulated driver'
 	@echo 'make wheel     build the wheel into dist/'
@@ -150,6 +150,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python benchmarks/failing.py $(FAILING_ARGS)
 	$(BIN)/python benchmarks/hostcuda.py
 

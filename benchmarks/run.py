@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.instructions import kept  # noqa: E402
 from benchmarks.machine import processor  # noqa: E402
 from tests.loggen.stream import write_stream  # noqa: E402
 
@@ -308,7 +309,7 @@ def main() -> int:
         )
         print("\n" + text)
         if not args.quick:
-            args.output.write_text(text)
+            args.output.write_text(text + kept(args.output))
     return 0
 
 

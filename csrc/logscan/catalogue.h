@@ -104,15 +104,21 @@ enum ls_rivals {
     LS_RIVALS_FAR,   /* more bytes are needed to see it: proved once, for all texts that start with the same bytes */
 };
 
+/* Ways to read a field whose value nobody uses: only its end matters. */
+enum { LS_SKIP_DIGITS = LS_TYPES + 1, LS_SKIP_HEX };
+
 /* A step of a pattern: a literal, which may be empty, and the field after it, of type LS_TYPES if there is none. The
- * first bytes of the literal are in head, under mask; all n are at ls_catalogue.token_bytes + at. */
+ * first bytes of the literal are in head; all n are at ls_catalogue.token_bytes + at. */
+enum { LS_HEAD = 16 };
 struct ls_token {
-    uint64_t head, mask;
+    unsigned char head[LS_HEAD];
+    uint32_t mask; /* of the bytes of the head, as bits */
     uint32_t at, n;
     uint32_t node;
     uint16_t edge; /* which field of the node */
     int16_t stop;
-    uint8_t type, rivals;
+    uint8_t type[2]; /* how the field is read; the second: by a scan that keeps no line of which nothing is used */
+    uint8_t rivals;
     uint8_t slot; /* field of the message, LS_FIELDS: not stored */
 };
 
@@ -198,9 +204,10 @@ struct ls_guesses {
 };
 
 /* As ls_match of a whole NCCL message, but only for predicted patterns: false means nothing. room bytes after the text
- * may be read; the first of them, if any, is a line end or a blank. */
+ * may be read; the first of them, if any, is a line end or a blank. lean: fields that no tracker and no event uses may
+ * be left out. */
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       size_t room, struct ls_match *out);
+                       size_t room, bool lean, struct ls_match *out);
 /* Predict the pattern of a match for the next such text. */
 void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);

@@ -5,30 +5,38 @@
 
 enum { LATEST_TEXT = 64 }; /* bytes of a text of an event that keeps the latest state */
 
-/* Where the count of a message of a process stands. */
-static uint32_t *count_slot(struct ls_scan *scan, struct ls_proc_state *state, uint32_t message)
+/* The first line of a message, of a process or of no process: its count begins. */
+static __attribute__((noinline)) ls_count *new_count(struct ls_scan *scan, const struct ls_record *rec,
+                                                     uint32_t message)
 {
-    uint32_t number = scan->number_of[message];
-    if (!number) number = scan->number_of[message] = ++scan->numbered;
-    if (number > state->counted) {
-        uint32_t more = (number + 15) & ~15u;
-        state->count_of = ls_realloc(state->count_of, more * sizeof *state->count_of);
-        memset(state->count_of + state->counted, 0, (more - state->counted) * sizeof *state->count_of);
-        state->counted = more;
+    uint32_t number = scan->number_of[message], *slot = &scan->outside_counts[message];
+    if (rec->proc >= 0) {
+        struct ls_proc_state *state = &scan->states.at[rec->proc];
+        if (!number) number = scan->number_of[message] = ++scan->numbered;
+        if (number > state->counted) {
+            uint32_t more = (number + 15) & ~15u;
+            state->count_of = ls_realloc(state->count_of, more * sizeof *state->count_of);
+            memset(state->count_of + state->counted, 0, (more - state->counted) * sizeof *state->count_of);
+            state->counted = more;
+        }
+        slot = &state->count_of[number - 1];
     }
-    return &state->count_of[number - 1];
+    ls_count *c = ls_push(&scan->counts);
+    *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};
+    *slot = scan->counts.n;
+    return c;
 }
 
-static ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
+static inline ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
 {
-    uint32_t *slot =
-        rec->proc >= 0 ? count_slot(scan, &scan->states.at[rec->proc], message) : &scan->outside_counts[message];
-    if (!*slot) {
-        ls_count *c = ls_push(&scan->counts);
-        *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};
-        *slot = scan->counts.n;
-    }
-    return &scan->counts.at[*slot - 1];
+    uint32_t at = 0;
+    if (rec->proc >= 0) {
+        const struct ls_proc_state *state = &scan->states.at[rec->proc];
+        uint32_t place = scan->number_of[message] - 1; /* the greatest number if it has none */
+        if (place < state->counted) at = state->count_of[place];
+    } else
+        at = scan->outside_counts[message];
+    return at ? &scan->counts.at[at - 1] : new_count(scan, rec, message);
 }
 
 static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match *m)
@@ -211,6 +219,19 @@ static void track(struct ls_scan *scan, const struct ls_record *rec, const struc
     if (role < LS_DATA_PROGRESS) scan->states.at[rec->proc].worked = true;
 }
 
+static __attribute__((noinline)) void keep(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m,
+                                           ls_count *c, int how)
+{
+    if (scan->emit_all)
+        keep_event(scan, rec, m, c, 0);
+    else if (how == LS_KEEP_DISTINCT)
+        keep_distinct(scan, rec, m, c);
+    else if (how == LS_KEEP_LATEST)
+        keep_latest(scan, rec, m, c);
+    else
+        keep_event(scan, rec, m, c, LS_MAX_ALL);
+}
+
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m)
 {
     const struct ls_message *msg = m->message;
@@ -223,25 +244,9 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     c->count += rec->repeated;
     c->last = rec->ref;
     if (msg->role != LS_NO_ROLE && rec->proc >= 0) track(scan, rec, m);
-    if (scan->emit_all) {
-        keep_event(scan, rec, m, c, 0);
-        return;
-    }
-    int keep = msg->keep;
-    if (msg->role == LS_RPC_BEGUN && failed(m)) keep = LS_KEEP_ALL;
-    switch (keep) {
-    case LS_KEEP_DISTINCT:
-        keep_distinct(scan, rec, m, c);
-        break;
-    case LS_KEEP_LATEST:
-        keep_latest(scan, rec, m, c);
-        break;
-    case LS_KEEP_ALL:
-        keep_event(scan, rec, m, c, LS_MAX_ALL);
-        break;
-    default:
-        break;
-    }
+    bool refused = msg->role == LS_RPC_BEGUN && failed(m);
+    if (msg->keep == LS_KEEP_COUNT && !refused && !scan->emit_all) return;
+    keep(scan, rec, m, c, refused ? LS_KEEP_ALL : msg->keep);
 }
 
 /* The shape of a text: numbers and addresses replaced, so that lines of one kind count together. */

@@ -1,7 +1,7 @@
 /* Feeds damaged logs and patterns to the scanner. With clang it is a libFuzzer target; otherwise main() below mutates
  * the given files: fuzz RUNS FILE... The result depends only on the arguments. */
 #define _GNU_SOURCE
-#include "catalogue.h"
+#include "scanner.h"
 
 static const struct {
     const char *pattern, *role;
@@ -146,11 +146,24 @@ static void read_all(const ls_scan *scan)
     ls_divergents(scan, &at);
 }
 
+/* All ways to mark a text mark the same. */
+static void compare_marks(const char *text, size_t n)
+{
+    struct ls_marks fast, plain;
+    size_t at = ls_mark(ls_mark_plain, text, n, &plain);
+    for (int wide = 0; wide < 2; wide++) {
+        if (ls_mark(ls_best_marker(wide), text, n, &fast) != at || fast.n != plain.n || fast.odd != plain.odd ||
+            memcmp(fast.end, plain.end, fast.n * sizeof *fast.end) != 0)
+            abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static ls_catalogue *cat;
     if (!cat) cat = catalogue();
     const char *text = (const char *)data;
+    compare_marks(text, size);
     /* The first line is a pattern, and is tried on the rest. */
     const char *nl = memchr(text, '\n', size < 400 ? size : 400);
     if (nl) {

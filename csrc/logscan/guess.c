@@ -38,18 +38,15 @@ enum { WORD = 8, ROOM = 16 };
 
 static inline bool literal_fits(const struct ls_token *t, const unsigned char *s, const char *p, const char *e)
 {
-    uint64_t v, w;
-    memcpy(&v, p, WORD);
-    if ((size_t)(e - p) < t->n || ((v ^ t->head) & t->mask)) return false;
-    if (t->n <= WORD) return true;
-    for (uint32_t i = WORD; i + WORD < t->n; i += WORD) {
-        memcpy(&v, p + i, WORD);
-        memcpy(&w, s + i, WORD);
-        if (v != w) return false;
-    }
-    memcpy(&v, p + t->n - WORD, WORD);
-    memcpy(&w, s + t->n - WORD, WORD);
-    return v == w;
+    if ((size_t)(e - p) < t->n) return false;
+#ifdef __SSE2__
+    __m128i head = _mm_loadu_si128((const __m128i *)(const void *)t->head);
+    __m128i same = _mm_cmpeq_epi8(head, _mm_loadu_si128((const __m128i *)(const void *)p));
+    if (~(unsigned)_mm_movemask_epi8(same) & t->mask) return false;
+    return t->n <= LS_HEAD || ls_same_bytes(p + LS_HEAD, s + LS_HEAD, t->n - LS_HEAD);
+#else
+    return ls_same_bytes(p, s, t->n);
+#endif
 }
 
 static inline const char *few_digits(int type, const char *p, const char *e, uint64_t *value)
@@ -83,6 +80,32 @@ static inline const char *pointer(int type, const char *p, const char *e, uint64
     return ls_read_value(type, p, e, value);
 }
 
+/* As few_digits() and pointer(), without the value. */
+static inline const char *skip_digits(int type, const char *p, const char *e)
+{
+    uint64_t v;
+    memcpy(&v, p, WORD);
+    v ^= 0x3030303030303030u;
+    uint64_t other = ((v + 0x7676767676767676u) | v) & 0x8080808080808080u;
+    unsigned n = other ? (unsigned)__builtin_ctzll(other) >> 3 : 0;
+    return n ? p + n : ls_read_value(type, p, e, &v);
+}
+
+static inline const char *skip_pointer(int type, const char *p, const char *e)
+{
+    uint64_t value;
+#ifdef __SSE2__
+    uint16_t zero_x;
+    memcpy(&zero_x, p, 2);
+    const char *s = (zero_x | 0x2000) == ('0' | 'x' << 8) ? p + 2 : p;
+    if (e - s >= 0) {
+        unsigned n = hex_digits(_mm_loadu_si128((const __m128i *)(const void *)s));
+        if (n - 1 < 15) return s + n;
+    }
+#endif
+    return ls_read_value(type, p, e, &value);
+}
+
 static inline const char *word(int stop, const char *p, const char *e)
 {
     const char *q = p;
@@ -102,8 +125,8 @@ static inline const char *word(int stop, const char *p, const char *e)
 /* Fits the tokens of a pattern to a text, one after the other, and writes the fields to out. starts, if given, receives
  * the position of each field. */
 static inline __attribute__((always_inline)) bool follow(const struct ls_catalogue *cat, uint32_t pattern,
-                                                         const char *text, const char *e, struct ls_match *out,
-                                                         uint32_t *starts)
+                                                         const char *text, const char *e, bool lean,
+                                                         struct ls_match *out, uint32_t *starts)
 {
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     const struct ls_token *t = &cat->tokens.at[pat->first_token], *last = t + pat->tokens;
@@ -116,7 +139,7 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
         p += t->n;
         if (starts) *starts++ = (uint32_t)(p - text);
         if (t->rivals == LS_RIVALS_CLOSE && !close_rivals_fail(&cat->tries[LS_WHERE_NCCL], t, p, e)) return false;
-        switch (t->type) {
+        switch (t->type[lean]) {
         case LS_TYPES:
             continue;
         case LS_BLANKS:
@@ -124,12 +147,20 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
             continue;
         case LS_UINT:
         case LS_INT:
-            q = few_digits(t->type, p, e, &value);
+            q = few_digits(t->type[0], p, e, &value);
             break;
         case LS_HEX:
         case LS_PTR:
-            q = pointer(t->type, p, e, &value);
+            q = pointer(t->type[0], p, e, &value);
             break;
+        case LS_SKIP_DIGITS:
+            p = skip_digits(t->type[0], p, e);
+            if (!p) return false;
+            continue;
+        case LS_SKIP_HEX:
+            p = skip_pointer(t->type[0], p, e);
+            if (!p) return false;
+            continue;
         case LS_WORD:
             q = word(t->stop, p, e);
             break;
@@ -140,7 +171,7 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
             q = e;
             break;
         default:
-            q = ls_read_value(t->type, p, e, &value);
+            q = ls_read_value(t->type[0], p, e, &value);
         }
         if (!q) return false;
         struct ls_capture *c = &out->field[t->slot];
@@ -169,14 +200,14 @@ static uint32_t row_of(const char *text, size_t n)
 }
 
 static inline bool guess(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                         struct ls_match *out)
+                         bool lean, struct ls_match *out)
 {
     uint32_t row = row_of(text, n);
     for (int i = 0; i < LS_GUESS_WAYS; i++) {
         const struct ls_guess *g = &guesses->guess[row][i];
         if (!g->pattern) return false;
         if (g->known && (n < g->known || !ls_equal(text, g->bytes, g->known))) continue;
-        if (!follow(cat, g->pattern - 1, text, text + n, out, NULL)) continue;
+        if (!follow(cat, g->pattern - 1, text, text + n, lean, out, NULL)) continue;
         guesses->futile[row] = 0;
         return true;
     }
@@ -197,19 +228,19 @@ static bool make_room(struct roomy *to, const char *text, size_t n)
 }
 
 static __attribute__((noinline)) bool guess_copy(const struct ls_catalogue *cat, struct ls_guesses *guesses,
-                                                 const char *text, size_t n, struct ls_match *out)
+                                                 const char *text, size_t n, bool lean, struct ls_match *out)
 {
     struct roomy copy;
-    if (!make_room(&copy, text, n) || !guess(cat, guesses, copy.text, n, out)) return false;
+    if (!make_room(&copy, text, n) || !guess(cat, guesses, copy.text, n, lean, out)) return false;
     out->text = text;
     return true;
 }
 
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       size_t room, struct ls_match *out)
+                       size_t room, bool lean, struct ls_match *out)
 {
     if (n < WORD) return false;
-    return room >= ROOM ? guess(cat, guesses, text, n, out) : guess_copy(cat, guesses, text, n, out);
+    return room >= ROOM ? guess(cat, guesses, text, n, lean, out) : guess_copy(cat, guesses, text, n, lean, out);
 }
 
 /* A search that knows only the start of a text. */
@@ -308,7 +339,8 @@ static uint32_t bytes_to_know(const struct ls_catalogue *cat, uint32_t pattern, 
     struct proof p = {
         .trie = &cat->tries[LS_WHERE_NCCL], .text = text, .n = n < LS_KNOWN ? (uint32_t)n : (uint32_t)LS_KNOWN};
     struct roomy copy;
-    if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, &m, starts)) return LS_KNOWN + 1;
+    if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, false, &m, starts))
+        return LS_KNOWN + 1;
     for (uint32_t i = 0; i < pat->tokens; i++) {
         const struct ls_token *t = &cat->tokens.at[pat->first_token + i];
         if (t->rivals != LS_RIVALS_FAR) continue;
@@ -346,7 +378,7 @@ int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, cons
     struct ls_match m;
     struct ls_guesses *guesses = ls_zalloc(sizeof *guesses);
     if (seen_n && ls_match(cat, LS_WHERE_NCCL, seen, seen_n, false, &m)) ls_expect(cat, guesses, seen, seen_n, &m);
-    bool right = ls_match_expected(cat, guesses, text, n, 0, &m);
+    bool right = ls_match_expected(cat, guesses, text, n, 0, false, &m);
     free(guesses);
     if (!right) return -1;
     ls_show_match(&m, 0, present, values, starts, lengths);

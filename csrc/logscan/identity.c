@@ -171,6 +171,12 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
     return find_thread(scan, find_proc(scan, home, tag, host, p->pid, p->tid), p->tid, stream);
 }
 
+void ls_forget_prefixes(struct ls_scan *scan)
+{
+    scan->prefixes.n = 0;
+    ls_index_drop(&scan->prefix_index);
+}
+
 /* A message that a process prints once, early. Printed again after work was done, it is the start of another process
  * with the same pid; printed again at once, several processes (containers) share the name. */
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid)
@@ -184,7 +190,7 @@ void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_messa
         ls_index_del(&scan->proc_index, hash, at);
         uint32_t e = new_proc(scan, old.stream, old.tag, host, old.pid, old.incarnation + 1);
         ls_index_add(&scan->proc_index, hash, e);
-        scan->epoch++;
+        ls_forget_prefixes(scan);
         ls_thread *t = &scan->threads.at[rec->thread];
         t->lines--;
         scan->procs.at[at].lines--;

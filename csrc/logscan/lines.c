@@ -7,8 +7,6 @@
 /* What every link of Markdown to an address has. */
 #define LINK "](http"
 
-enum { BLOCK = 128 };
-
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
     struct ls_record rec = {.ref = at->ref,
@@ -24,7 +22,7 @@ static void outside(struct ls_scan *scan, const struct ls_record *at, const char
     ls_match_other(scan, &rec, s, n);
 }
 
-static void touch(struct ls_scan *scan, const struct ls_record *rec)
+static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
 {
     ls_thread *t = &scan->threads.at[rec->thread];
     if (!t->lines++) t->first = rec->ref;
@@ -214,44 +212,52 @@ static bool spelled_escape(const char *s, uint32_t n)
     return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
-/* Uses what is known about a prefix that was seen before. */
-static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
-                              uint64_t *hash)
+static inline uint32_t prefix_hash(uint32_t stream, const char *s, uint32_t tag)
 {
-    *hash = ls_hash_bytes(rec->stream, s, tag);
-    const struct ls_cached *c = &scan->cache[*hash & (LS_CACHE - 1)];
-    if (c->hash != *hash || c->len != tag || c->epoch != scan->epoch || c->stream != rec->stream ||
-        !ls_same_bytes(c->key, s, tag))
-        return false;
-    rec->proc = c->proc;
-    rec->thread = c->thread;
-    rec->device = c->device;
-    rec->tag = c->tag;
-    return true;
+    return ls_fold(ls_hash_bytes(stream, s, tag));
 }
 
-/* The prefix of the first record of a line, from the cache of prefixes if possible. */
-static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
+/* Uses what is known about a prefix that was seen before. */
+static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
+                              uint32_t hash)
 {
-    uint64_t hash = 0;
-    bool plain = tag <= LS_CACHE_KEY && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
-    if (plain && remembered(scan, rec, s, tag, &hash)) return true;
-    struct ls_prefix p = {0};
-    if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
-    set_thread(scan, rec, s, &p);
-    if (p.dirty) outside(scan, rec, s, p.start, false);
-    if (plain && !p.dirty && !p.time_len && rec->thread >= 0) {
-        struct ls_cached *c = &scan->cache[hash & (LS_CACHE - 1)];
-        *c = (struct ls_cached){.hash = hash,
-                                .len = tag,
+    for (LS_EACH(&scan->prefix_index, hash, e)) {
+        const struct ls_remembered *p = &scan->prefixes.at[e];
+        if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
+        rec->proc = p->proc;
+        rec->thread = p->thread;
+        rec->device = p->device;
+        rec->tag = p->tag;
+        return true;
+    }
+    return false;
+}
+
+static void remember(struct ls_scan *scan, const struct ls_record *rec, const char *s, uint32_t tag, uint32_t hash)
+{
+    if (scan->prefixes.n == LS_PREFIXES) ls_forget_prefixes(scan);
+    struct ls_remembered *p = ls_push(&scan->prefixes);
+    *p = (struct ls_remembered){.len = tag,
                                 .stream = rec->stream,
-                                .epoch = scan->epoch,
                                 .proc = rec->proc,
                                 .thread = rec->thread,
                                 .device = rec->device,
                                 .tag = rec->tag};
-        memcpy(c->key, s, tag);
-    }
+    memcpy(p->text, s, tag);
+    ls_index_add(&scan->prefix_index, hash, scan->prefixes.n - 1);
+}
+
+/* The prefix of the first record of a line, remembered if possible. */
+static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
+{
+    bool plain = tag <= LS_PREFIX_MAX && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
+    uint32_t hash = plain ? prefix_hash(rec->stream, s, tag) : 0;
+    if (plain && remembered(scan, rec, s, tag, hash)) return true;
+    struct ls_prefix p = {0};
+    if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
+    set_thread(scan, rec, s, &p);
+    if (p.dirty) outside(scan, rec, s, p.start, false);
+    if (plain && !p.dirty && !p.time_len && rec->thread >= 0) remember(scan, rec, s, tag, hash);
     return true;
 }
 
@@ -263,7 +269,8 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     struct ls_match m;
     int level;
     uint32_t body, high = ls_trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, &m)) return false;
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, !scan->emit_all, &m))
+        return false;
     if (scan->cat->patterns.at[m.pattern].wide &&
         (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
         return false;
@@ -272,24 +279,32 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     return true;
 }
 
-/* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
- * others. */
-static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
+/* A line that ends in the bytes at hand. */
+struct found {
+    const char *s;
+    uint32_t n;
+    uint32_t tag;    /* the place of the first tag, if the line may be a common one, else LS_NONE */
+    uint32_t hash;   /* of the text before the tag */
+    uint32_t prefix; /* what it may be among those remembered, LS_NONE: none */
+    bool cut;
+};
+
+/* The common line: no escape sequence, a known prefix, a predicted message. room: readable bytes after it, from a line
+ * end on. Returns false, without any effect, for all others. */
+static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct found *line,
                                size_t room)
 {
     enum { INFO_TAG = 10 };
-    uint64_t hash;
-    int64_t tag = ls_find_info(s, n);
-    if (tag < 0 || s[n - 1] == 'm') return false; /* remembered prefixes do not begin with a spelled escape */
+    if (line->tag == LS_NONE) return false;
     struct ls_record rec;
     rec.stream = stream;
-    if (!remembered(scan, &rec, s, (uint32_t)tag, &hash)) return false;
+    if (!remembered(scan, &rec, line->s, line->tag, line->hash)) return false;
     rec.ref = *ref;
     rec.level = LS_INFO;
     rec.where = rec.time = NULL;
     rec.where_len = rec.time_len = 0;
     rec.repeated = 1;
-    return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, room, false);
+    return expected(scan, &rec, line->s, line->tag + INFO_TAG, line->n, room, false);
 }
 
 /* A copy of a line that may be changed. */
@@ -424,13 +439,17 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     on_folded(scan, ref, stream, s, n, cut, tag);
 }
 
-/* clean: there is no escape character and no link in the line. room: readable bytes after it, from a line end on. */
-static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
-                            uint32_t n, bool cut, bool clean, size_t room)
+static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
 {
-    ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
     scan->totals.lines++;
-    if (!clean || cut || !common_line(scan, &ref, f->stream, s, n, room)) on_line(scan, &ref, f->stream, s, n, cut);
+    return (ls_ref){.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
+}
+
+/* A line that was carried over from bytes before. */
+static void carried_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, bool cut)
+{
+    ls_ref ref = next_line(scan, f, file, f->start);
+    on_line(scan, &ref, f->stream, f->carry, f->carried, cut);
 }
 
 static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
@@ -445,23 +464,92 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     f->carried += (uint32_t)take;
     if (take < n) {
         scan->totals.cut++;
-        end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
+        carried_line(scan, f, file, true);
         f->carried = 0;
         f->skipping = true;
     }
 }
 
-/* The next link, NULL if there is none, as in most logs. Compilers make vectors of this loop, which then passes a log
- * three times as fast as memmem(). */
-static const char *next_link(const char *p, const char *e)
+/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
+ * lines before the first is read, so that the processor waits once and not for each. */
+static void load_ahead(const struct ls_scan *scan, struct found *lines, uint32_t n)
 {
-    for (; e - p > BLOCK + (ptrdiff_t)sizeof LINK; p += BLOCK) {
-        unsigned char any = 0;
-        for (int i = 0; i < BLOCK; i++) any |= (unsigned char)((p[i] == LINK[0]) & (p[i + 1] == LINK[1]));
-        const char *at = any ? memmem(p, BLOCK + sizeof LINK - 2, LINK, sizeof LINK - 1) : NULL;
-        if (at) return at;
+    const struct ls_index *index = &scan->prefix_index;
+    if (!index->slot) return;
+    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = lines[i].hash & index->mask;
+        lines[i].prefix = lines[i].tag == LS_NONE ? LS_NONE : ls_index_find(index, lines[i].hash, &at);
+        if (lines[i].prefix == LS_NONE) continue;
+        __builtin_prefetch(&scan->prefixes.at[lines[i].prefix]);
+        __builtin_prefetch((const char *)&scan->prefixes.at[lines[i].prefix] + 64);
     }
-    return memmem(p, (size_t)(e - p), LINK, sizeof LINK - 1);
+    for (uint32_t i = 0; i < n; i++) {
+        if (lines[i].prefix == LS_NONE) continue;
+        const struct ls_remembered *p = &scan->prefixes.at[lines[i].prefix];
+        __builtin_prefetch(&scan->threads.at[p->thread], 1);
+        __builtin_prefetch((char *)&scan->threads.at[p->thread] + 64, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].lines, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
+        __builtin_prefetch(&scan->states.at[p->proc], 1);
+        ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
+    }
+}
+
+/* Reads n lines, which follow each other; e: the end of the bytes that may be read. */
+static void read_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, struct found *lines,
+                       uint32_t n, const char *e)
+{
+    enum { FEW = 1024 }; /* prefixes that stay in a near cache */
+    for (uint32_t i = 0; i < n; i++)
+        lines[i].hash = lines[i].tag == LS_NONE ? 0 : prefix_hash(f->stream, lines[i].s, lines[i].tag);
+    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n);
+    const char *first = lines->s;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct found *line = &lines[i];
+        ls_ref ref = next_line(scan, f, file, offset + (uint64_t)(line->s - first));
+        if (!common_line(scan, &ref, f->stream, line, (size_t)(e - line->s) - line->n))
+            on_line(scan, &ref, f->stream, line->s, line->n, line->cut);
+        scan->totals.cut += line->cut;
+    }
+}
+
+static inline void set_found(struct found *to, const char *s, const char *end, bool odd)
+{
+    size_t n = (size_t)(end - s);
+    to->s = s;
+    to->cut = n > LS_LINE_MAX;
+    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
+    to->tag = LS_NONE;
+    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LINK, sizeof LINK - 1))) return;
+    /* remembered prefixes do not begin with a spelled escape */
+    if (n && !to->cut && end[-1] != 'm') to->tag = ls_find_info(s, to->n);
+}
+
+/* Reads the lines that end before e; returns what follows them. */
+static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
+{
+    enum { LINES = 32 };
+    const char *line = p;
+    struct ls_marks marks;
+    struct found found[LINES];
+    bool odd = false;
+    for (const char *span = p; span < e;) {
+        size_t n = ls_mark(scan->marker, span, (size_t)(e - span), &marks);
+        odd |= marks.odd;
+        for (uint32_t i = 0; i < marks.n;) {
+            uint32_t k = 0;
+            for (; k < LINES && i < marks.n; i++) {
+                const char *end = span + marks.end[i];
+                set_found(&found[k++], line, end, odd);
+                line = end + 1;
+            }
+            read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, k, e);
+        }
+        if (marks.n) odd = marks.odd; /* a line may have begun before its end */
+        span += n;
+    }
+    return line;
 }
 
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
@@ -477,40 +565,25 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset += part;
         carry(scan, f, file, p, part);
         if (!nl) return;
-        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, false, 0);
+        if (!f->skipping) carried_line(scan, f, file, false);
         f->carried = 0;
         f->skipping = false;
         f->offset++;
         p = nl + 1;
     }
-    const char *escape = p; /* the next escape character at or behind p; found when p has passed it */
-    const char *link = p;   /* and the next link */
-    while (p < e) {
-        const char *nl = memchr(p, '\n', (size_t)(e - p));
-        if (!nl) break;
-        if (escape && escape <= p) escape = memchr(p, 0x1b, (size_t)(e - p));
-        if (link && link <= p) link = next_link(p, e);
-        size_t len = (size_t)(nl - p);
-        if (len > LS_LINE_MAX) {
-            scan->totals.cut++;
-            len = LS_LINE_MAX;
-        }
-        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p),
-                 (!escape || escape > nl) && (!link || link > nl), (size_t)(e - nl));
-        f->offset += (uint64_t)(nl + 1 - p);
-        p = nl + 1;
-    }
-    if (p < e) {
+    const char *rest = whole_lines(scan, f, file, p, e);
+    f->offset += (uint64_t)(rest - p);
+    if (rest < e) {
         f->start = f->offset;
-        f->offset += (uint64_t)(e - p);
-        carry(scan, f, file, p, (size_t)(e - p));
+        f->offset += (uint64_t)(e - rest);
+        carry(scan, f, file, rest, (size_t)(e - rest));
     }
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
-    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
+    if (f->carried) carried_line(scan, f, file, true);
     end_torn(scan, f);
     ls_end_wrapped(scan, &f->wrapped);
     f->carried = 0;

@@ -50,22 +50,22 @@ static int64_t find_word(const char *s, uint32_t from, uint32_t n, const char *w
     return -1;
 }
 
-int64_t ls_find_info(const char *s, uint32_t n)
+uint32_t ls_find_info(const char *s, uint32_t n)
 {
 #ifdef __SSE2__
     const __m128i first = _mm_set1_epi8('N'), second = _mm_set1_epi8('C');
-    for (uint32_t i = 0; i + 32 < n && i <= LS_CACHE_KEY; i += 16) {
+    for (uint32_t i = 0; i + 32 < n && i <= LS_PREFIX_MAX; i += 16) {
         __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(s + i));
         __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(s + i + 1));
         int found = _mm_movemask_epi8(_mm_and_si128(_mm_cmpeq_epi8(a, first), _mm_cmpeq_epi8(b, second)));
         if (!found) continue;
         i += (uint32_t)__builtin_ctz((unsigned)found);
-        return memcmp(s + i, "NCCL INF", 8) == 0 && memcmp(s + i + 8, "O ", 2) == 0 ? (int64_t)i : -1;
+        return memcmp(s + i, "NCCL INF", 8) == 0 && memcmp(s + i + 8, "O ", 2) == 0 ? i : LS_NONE;
     }
 #else
     (void)s, (void)n;
 #endif
-    return -1;
+    return LS_NONE;
 }
 
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body)

@@ -198,8 +198,9 @@ static struct service *service_of(struct ls_scan *scan, const struct ls_record *
 
 enum { OPENED = 0, TYPE_SERVED = 1, SETUP_SERVED = 2, SETUP = 3 };
 
-static void tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint64_t dir, int64_t transport, int64_t rank,
-                  int64_t type, const ls_ref *ref)
+/* Counts a thing that a service did; returns the index of its tally, LS_NONE if there are too many. */
+static uint32_t tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint64_t dir, int64_t transport,
+                      int64_t rank, int64_t type, const ls_ref *ref)
 {
     uint64_t h =
         ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 2 | served), dir), (uint64_t)transport), (uint64_t)rank);
@@ -210,9 +211,9 @@ static void tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint64_t 
             t->rank != rank || t->type != type)
             continue;
         t->count++;
-        return;
+        return e;
     }
-    if (r->tallies.n >= LS_MAX_ITEMS) return;
+    if (r->tallies.n >= LS_MAX_ITEMS) return LS_NONE;
     *ls_push(&r->tallies) = (ls_tally){.service = service,
                                        .served = served,
                                        .dir = dir,
@@ -222,6 +223,18 @@ static void tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint64_t 
                                        .count = 1,
                                        .first = *ref};
     ls_index_add(&r->tally_index, ls_fold(h), r->tallies.n - 1);
+    return r->tallies.n - 1;
+}
+
+static void tally_served(struct ls_rpc *r, struct service *state, uint32_t service, int64_t type, const ls_ref *ref)
+{
+    uint32_t *known = type >= 0 && type < SERVED_TYPES ? &state->served[type] : NULL;
+    if (known && *known) {
+        r->tallies.at[*known - 1].count++;
+        return;
+    }
+    uint32_t at = tally(r, service, TYPE_SERVED, 0, 0, 0, type, ref);
+    if (known) *known = at + 1; /* LS_NONE: none */
 }
 
 static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
@@ -252,7 +265,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
     int64_t type = ls_role_int(m, F_TYPE, -1);
     s->last_served = rec->ref;
     s->served_type = type;
-    tally(r, (uint32_t)(s - r->services.at), TYPE_SERVED, 0, 0, 0, type, &rec->ref);
+    tally_served(r, state, (uint32_t)(s - r->services.at), type, &rec->ref);
     if (type == SETUP && s->opened_dir)
         tally(r, (uint32_t)(s - r->services.at), SETUP_SERVED, s->opened_dir, 0, 0, ls_role_int(m, F_RESP_SIZE, -1),
               &rec->ref);
@@ -463,6 +476,16 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         on_served(scan, rec, m, op, hash);
     else
         on_caller(scan, rec, m, op, hash);
+}
+
+void ls_rpc_load_ahead(const struct ls_rpc *r, int32_t proc, int32_t thread)
+{
+    if ((uint32_t)proc < r->taken.n) __builtin_prefetch(&r->taken.at[proc], 1);
+    uint32_t at = (uint32_t)thread < r->service_of.n ? r->service_of.at[thread] : 0;
+    if (!at) return;
+    __builtin_prefetch(&r->services.at[at - 1].last_served, 1);
+    __builtin_prefetch(&r->services.at[at - 1].begun, 1);
+    __builtin_prefetch(&r->states.at[at - 1], 1);
 }
 
 void ls_rpc_round(struct ls_scan *scan)

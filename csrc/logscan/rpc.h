@@ -10,6 +10,8 @@ enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED 
 /* Calls whose lines may be a repetition: see logscan.cdef.h. */
 enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
 
+enum { SERVED_TYPES = 16 }; /* whose tallies a service finds without a search: all that NCCL has */
+
 enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
 
 struct call {
@@ -36,10 +38,11 @@ struct begun {
 };
 
 struct service {
-    uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
-    int64_t fresh_type; /* type of the served line just before, -1 */
-    int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
-    uint64_t lines;     /* how many its process had printed when it began its newest operation */
+    uint32_t consumed;             /* begun entry that the last served line closed, LS_NONE */
+    int64_t fresh_type;            /* type of the served line just before, -1 */
+    int64_t conn_rank;             /* of the connection that waits for its Init, -1 */
+    uint64_t lines;                /* how many its process had printed when it began its newest operation */
+    uint32_t served[SERVED_TYPES]; /* by type: its tally + 1, 0: it was not served yet */
 };
 
 /* The newest answer that a process took, and how many lines it had printed then. */

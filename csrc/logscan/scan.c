@@ -5,13 +5,13 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
 {
     struct ls_scan *scan = ls_zalloc(sizeof *scan);
     scan->cat = cat;
+    scan->marker = ls_best_marker(true);
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
     scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
-    scan->epoch = 1;
     scan->rpc = ls_rpc_new();
     scan->fds = ls_fds_new();
     scan->comms = ls_comms_new();
@@ -27,10 +27,10 @@ static void forget(ls_scan *scan)
     ls_drop(&scan->homes);
     ls_drop(&scan->event_hash);
     LS_INDEX_DROP(&scan->tag_index, &scan->word_index, &scan->host_index, &scan->proc_index, &scan->pid_index,
-                  &scan->thread_index, &scan->event_index, &scan->shape_index);
-    LS_FREE(scan->shared, scan->cache, scan->guesses, scan->scratch);
+                  &scan->thread_index, &scan->prefix_index, &scan->event_index, &scan->shape_index);
+    ls_drop(&scan->prefixes);
+    LS_FREE(scan->shared, scan->guesses, scan->scratch);
     scan->shared = NULL;
-    scan->cache = NULL;
     scan->guesses = NULL;
     scan->scratch = NULL;
 }
@@ -63,10 +63,8 @@ uint32_t ls_scan_stream(ls_scan *scan)
 uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
 {
     struct ls_file *f = ls_push(&scan->files);
-    if (!scan->cache) { /* a scan that only peeks has no files: there is one for each log of a job */
-        scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
+    if (!scan->guesses) /* a scan that only peeks has no files: there is one for each log of a job */
         scan->guesses = ls_zalloc(sizeof *scan->guesses);
-    }
     f->stream = stream;
     f->complete = true;
     return scan->files.n - 1;

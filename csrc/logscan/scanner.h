@@ -6,8 +6,8 @@
 
 enum {
     LS_LINE_MAX = 1 << 20, /* longer lines are cut and counted */
-    LS_CACHE = 1 << 15,    /* prefixes remembered */
-    LS_CACHE_KEY = 104,    /* bytes of a remembered prefix */
+    LS_PREFIXES = 1 << 17, /* prefixes remembered: a rank prints by two or three threads */
+    LS_PREFIX_MAX = 104,   /* bytes of a remembered prefix */
     LS_MAX_SHAPES = 4096,
     LS_MAX_EVENTS = 150000, /* events kept in one scan of complaints, and of all other messages */
     LS_RARE_EVENTS = 2048,  /* events of each message that are kept beyond these bounds */
@@ -19,6 +19,22 @@ enum {
     LS_WRAP_MAX = 4096, /* bytes of a text that is wrapped over lines */
     LS_WRAP_LINES = 12,
 };
+
+/* marks.c: the line ends of up to LS_SPAN bytes, and whether an escape character or the start of a link is among them.
+ */
+enum { LS_SPAN = 4096 };
+struct ls_marks {
+    uint32_t n;
+    bool odd;
+    uint32_t end[LS_SPAN + 2]; /* two are written in advance */
+};
+/* Adds the marks of blocks of 64 bytes, of which the first is byte base. */
+typedef void (*ls_marker)(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
+void ls_mark_plain(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to);
+/* The fastest one of this processor; wide: it may need more than every processor of its kind has. */
+ls_marker ls_best_marker(bool wide);
+/* Marks the first bytes of n; returns how many. */
+size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
 /* The end of a line that may go on in the next one. */
 struct ls_wrapped {
@@ -73,11 +89,11 @@ struct ls_record {
     uint32_t repeated;
 };
 
-struct ls_cached {
-    uint64_t hash;
-    uint32_t len, stream, epoch;
+/* A prefix that was seen before, and what it means. */
+struct ls_remembered {
+    uint32_t len, stream;
     int32_t proc, thread, device, tag;
-    char key[LS_CACHE_KEY];
+    char text[LS_PREFIX_MAX];
 };
 
 struct ls_proc_state {
@@ -107,6 +123,7 @@ struct ls_book;
 
 struct ls_scan {
     const struct ls_catalogue *cat;
+    ls_marker marker;
     bool emit_all, keep_calls, keep_messages;
     ls_totals totals;
     struct ls_arena texts, event_texts, messages;
@@ -125,8 +142,8 @@ struct ls_scan {
     struct ls_index pid_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
-    uint32_t epoch; /* changes when a remembered prefix may belong to another process */
-    struct ls_cached *cache;
+    LS_VEC(struct ls_remembered) prefixes;
+    struct ls_index prefix_index;
     struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
     uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
@@ -158,13 +175,14 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
 /* The end of a text without the blanks at its end. */
 static inline uint32_t ls_trim(const char *s, uint32_t low, uint32_t high)
 {
+    if (high > low && (unsigned char)s[high - 1] > ' ') return high;
     while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
     return high;
 }
 
 /* prefix.c */
-/* The position of the first tag if it is "NCCL INFO " and early; -1 means nothing. */
-int64_t ls_find_info(const char *s, uint32_t n);
+/* The position of the first tag if it is "NCCL INFO " and early; LS_NONE means nothing. */
+uint32_t ls_find_info(const char *s, uint32_t n);
 /* The tag of a record ("NCCL INFO ") at or after from: its position, its end in *body, its level; -1: none. forks:
  * include those of NCCL's forks. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);
@@ -182,6 +200,8 @@ uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal);
 uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n);
+/* A prefix may belong to another process from now on. */
+void ls_forget_prefixes(struct ls_scan *scan);
 /* The stamp of a record in milliseconds, INT64_MIN if it has none. */
 static inline int64_t ls_stamp_of(const struct ls_scan *scan, const struct ls_record *rec)
 {
@@ -221,6 +241,8 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
 struct ls_rpc *ls_rpc_new(void);
 void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+/* A line of this thread follows soon. */
+void ls_rpc_load_ahead(const struct ls_rpc *rpc, int32_t proc, int32_t thread);
 void ls_rpc_round(struct ls_scan *scan);
 void ls_rpc_finish(struct ls_scan *scan);
 void ls_rpc_clear(struct ls_rpc *rpc);

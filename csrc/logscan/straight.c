@@ -50,6 +50,23 @@ static enum ls_rivals rivals(const struct ls_trie *trie, const struct ls_node *n
     return LS_RIVALS_CLOSE;
 }
 
+/* Whether somebody reads this field of a line that is kept in no event. */
+static bool used(const struct ls_message *m, int slot)
+{
+    if (m->keep != LS_KEEP_COUNT || m->role == LS_RPC_BEGUN) return true; /* failed requests are kept */
+    for (int i = 0; i < LS_ROLE_FIELDS; i++)
+        if (m->role_field[i] == slot) return true;
+    for (int i = 0; i < m->keys; i++)
+        if (m->key[i] == slot) return true;
+    return false;
+}
+
+static uint8_t skipped(int type)
+{
+    if (type == LS_UINT || type == LS_INT) return LS_SKIP_DIGITS;
+    return type == LS_HEX || type == LS_PTR ? LS_SKIP_HEX : (uint8_t)type;
+}
+
 static void keep(struct way *w, struct ls_pattern *pat)
 {
     struct ls_catalogue *cat = w->cat;
@@ -63,13 +80,15 @@ static void keep(struct way *w, struct ls_pattern *pat)
     for (uint32_t i = 0; i < w->ntokens; i++) {
         struct ls_token *t = ls_push(&cat->tokens);
         *t = w->token[i];
-        if (t->type == LS_STR || t->type == LS_REST) pat->wide = true;
+        int type = t->type[0];
+        if (type == LS_STR || type == LS_REST) pat->wide = true;
         if (t->rivals == LS_RIVALS_FAR) pat->far = true;
-        int slot = t->type == LS_TYPES || t->type == LS_BLANKS ? -1 : pat->slot[captures++];
+        int slot = type == LS_TYPES || type == LS_BLANKS ? -1 : pat->slot[captures++];
         t->slot = slot < 0 ? LS_FIELDS : (uint8_t)slot;
-        uint32_t short_n = t->n < sizeof t->head ? t->n : (uint32_t)sizeof t->head;
-        memcpy(&t->head, w->bytes + t->at, short_n);
-        memset(&t->mask, 0xff, short_n);
+        t->type[1] = slot < 0 || !used(&cat->messages.at[pat->message], slot) ? skipped(type) : (uint8_t)type;
+        uint32_t short_n = t->n < LS_HEAD ? t->n : LS_HEAD;
+        memcpy(t->head, w->bytes + t->at, short_n);
+        t->mask = (1u << short_n) - 1;
         t->at += base;
     }
 }
@@ -83,7 +102,7 @@ static void add(struct way *w, const struct ls_token *next, const struct ls_lite
     if (ntokens == DEPTH || (lit && nbytes + lit->n > BYTES)) return;
     struct ls_token *t = &w->token[ntokens ? ntokens - 1 : 0];
     struct ls_token last = *t;
-    bool open = ntokens && last.type == LS_TYPES;
+    bool open = ntokens && last.type[0] == LS_TYPES;
     if (!open) {
         t = &w->token[w->ntokens++];
         *t = (struct ls_token){.at = nbytes};
@@ -107,14 +126,14 @@ static void walk(struct way *w, const struct ls_node *node)
 {
     if (w->ntokens && node->accept >= 0 && !ends_empty(w->trie, node)) keep(w, &w->cat->patterns.at[node->accept]);
     for (int i = 0; i < node->nlits; i++) {
-        struct ls_token t = {.type = LS_TYPES};
+        struct ls_token t = {.type = {LS_TYPES}};
         add(w, &t, &node->lits[i], node->lits[i].node);
     }
     for (int i = 0; i < node->nfields; i++) {
         const struct ls_field_edge *f = &node->fields[i];
         /* If nothing limits the length of a text, only a search can find it. */
         if (f->type == LS_STR && f->stop == LS_STOP_ANY) continue;
-        struct ls_token t = {.type = f->type,
+        struct ls_token t = {.type = {f->type},
                              .rivals = (uint8_t)rivals(w->trie, node, i),
                              .stop = f->stop,
                              .edge = (uint16_t)i,

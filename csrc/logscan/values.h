@@ -16,6 +16,16 @@ static const uint8_t hex_digit[256] = {
 };
 
 #ifdef __SSE2__
+/* How many hex digits are at the start of 16 bytes. */
+static inline unsigned hex_digits(__m128i c)
+{
+    __m128i low = _mm_or_si128(c, _mm_set1_epi8(0x20));
+    __m128i digit = _mm_and_si128(_mm_cmpgt_epi8(c, _mm_set1_epi8('0' - 1)), _mm_cmplt_epi8(c, _mm_set1_epi8('9' + 1)));
+    __m128i letter =
+        _mm_and_si128(_mm_cmpgt_epi8(low, _mm_set1_epi8('a' - 1)), _mm_cmplt_epi8(low, _mm_set1_epi8('f' + 1)));
+    return (unsigned)__builtin_ctz(~(unsigned)_mm_movemask_epi8(_mm_or_si128(digit, letter)));
+}
+
 /* The hex digits at the start of 16 bytes: returns their number, and their value in *value. */
 static inline unsigned hex16(__m128i c, uint64_t *value)
 {

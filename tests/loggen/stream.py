@@ -18,17 +18,32 @@ from tests.loggen.dialects import DIALECTS
 from tests.loggen.job import Job
 from tests.loggen.sim import Process, pointer
 
-__all__ = ["stream", "write_stream"]
+__all__ = ["calls", "stream", "write_stream"]
 
 _TEMPLATES = 12
 _OP, _RELEASE, _UDS, _BUFFER = range(4)  # fresh ids of a rank in a round
 
 
+_Line = tuple[str, list[int]]  # a text with holes, and which value goes into which hole
+
+
+def _proxied(me: str, there: str, buffer: int, kind: int, name: str, hole: int, size: int) -> list[_Line]:
+    """A proxy call: the lines of its caller and of the service thread that answers it."""
+    return [
+        (
+            f"{there}proxyProgressAsync opId=0x%x op.type={kind} op.reqBuff={pointer(buffer)} op.respSize={size} done",
+            [hole],
+        ),
+        (f"{me}ncclPollProxyResponse Received new opId=0x%x", [hole]),
+        (f"{there}Received and initiated operation={name} res=0", []),
+        (f"{me}resp.opId=0x%x matches expected opId=0x%x", [hole, hole]),
+    ]
+
+
 class _Round:
     """One round of all ranks as a woven text with holes, and which value goes into which hole."""
 
-    def __init__(self, job: Job, rng: random.Random) -> None:
-        threads = [self._rank(job, p) for p in job.processes]
+    def __init__(self, threads: list[list[_Line]], rng: random.Random) -> None:
         places, live = [0] * len(threads), list(range(len(threads)))
         texts: list[str] = []
         holes: list[int] = []
@@ -48,8 +63,12 @@ class _Round:
     def render(self, values: np.ndarray) -> bytes:
         return self.text % tuple(values[self.holes].tolist())
 
+    @classmethod
+    def of(cls, job: Job, rng: random.Random) -> _Round:
+        return cls([cls._rank(job, p) for p in job.processes], rng)
+
     @staticmethod
-    def _rank(job: Job, p: Process) -> list[tuple[str, list[int]]]:
+    def _rank(job: Job, p: Process) -> list[_Line]:
         """Lines of a rank in their order, the lines of its neighbour's service among them."""
         n = job.plan.ranks
         service = next(q for q in job.processes if q.host == p.host and q.local == p.local ^ 1)
@@ -60,20 +79,12 @@ class _Round:
         op, release, exchange, buffer = (4 * p.rank + kind + 1 for kind in (_OP, _RELEASE, _UDS, _BUFFER))
         step = 0
 
-        def call(coll: str, count: int, root: int) -> tuple[str, list[int]]:
+        def call(coll: str, count: int, root: int) -> _Line:
             text = f"{coll}: opCount %x sendbuff {pointer(p.base + 0x51000)} recvbuff 0x%x count {count} datatype 7 op 0 root {root} "
             return f"{me}{text}comm {comm} [nranks={n}] stream {stream}", [step, buffer]
 
-        def proxied(kind: int, name: str, hole: int, size: int) -> list[tuple[str, list[int]]]:
-            return [
-                (
-                    f"{there}proxyProgressAsync opId=0x%x op.type={kind} op.reqBuff={pointer(service.base + 0x3C0)} op.respSize={size} done",
-                    [hole],
-                ),
-                (f"{me}ncclPollProxyResponse Received new opId=0x%x", [hole]),
-                (f"{there}Received and initiated operation={name} res=0", []),
-                (f"{me}resp.opId=0x%x matches expected opId=0x%x", [hole, hole]),
-            ]
+        def proxied(kind: int, name: str, hole: int, size: int) -> list[_Line]:
+            return _proxied(me, there, service.base + 0x3C0, kind, name, hole, size)
 
         asked = f"{me}ProxyCall UDS comm {comm} rank {p.rank} tpRank {service.rank}({job.hashes[service.rank]:x}) reqSize 8 respSize 0 respFd"
         return [
@@ -122,7 +133,7 @@ def stream(size: int, seed: int = 1, ranks: int = 64, dialect: str = "2.27") -> 
     head = "".join(texts[i] + "\n" for i in [*range(end), *late]).encode()
     tail = "".join(texts[i] + "\n" for i in range(end, len(texts)) if i not in set(late)).encode()
     rng = random.Random(seed)
-    rounds = [_Round(job, rng) for _ in range(_TEMPLATES)]
+    rounds = [_Round.of(job, rng) for _ in range(_TEMPLATES)]
     numbers = np.random.default_rng(seed)
     written = len(head) + len(tail)
     yield head
@@ -140,6 +151,26 @@ def stream(size: int, seed: int = 1, ranks: int = 64, dialect: str = "2.27") -> 
         step += 1
         yield piece
     yield tail
+
+
+def calls(size: int, seed: int = 1, processes: int = 4096) -> Iterator[bytes]:
+    """Pieces of a log of about ``size`` bytes of ``processes`` processes, eight on a host, that print proxy calls and nothing else."""
+    rng = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    threads = []
+    for p in range(processes):
+        pid = 100_000 + 40 * p
+        me, there = (f"node{p // 8:04d}:{pid}:{pid + thread} [{p % 8}] NCCL INFO " for thread in (0, 17))
+        base = 0x7F0000000000 + (p << 24)
+        threads.append(_proxied(me, there, base + 0x3C0, 11, "Register", 2 * p, 8))
+        threads[-1] += _proxied(me, there, base + 0x3C0, 12, "Deregister", 2 * p + 1, 0)
+    rounds = [_Round(threads, rng) for _ in range(2)]
+    written = 0
+    while written < size:
+        ids = 0x7F0000000000 + numbers.integers(0, 1 << 32, 2 * processes, dtype=np.uint64) * 16
+        piece = rng.choice(rounds).render(ids)
+        written += len(piece)
+        yield piece
 
 
 def write_stream(file: BinaryIO, size: int, seed: int = 1, ranks: int = 64, dialect: str = "2.27") -> int:
