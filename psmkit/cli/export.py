@@ -24,15 +24,21 @@ __all__ = ["command"]
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--output", "-o", required=True, metavar="DIR", help="A new folder for the files.")
-@click.option("--parquet", "form", flag_value="parquet", default="parquet", help="Write Parquet.  [default]")
-@click.option("--arrow", "form", flag_value="arrow", help="Write Arrow IPC files, which programs can map.")
-@click.option("--csv", "form", flag_value="csv", help="Write CSV.")
+@click.option("--parquet", is_flag=True, help="Write Parquet.  [default]")
+@click.option("--arrow", is_flag=True, help="Write Arrow IPC files, which programs can map.")
+@click.option("--csv", is_flag=True, help="Write CSV.")
 @click.option("--table", "tables", metavar="TABLE", multiple=True, help="Only this table. Repeatable.  [all]")
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
 def command(
-    paths: tuple[str, ...], output: str, form: str, tables: tuple[str, ...], catalogues: tuple[str, ...]
+    paths: tuple[str, ...],
+    output: str,
+    parquet: bool,
+    arrow: bool,
+    csv: bool,
+    tables: tuple[str, ...],
+    catalogues: tuple[str, ...],
 ) -> None:
     """Write the tables of `psmkit query` to files, one a table: events, matches, findings, evidence, culprits, processes, ranks, runs, verdict.
 
@@ -42,6 +48,9 @@ def command(
     from psmkit.query.errors import QueryError, needs_extra
     from psmkit.query.schema import TABLES
 
+    if parquet + arrow + csv > 1:
+        raise click.UsageError("one format at a time: --parquet, --arrow or --csv")
+    form = "arrow" if arrow else "csv" if csv else "parquet"
     for name in tables:
         if name not in TABLES:
             raise QueryError(f"there is no table {name!r}: choose from {', '.join(TABLES)}")

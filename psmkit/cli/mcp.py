@@ -62,4 +62,9 @@ def _server(tools: Any) -> Any:
     only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (tools.analyze, tools.ops, tools.explain, tools.lines):
         server.tool(annotations=only_reads)(told(tool))
+        # Else a misspelt argument would be dropped, and the answer be one to another question.
+        made = server._tool_manager.get_tool(tool.__name__)
+        made.fn_metadata.arg_model.model_config["extra"] = "forbid"
+        made.fn_metadata.arg_model.model_rebuild(force=True)
+        made.parameters["additionalProperties"] = False
     return server

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SAMPLE = 1000  # rows whose widths make the columns
+_SQL = re.compile(r"\s*(?:select|with|from|describe|summarize)\b", re.IGNORECASE)
 
 
 @click.command(
@@ -52,6 +55,8 @@ def command(paths: tuple[str, ...], sql: str, form: str, output: str | None, cat
     matches (proxy calls and fd exchanges), findings, evidence, culprits, processes, ranks, runs, verdict. "DESCRIBE events" lists columns.
     docs/query.md says what they hold, and has ten questions to start from.
     """
+    if os.path.exists(sql) or _SQL.match(paths[0]):
+        raise click.UsageError("the question comes last: psmkit query PATH... \"SELECT ...\"")
     check_output(output, "answer")
     check_apart(output, paths, "answer")
 

@@ -48,6 +48,12 @@ _MAGICS = tuple(magic for magic, _ in _FORMATS)
 _PACKED = tuple(magic for magic, _ in _COMPRESSIONS)
 #: In the head of every page that psmkit writes, since a page beside the logs holds their lines.
 _PAGE = b'<meta name="generator" content="psmkit">'
+#: How the reports for issues and for CI systems begin: beside the logs, they hold lines of these, too.
+_REPORT = re.compile(
+    rb"## (?:failed|hung|leaking|inconclusive|healthy): [^\n]*\n\n"
+    rb"(?:- run \d+: [^\n]*\n)*(?:- (?:\*\*(?:culprit|proof|do this)\*\* |confidence \d)|\n?### (?:Ranks|Findings)\n)"
+    rb"|<\?xml [^\n]*\n<testsuites name=\"psmkit\" "
+)
 #: In the first line of each file of a recording (`psmkit record`) that is a fact about the job and no log of it.
 _FACT = b"psmkit-record/"
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
@@ -114,6 +120,8 @@ def unread(head: bytes) -> str | None:
         return next(name for magic, name in _FORMATS if head.startswith(magic))
     if head.startswith(b"<!doctype html>") and _PAGE in head:
         return "an HTML page of psmkit"
+    if _REPORT.match(head):
+        return "a report of psmkit"
     if _FACT in head[:64]:
         return "a fact about a recorded job, beside its logs"
     if _PICKLE.match(head):

@@ -20,10 +20,13 @@ def _of(table: Table, item: Any, **other: Any) -> _Row:
 
 
 def _findings(job: Job, report: Report) -> Iterator[_Row]:
+    parts = {n: (role, group.finding) for group in report.causes for role, numbers in (
+        ("cause", (group.finding,)), ("same", group.same), ("follows", group.follows)) for n in numbers}  # fmt: skip
     for at, one in enumerate(report.findings):
+        role, cause = parts.get(at, (None, None))
         first = one.evidence[0] if one.evidence else None
         yield _of(
-            TABLES["findings"], one, finding=at, severity=one.severity.value,
+            TABLES["findings"], one, finding=at, severity=one.severity.value, role=role, cause=cause,
             file=first.file if first else None, line=first.line if first else None,
         )  # fmt: skip
 

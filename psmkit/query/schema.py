@@ -83,7 +83,7 @@ _SIZED = frozenset({"libpsm", "memory", "misc", "net", "psm", "psmkit", "registe
 
 #: The columns of ``events`` that hold fields of the lines. The first of several that a message has counts.
 EVENT_FIELDS: Mapping[str, tuple[Field, ...]] = {
-    "coll": (Field("word", ("coll",)),),
+    "coll": (Field("word", ("coll",), frozenset({"coll"})),),  # elsewhere it speaks of CollNet
     "comm": (Field("hex", ("comm",)),),
     "commid": (Field("hex", ("commid", "comm_id")),),
     "peer": (Field("int", ("peer",)),),
@@ -178,6 +178,10 @@ FINDINGS = Table(
         Column("code", "string", "code ([findings.md](findings.md))"),
         Column("severity", "string", "`error`, `warning` or `info`"),
         Column("title", "string", "one sentence"),
+        Column(
+            "role", "string", "`cause`, `same` (the same thing, seen by another rule) or `follows` (from a cause)", "a note"
+        ),
+        Column("cause", "int32", "number of the cause; its own number for a cause", "a note"),
         Column("confidence", "double", "0 to 1"),
         Column("run", "int32", "run, as in `runs`", "it belongs to no run"),
         Column("comm", "string", "communicator", "it is about none"),

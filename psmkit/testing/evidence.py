@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["logs_of", "verdict"]
+__all__ = ["State", "logs_of", "states", "verdict"]
 
 _DEADLINE = 120.0  # seconds for an analysis
 _MOST = 20_000  # characters of a report under a test
 _NOTHING = "no NCCL line in "
 
 
-def logs_of(folders: Iterable[Path], patterns: Sequence[str], since: float) -> list[str]:
-    """The files that a test wrote: all below its folders, and those of the patterns that changed after ``since`` (time.time()).
+State = tuple[int, int, int]
 
-    An older file of a pattern is left out: another test wrote it.
+
+def states(patterns: Sequence[str]) -> dict[str, State]:
+    """The files of the patterns, with what changes when one is written: size, time, inode."""
+    found: dict[str, State] = {}
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern, recursive=True)):
+            with contextlib.suppress(OSError):
+                seen = os.stat(name)
+                if stat.S_ISREG(seen.st_mode):
+                    found[name] = (seen.st_size, seen.st_mtime_ns, seen.st_ino)
+    return found
+
+
+def logs_of(folders: Iterable[Path], patterns: Sequence[str], before: Mapping[str, State]) -> list[str]:
+    """The files that a test wrote: all below its folders, and those of the patterns that are not as they were ``before`` it.
+
+    The others are left out: another test wrote them.
     """
     found: dict[str, None] = {}
     for folder in folders:
         for root, _, names in os.walk(folder):
             found |= dict.fromkeys(os.path.join(root, name) for name in sorted(names))
-    for pattern in patterns:
-        for name in sorted(glob.glob(pattern, recursive=True)):
-            # Time stamps of files may be coarser than the clock.
-            if os.path.isfile(name) and os.stat(name).st_mtime >= since - 1:
-                found[name] = None
+    found |= {name: None for name, state in states(patterns).items() if before.get(name) != state}
     return [name for name in found if os.path.isfile(name) and os.path.getsize(name)]
 
 

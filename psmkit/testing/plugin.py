@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ __all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_makereport", 
 _MARKER = "ranks(count=2, deadline=30.0, cuda=False): number of processes that the ranks fixture runs, their deadline in seconds, and whether they use emulated CUDA"
 
 
-_STARTED = pytest.StashKey[float]()
+_BEFORE = pytest.StashKey[dict[str, tuple[int, int, int]]]()
 #: Fixtures whose value is a folder of one test.
 _FOLDERS = ("tmp_path", "tmpdir")
 
@@ -52,9 +51,13 @@ def _patterns(config: pytest.Config) -> list[str]:
     return [*ini, *config.getoption("--psmkit-logs")]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test begins: older files are not its logs."""
-    item.stash[_STARTED] = time.time()
+    """Note what the files of the patterns are before a test: those that stay so are not its logs."""
+    if patterns := _patterns(item.config):
+        from psmkit.testing.evidence import states
+
+        item.stash[_BEFORE] = states(patterns)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,7 +75,7 @@ def pytest_runtest_makereport(
         folders = [Path(str(values[name])) for name in _FOLDERS if name in values]
         if "ranks" in values:
             folders.append(values["ranks"].folder)
-        files = logs_of(dict.fromkeys(folders), patterns, item.stash.get(_STARTED, call.start))
+        files = logs_of(dict.fromkeys(folders), patterns, item.stash.get(_BEFORE, {}))
         captured = "\n".join(text for name, text in report.sections if name.startswith("Captured std"))
         if said := verdict(files, captured):
             report.sections.append(("psmkit", said))

@@ -75,6 +75,7 @@ def test_an_assistant_works_on_a_log(tmp_path: Path) -> None:
         assert "no message of the catalogue" in await refusal(client, "explain", what="nonsense of nobody")
         assert "this server reads only" in await refusal(client, "lines", file="/etc/passwd", line=1)
         assert "standard input" in await refusal(client, "analyze", paths=["-"])
+        assert "path" in await refusal(client, "analyze", path=str(HUNG))
         assert "not a list of ranks" in await refusal(client, "ops", paths=[str(HUNG)], ranks="x")
         assert "no NCCL line" in await refusal(client, "analyze", paths=[str(tmp_path / "notes.txt")])
 

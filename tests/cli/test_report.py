@@ -33,6 +33,15 @@ def test_a_page_beside_the_logs_is_no_log(psmkit_cli: Cli, logs: Path) -> None:
     assert "report.html:" not in text and "report.html is an HTML page of psmkit" in " ".join(text.split())
 
 
+def test_reports_beside_the_logs_are_no_logs(psmkit_cli: Cli, logs: Path) -> None:
+    also = [word for form, name in (("markdown", "r.md"), ("junit", "r.xml")) for word in ("--also", form, logs / name)]
+    first = psmkit_cli("analyze", logs, *also)
+    again = psmkit_cli("analyze", logs, "-v")
+    assert again.out.splitlines()[0] == first.out.splitlines()[0]
+    text = " ".join(again.out.split())
+    assert "r.md is a report of psmkit" in text and "r.xml is a report of psmkit" in text
+
+
 def test_an_input_is_never_overwritten(psmkit_cli: Cli, logs: Path) -> None:
     log = logs / "nccl.rank0.vm.20405.log"
     before = log.read_bytes()

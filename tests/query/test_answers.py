@@ -87,3 +87,11 @@ def test_sql_keeps_two_runs_of_a_file_apart(tmp_path: Path) -> None:
         1,
     ]
     assert rows(logs, "SELECT run, count(*) FROM processes GROUP BY run ORDER BY run") == [(0, 4), (1, 4)]
+
+
+def test_findings_say_which_one_is_the_cause() -> None:
+    logs = psmkit.load(DATA / "logs" / "fault_a2_n4_sigstop_rank1_in_setup")
+    asked = "SELECT role, list(code ORDER BY code) FROM findings WHERE role IS NOT NULL GROUP BY role"
+    got = dict(rows(logs, asked))
+    assert got["cause"] == ["PSM103"] and {"PSM304", "PSM407"} <= set(got["same"])
+    assert len(rows(logs, "SELECT DISTINCT cause FROM findings WHERE role IS NOT NULL")) == 1

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from psmkit.testing.evidence import logs_of
+from psmkit.testing.evidence import logs_of, states
 
 LOG = Path(__file__).parents[1] / "data" / "logs" / "fault_e1_n4_rank1_cumem_import_oom"
 
@@ -32,6 +31,9 @@ def test_elsewhere():
     Path("job.log").write_text("h:1:1 [0] transport/shm.cc:590 NCCL WARN Cuda failure 2 'out of memory'\\n")
     assert False
 
+def test_late():
+    assert False
+
 def test_good(tmp_path):
     shutil.copytree({str(LOG)!r}, tmp_path / "logs")
 """
@@ -52,7 +54,7 @@ def run(folder: Path, *options: str) -> str:
         timeout=300,
         check=False,
     )
-    assert "4 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "5 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     return done.stdout
 
 
@@ -82,11 +84,18 @@ def test_without_the_option_nothing_is_added(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_test_is_no_log_of_this_one(tmp_path: Path) -> None:
-    own, old, new = tmp_path / "own", tmp_path / "old.log", tmp_path / "new.log"
+    own, old, grown = tmp_path / "own", tmp_path / "old.log", tmp_path / "grown.log"
     own.mkdir()
-    for file in (own / "a.log", old, new):
+    for file in (own / "a.log", old, grown):
         file.write_text("x")
     (own / "empty.log").write_text("")
-    os.utime(old, (time.time() - 100, time.time() - 100))
-    found = logs_of([own], [str(tmp_path / "*.log")], time.time() - 10)
-    assert found == [str(own / "a.log"), str(new)]
+    patterns = [str(tmp_path / "*.log")]
+    before = states(patterns)
+    grown.write_text("xy")
+    (tmp_path / "new.log").write_text("x")
+    assert logs_of([own], patterns, before) == [str(own / "a.log"), str(grown), str(tmp_path / "new.log")]
+
+
+def test_a_test_does_not_get_the_logs_of_the_one_before(tmp_path: Path) -> None:
+    text = part(run(tmp_path, "--psmkit-logs", "*.log"), "test_late")
+    assert "job.log" not in text and "- psmkit -" not in text
