@@ -56,7 +56,7 @@ def command(paths: tuple[str, ...], sql: str, form: str, output: str | None, cat
     docs/query.md says what they hold, and has ten questions to start from.
     """
     if os.path.exists(sql) or _SQL.match(paths[0]):
-        raise click.UsageError("the question comes last: psmkit query PATH... \"SELECT ...\"")
+        raise click.UsageError('the question comes last: psmkit query PATH... "SELECT ..."')
     check_output(output, "answer")
     check_apart(output, paths, "answer")
 

@@ -179,7 +179,10 @@ FINDINGS = Table(
         Column("severity", "string", "`error`, `warning` or `info`"),
         Column("title", "string", "one sentence"),
         Column(
-            "role", "string", "`cause`, `same` (the same thing, seen by another rule) or `follows` (from a cause)", "a note"
+            "role",
+            "string",
+            "`cause`, `same` (the same thing, seen by another rule) or `follows` (from a cause)",
+            "a note",
         ),
         Column("cause", "int32", "number of the cause; its own number for a cause", "a note"),
         Column("confidence", "double", "0 to 1"),
