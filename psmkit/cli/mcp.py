@@ -42,6 +42,7 @@ def command(roots: tuple[str, ...]) -> None:
 def _server(tools: Any) -> Any:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
     from mcp.types import ToolAnnotations
 
     from psmkit import __version__
@@ -58,13 +59,13 @@ def _server(tools: Any) -> Any:
 
         return call
 
-    server = MCPServer("psmkit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    served = []
     for tool in (tools.analyze, tools.ops, tools.explain, tools.lines):
-        server.tool(annotations=only_reads)(told(tool))
+        made = Tool.from_function(told(tool), annotations=only_reads)
         # Else a misspelt argument would be dropped, and the answer be one to another question.
-        made = server._tool_manager.get_tool(tool.__name__)
         made.fn_metadata.arg_model.model_config["extra"] = "forbid"
         made.fn_metadata.arg_model.model_rebuild(force=True)
         made.parameters["additionalProperties"] = False
-    return server
+        served.append(made)
+    return MCPServer("psmkit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", tools=served)

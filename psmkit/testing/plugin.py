@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ __all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_makereport", 
 _MARKER = "ranks(count=2, deadline=30.0, cuda=False): number of processes that the ranks fixture runs, their deadline in seconds, and whether they use emulated CUDA"
 
 
-_BEFORE = pytest.StashKey[dict[str, tuple[int, int, int]]]()
+_BEFORE = pytest.StashKey[Mapping[str, tuple[int, int, int]]]()
 #: Fixtures whose value is a folder of one test.
 _FOLDERS = ("tmp_path", "tmpdir")
 
