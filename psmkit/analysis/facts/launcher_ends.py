@@ -142,8 +142,15 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
     local_rank(job, run, death, fields.get("local_rank"))
     if "tasks" not in fields and "ranks" not in fields:
         return [death]
-    ranks = _tasks(str(fields["tasks"])) if "tasks" in fields else ranks_in(fields["ranks"])
+    ranks = _tasks(str(fields["tasks"])) if "tasks" in fields else _whole(job, event, ranks_in(fields["ranks"]))
     return _together(death, ranks) if ranks else [death]
+
+
+def _whole(job: Job, event: Event, ranks: list[int]) -> list[int]:
+    """The ranks of a list without its last one, if the log cuts the list within a number: more digits could follow."""
+    total = event.fields.get("total")
+    cut = isinstance(total, int) and "]" not in lines.matched(job, event.ref).rpartition("[")[2]
+    return ranks[:-1] if cut and ranks and isinstance(total, int) and 0 < ranks[-1] * 10 < total else ranks
 
 
 def _how(job: Job, death: Death, event: Event) -> None:
