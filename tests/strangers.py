@@ -6,6 +6,7 @@ tests/data/strangers/README.md explains the labels. The logs of strangers are no
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,12 @@ def _identity(label: object) -> dict[str, str]:
     return {kind: value} if value and kind in ("rank", "pid", "host", "device") else {"host": str(label)}
 
 
+def _address(culprit: dict[str, Any], label: object) -> bool:
+    """Whether the label is an address with a port that the culprit's text has, and its host the culprit's: psmkit names the host."""
+    host, _, port = str(label).rpartition(":")
+    return port.isdigit() and culprit["host"] == host and re.search(rf"\b{port}\b", culprit["why"]) is not None
+
+
 def _is(culprit: dict[str, Any], label: object) -> bool:
     seen = {
         "rank": {culprit["rank"], culprit["global_rank"]},
@@ -36,7 +43,7 @@ def _is(culprit: dict[str, Any], label: object) -> bool:
 
 
 def _any_is(culprits: list[dict[str, Any]], labels: list[object]) -> bool:
-    return any(_is(culprit, label) for culprit in culprits for label in labels)
+    return any(_is(culprit, label) or _address(culprit, label) for culprit in culprits for label in labels)
 
 
 def _analyze(log: Path) -> dict[str, Any]:

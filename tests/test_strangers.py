@@ -54,3 +54,16 @@ def test_an_inconclusive_verdict_is_a_miss_only_where_the_log_decides() -> None:
     assert strangers._judge({"verdict": "hung", "decidable": True}, report) == ("missed", "none")
     assert strangers._judge({"verdict": "hung", "decidable": False}, report) == ("undecided", "none")
     assert strangers._judge({"verdict": "hung", "decidable": False}, {**report, "verdict": "healthy"})[0] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("host", "why", "right"),
+    [
+        ("127.0.0.1", "could not connect to the store at 127.0.0.1, 51899", True),
+        ("127.0.0.1", "could not connect to the store at 127.0.0.1, 518991", False),
+        ("10.0.0.7", "could not connect to the store at 127.0.0.1, 51899", False),
+    ],
+)
+def test_an_address_with_a_port_is_named_by_its_host_if_the_text_has_the_port(host: str, why: str, right: bool) -> None:
+    parts = dict.fromkeys(("rank", "global_rank", "pid", "device", "gpu"))
+    assert strangers._any_is([{**parts, "host": host, "why": why}], ["127.0.0.1:51899"]) is right

@@ -32,6 +32,9 @@ _PROGRAMS = frozenset(
 )
 #: The end of prterun's sentence about a signal, which begins on the line above.
 _SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
+#: Where Ray killed workers for their memory.
+_NODE = re.compile(r"at node \(ID: \w+, IP: ([\w.:-]+)\)")
+_WRAPPED = 5  # lines
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
 _HYDRA, _HYDRA_STRING = "launch.ended.hydra.process", "launch.ended.hydra.string"
@@ -130,7 +133,7 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
         events=[event],
         rank=rank if isinstance(rank, int) and rank >= 0 else None,
         pid=pid if isinstance(pid, int) and pid > 0 else None,
-        host=host_of(fields.get("host")),
+        host=host_of(fields.get("host")) or _wrapped_host(job, event),
         oom="oom" in fields,
         raised="raised" in fields,
         root="first" in fields,
@@ -142,8 +145,27 @@ def _ends(job: Job, run: int | None, event: Event) -> list[Death]:
     local_rank(job, run, death, fields.get("local_rank"))
     if "tasks" not in fields and "ranks" not in fields:
         return [death]
-    ranks = _tasks(str(fields["tasks"])) if "tasks" in fields else ranks_in(fields["ranks"])
+    ranks = _tasks(str(fields["tasks"])) if "tasks" in fields else _whole(job, event, ranks_in(fields["ranks"]))
     return _together(death, ranks) if ranks else [death]
+
+
+def _wrapped_host(job: Job, event: Event) -> str | None:
+    """The host in the rest of Ray's report of killed workers, which a terminal may wrap, also within a word."""
+    if event.name != "launch.ray.oom" or "host" in event.fields:
+        return None
+    text, ref = "", lines.below(job, event.ref)
+    for _ in range(_WRAPPED):
+        text += "".join(e.text for e in job.quotes.of(ref)).strip("\r\n")
+        ref = lines.below(job, ref) if ref is not None else None
+    found = _NODE.search(text.partition("over the last")[0])
+    return found[1] if found is not None else None
+
+
+def _whole(job: Job, event: Event, ranks: list[int]) -> list[int]:
+    """The ranks of a list without its last one, if the log cuts the list within a number: more digits could follow."""
+    total = event.fields.get("total")
+    cut = isinstance(total, int) and "]" not in lines.matched(job, event.ref).rpartition("[")[2]
+    return ranks[:-1] if cut and ranks and isinstance(total, int) and 0 < ranks[-1] * 10 < total else ranks
 
 
 def _how(job: Job, death: Death, event: Event) -> None:

@@ -85,7 +85,7 @@ INSIDE = (
     _form(
         "SGLang",
         r"\[(?:(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)?(?: ?DP\d+)?(?: ?PP0)?(?: ATTN_CP\d+)?(?: MOE_DP\d+)?"
-        rf" ?TP(?P<rank>{_N})(?: EP\d+)?\] ",
+        rf" ?TP(?P<rank>{_N})(?: EP\d+)?(?: PP0)?\] ",
     ),
     _form("TensorRT-LLM", rf"\[TRT-LLM\] \[RANK (?P<rank>{_N})\]"),
     _form("HugeCTR", rf"\[(?:HCTR|HUGECTR)\]\[[\d:.]+\]\[\w+\]\[(?:RANK|RK)(?P<rank>{_N})\]"),
@@ -122,10 +122,9 @@ ACTOR = _form(
     "Ray and SkyPilot", r"\([\w.:/-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"
 )
 #: The process in the head that a library gives to its own lines. torch's Python code prints its process in the form of glog. glog itself, of C++, prints the
-#: id of a thread, which need not be that of its process: only a fatal line, with which the process ends, is taken as its own.
+#: id of a thread, which need not be that of its process: it names nobody.
 HEADS = (
     _form("torch", rf"(?<![\w.])[IWEF]\d{{4}} \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+\.py:\d+\]"),
-    _form("glog", rf"(?<![\w.])F(?:\d{{8}}|\d{{4}}) \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}) [\w./-]+:\d+\]"),
     _form("Open MPI and PMIx", rf"^\[(?P<host>[A-Za-z][\w.-]*?)[:.](?P<pid>{_N})\] "),
     _form("oneCCL", rf"^\d{{4}}:\d\d:\d\d-\d\d:\d\d:\d\d:\((?P<pid>{_N})\) \|"),
     _form("Neuron", rf"^\d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d\.\d+ +(?P<pid>{_N}):\d+ "),

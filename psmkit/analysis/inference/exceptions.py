@@ -25,6 +25,7 @@ __all__ = [
     "ended_by",
     "frames_above",
     "headless",
+    "ignored",
     "innermost",
     "named_by_engine",
     "of_nobody",
@@ -58,6 +59,7 @@ _TEXTS = (
 #: What an exception did that the program may have caught.
 CAUGHT = "raised an exception"
 _HEAD = "Traceback (most recent call last):"
+_IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
@@ -77,6 +79,10 @@ _CHILD = re.compile(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap
 _STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
 # What stands before the name of a call in a line of Python.
 _BEFORE_CALL = re.compile(r"[^\w.]+")
+# Python raises these for the names and calls of the program itself, whatever those are called.
+_MISTAKES = frozenset(["AttributeError", "NameError", "UnboundLocalError", "TypeError"])
+# The head of a traceback stands so near below the line that says that Python ignores it.
+_NEAR = 8
 # The last line of a traceback: the type of the exception, perhaps with a message.
 _THROWN = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Failure|Failed|Expired|Exit|Abort|Aborted|Interrupt|Closed)(?:: .*)?"
@@ -113,7 +119,22 @@ def _raised(job: Job) -> dict[int | None, dict[int | None, Raised]]:
 def _exceptions(job: Job) -> Sequence[Event]:
     """The lines that end tracebacks, in reading order: those of types that the catalogue knows, and others of the same form below a stack."""
     found = [*job.events("sys.python.exception", "sys.python.memory"), *thrown(job)]
-    return sorted(found, key=lambda e: (e.stream, e.ref.seq, e.ref))
+    return sorted((e for e in found if not ignored(job, e)), key=lambda e: (e.stream, e.ref.seq, e.ref))
+
+
+def ignored(job: Job, event: Event) -> bool:
+    """Whether Python ignored this exception, as it does for one in a destructor."""
+    head = _before(_heads(job), event) if job.events(_IGNORED) else None
+    return head is not None and _ignored(job, head)
+
+
+def _ignored(job: Job, head: Event) -> bool:
+    """Whether Python says right above a traceback that it ignores the exception: it is the first one below that line."""
+    above = _before(_places(job, job.run_of_event(head), _IGNORED), head)
+    if above is None or head.ref.seq - above.ref.seq > _NEAR:
+        return False
+    beside = _heads(job)[head.stream, head.tag]
+    return not any(above.ref.seq < e.ref.seq < head.ref.seq for e in beside)
 
 
 @once
@@ -179,7 +200,9 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
 
 
 def about_others(job: Job, text: str) -> bool:
-    """Whether the text of an exception speaks of other ranks. The path of a source file does not."""
+    """Whether the text of an exception speaks of other ranks. The path of a source file does not, nor the names in a program's own mistake."""
+    if text.partition(":")[0] in _MISTAKES:
+        return False
     return faults.phrase(job, "the others are named", _PATH.sub("", text)) is not None
 
 
@@ -293,7 +316,7 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
     for process in job.scan.processes:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
     heads = [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
-    return [e for e in heads if not _of_launcher(job, e)]
+    return [e for e in heads if not (_ignored(job, e) or _of_launcher(job, e))]
 
 
 def of_nobody(job: Job, head: Event) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
+from psmkit.analysis.facts.tags import rank_of_tag, without_tag
 from psmkit.analysis.inference import blame, faults
 from psmkit.catalogue import Message
 from psmkit.catalogue.entries import Value
@@ -19,6 +20,7 @@ __all__ = ["LastError", "last_errors"]
 
 _HEAD = "Last error:"
 _XLA = "framework.nccl_error"
+_REPEATED = "torch.last_error"
 #: What XLA appends behind the text of the warning.
 _APPENDED = ("'. [", "'.;", "'.")
 #: Blank lines and progress bars between the head and the text.
@@ -47,13 +49,21 @@ class LastError:
 def last_errors(job: Job, run: int | None) -> list[LastError]:
     """The last warnings that torch or XLA repeat in a run, in reading order."""
     heads = [e for e in job.events("torch.last_error.head", _XLA) if job.run_of_event(e) == run]
-    heads = [e for e in heads if e.name != _XLA or e.fields.get("last")][:_MOST]
+    heads = [e for e in heads if e.name != _XLA or e.fields.get("last")][:_MOST] or _headless(job, run)
     found = (_text(job, head) for head in heads)
     return [_read(job, head, *item) for head, item in zip(heads, found, strict=True) if item is not None]
 
 
+def _headless(job: Job, run: int | None) -> list[Event]:
+    """The warnings at the top of logs that begin below the head: torch's hook for uncaught exceptions put the rank before the line."""
+    found = (e for e in job.events(_REPEATED, run=run) if e.ref.line == 1 and e.tag is not None)
+    return [e for e in found if rank_of_tag(e.tag) is not None and "rank" in str(e.tag)][:_MOST]
+
+
 def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
     """The first text below a head, without the launcher's tag that both lines begin with."""
+    if head.name == _REPEATED:
+        return head.ref, without_tag(_line(job, head.ref), head.tag)
     if head.name == _XLA:
         text = str(head.fields["last"])
         for end in _APPENDED:

@@ -14,6 +14,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import ended_in, process_of_tags, rank_at_start, rank_in_line, without_tag
+from psmkit.analysis.inference import exceptions
 from psmkit.logparse.types import Event
 from psmkit.model import Named
 from psmkit.model.wording import uncoloured
@@ -228,7 +229,9 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
     """The lines by run and file."""
     out: dict[int | None, dict[int, list[Event]]] = {}
     for event in job.events(*_ERRORS, _FAILED):
-        if event.proc < 0 and (not event.name.startswith("sys.python.") or _opens(job, event)):
+        if event.proc < 0 and (
+            not event.name.startswith("sys.python.") or (_opens(job, event) and not exceptions.ignored(job, event))
+        ):
             out.setdefault(job.run_of_event(event), {}).setdefault(event.ref.file, []).append(event)
     return out
 

@@ -223,7 +223,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     ranks = [d.rank for d in deaths if d.rank is not None]
     how = manner(deaths[0])
     each = each_by_itself(job, run, deaths)
-    among = not each and not elastic and _part_of_all(deaths)
+    among = not each and not elastic and _counted(deaths)
     hosts = sorted({d.host for d in deaths if d.host is not None})
     who = (
         ranks_text(ranks) if ranks else f"processes on {joined(hosts[:_MOST_HOSTS])}" if hosts else "several processes"
@@ -238,7 +238,7 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         if elastic
         else "Each of these ranks reports a failure of its own, and its report blames no other rank."
         if each
-        else "The launcher saw these processes end when the others still ran. It does not say which one failed first."
+        else "The launcher saw these processes end before it stopped any. It does not say which one failed first."
         if among
         else "The launcher reports several processes and does not say which one failed first.",
         next_step="Give the rest of the launcher's output: the lines below `Root Cause (first observed failure)` name the rank."
@@ -255,12 +255,12 @@ def _listed(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
     )
 
 
-def _part_of_all(deaths: Sequence[Death]) -> bool:
-    """Whether a launcher that tells the number of its processes names a part of them: the first one that failed is among these, as the others ran."""
+def _counted(deaths: Sequence[Death]) -> bool:
+    """Whether a launcher that tells the number of its processes names a few that ended before it stopped any: the first one that failed is among these."""
     totals = {e.fields.get("total") for d in deaths for e in d.events}
     total = totals.pop() if len(totals) == 1 else None
     return isinstance(total, int) and len({d.rank for d in deaths if d.rank is not None}) in range(
-        1, min(total, _MOST_TOLD + 1)
+        1, min(total, _MOST_TOLD) + 1
     )
 
 
