@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.facts import endings, lines, recorded
+from psmkit.analysis.facts import endings, foreign, lines, recorded
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
@@ -145,6 +145,8 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         for i in _cut_stacks(job, findings)
     ]
     notes += list(getattr(job.scan, "notes", ()))
+    documents = foreign.inputs(job)
+    notes += [item.note for item in documents if item.note]
     instead = _instead(job, runs, findings)
     # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
     outside = _no_nccl(job) or (instead is not None and any(CODES[f.code].from_outside for f in findings))
@@ -160,8 +162,8 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     ours = totals.matched - beside
     beside = _as_lines(job, beside, ours)
     return Coverage(
-        files=len(files) + len(getattr(job.scan, "foreign", ())),
-        bytes=totals.bytes,
+        files=len(files) + len(documents),
+        bytes=totals.bytes + sum(item.nbytes for item in documents),
         lines=totals.lines,
         matched=ours + beside,
         unmatched=totals.unmatched,

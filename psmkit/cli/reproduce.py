@@ -84,11 +84,11 @@ def command(
 
     PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, a record of
     psmkit, a recording of `psmkit telemetry`, an answer of NCCL's RAS, or a folder of them; or the folder of a case, to run it again. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
-    on libpsm's simulator of plans, on its lab, and with --nccl on a real NCCL; the symptom returns where the analysis of the run says the same verdict, stage and culprits.
+    on libpsm's simulator of plans, on its lab, and with --nccl on a real NCCL; the symptom returns where the analysis of the run says the same verdict, kind of finding and culprits.
     docs/reproduce.md has the details.
 
-    Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the analysis of the input finds
-    nothing that follows from the calls of ranks, and the simulator neither.
+    Exit status: 0 the symptom returns wherever the case ran; 1 it does not on one of them; 2 bad input; 3 the input shows
+    no symptom that calls explain: it is healthy, or a rank died, say.
     """
     if not all(paths):
         raise click.UsageError("PATH is an empty name")
@@ -134,7 +134,7 @@ def command(
             results.append(on_nccl(runs, library, kernels, deadline, seed))
         tell("")
         notes = [result.text for result in results] + ([_smaller(shrunk)] if shrunk is not None else [])
-        write(made, case, notes)
+        write(made, case, notes, deadline)
     _page(out, case, results, shrunk, asked=smaller)
     if not results[0].returns and (case.symptom is None or not case.symptom.kind):
         return _NO_SYMPTOM
@@ -149,6 +149,7 @@ def _smaller(shrunk: Shrunk) -> str:
 def _page(out: Path, case: Case, results: list[Returned], shrunk: Shrunk | None, *, asked: bool) -> None:
     from psmkit.plan.releases import version
     from psmkit.report.layout import Page, Span
+    from psmkit.reproduce.symptom import NO_SYMPTOM
 
     page = Page(width(sys.stdout))
     operations = case.operations
@@ -167,9 +168,8 @@ def _page(out: Path, case: Case, results: list[Returned], shrunk: Shrunk | None,
             lead=Span("symptom: ", "code"),
         )
     elif symptom is not None:
-        page.wrap(
-            f"none: the analysis says {symptom.verdict}", indent="  ", hang="    ", lead=Span("symptom: ", "code")
-        )
+        none = NO_SYMPTOM if symptom.healthy else f"the analysis says {symptom.verdict}"
+        page.wrap(f"none: {none}", indent="  ", hang="    ", lead=Span("symptom: ", "code"))
     page.blank()
     for result in results:
         style = {True: "good", False: "error", None: "dim"}[result.returns]

@@ -87,6 +87,7 @@ def extract(paths: Sequence[str]) -> Case:
         job = make_job(result)
         report = analyse_job(job)
         told = settings(job)
+        notes.taken += told.sources
         run = foreign.newest_run(job)
         symptom = of_report(report)
         if run is not None and len(job.runs) > 1:
@@ -98,7 +99,7 @@ def extract(paths: Sequence[str]) -> Case:
         if run is not None:
             operations, absent = _of_logs(others, job, run, symptom, notes)
         if operations is None and dumps:
-            operations, absent = _of_dumps(dumps, job, told, notes)
+            operations, absent = _of_dumps(dumps, job, told, symptom, notes)
             flight = True
         if operations is None:
             known = min(told.values.get("ranks", 0), MOST_RANKS) or None
@@ -110,11 +111,17 @@ def extract(paths: Sequence[str]) -> Case:
             )
             if found is not None:
                 operations, absent = _of_found(found, notes)
-        broken = [f"{item.path}: {item.error}" for item in loaded if item.error]
+        notes.guesses += [item.note for item in loaded if item.note]
+        broken = [f"{item.path} was not read: {item.error}" for item in loaded if item.error]
+        notes.guesses += broken
         faults = tuple(f"{f.code} {f.title}" for f in report.findings if f.severity.weight)
         even = any(report.comms for item in loaded for report in item.ras)
     if operations is None or len(operations) == 0:
-        raise NoOperationsError(broken[0] if broken and not dumps else _nothing(others, bool(dumps), even))
+        raise NoOperationsError(
+            broken[0]
+            if broken and not dumps
+            else _nothing(others, len(dumps), any(dump.entries for _, dump in dumps), even)
+        )
     return _case(operations, absent, told, notes, faults, symptom, flight=flight)
 
 
@@ -179,10 +186,14 @@ def _case(
     return Case(operations, config, assumed, tuple(notes.taken), tuple(notes.guesses), faults, symptom, flight)
 
 
-def _nothing(paths: Sequence[str], dumps: bool, even: bool) -> str:
+def _nothing(paths: Sequence[str], dumps: int, entries: bool, even: bool) -> str:
     names = ", ".join(paths[:_SHOWN])
     if dumps:
-        return f"no operation in the dumps of {names}"
+        return (
+            f"the flight recorder {plural(dumps, 'dump has', 'dumps have')} no entries: {names}"
+            if not entries
+            else f"no operation in the dumps of {names}"
+        )
     if even:
         return f"no rank is ahead of another in the answers of RAS in {names}, which show no other operations"
     return (
@@ -232,10 +243,16 @@ def _of_logs(
 
 
 def _of_dumps(
-    dumps: Sequence[tuple[str, FlightDump]], job: Job, told: Told, notes: _Notes
+    dumps: Sequence[tuple[str, FlightDump]], job: Job, told: Told, symptom: Symptom, notes: _Notes
 ) -> tuple[Operations, list[int]]:
     whole = _whole(dumps, job) if any(dump.dropped for _, dump in dumps) else None
-    found = flights.read(dumps, min(told.values.get("ranks", 0), MOST_RANKS) or None, whole)
+    # a rank whose dump is cut would seem to be behind
+    unused = {at for at, (_, dump) in enumerate(dumps) if not dump.complete and dump.rank not in symptom.culprits}
+    if len(unused) == len(dumps):
+        unused = set()
+    elif unused:
+        notes.guesses.append(f"{counted(len(unused), 'cut dump')} {plural(len(unused), 'is', 'are')} not used")
+    found = flights.read(dumps, min(told.values.get("ranks", 0), MOST_RANKS) or None, whole, unused)
     made, _ = found.builder.finish(found.ranks, tuple(found.comms), whole=False)
     names = found.files
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -257,11 +274,8 @@ def _of_dumps(
         notes.guesses.append(
             f"{counted(count, 'entry', 'entries')} of {name} left out: no task stands for {plural(count, 'it', 'them')}"
         )
-    return made, sorted(set(range(found.ranks)) - {r for r, ours in made.by_rank.items() if len(ours)} - _dumped(dumps))
-
-
-def _dumped(dumps: Sequence[tuple[str, FlightDump]]) -> set[int]:
-    return {dump.rank for _, dump in dumps if dump.rank is not None}
+    used = {dump.rank for at, (_, dump) in enumerate(dumps) if at not in unused and dump.rank is not None}
+    return made, sorted(set(range(found.ranks)) - {r for r, ours in made.by_rank.items() if len(ours)} - used)
 
 
 def _whole(dumps: Sequence[tuple[str, FlightDump]], job: Job) -> Callable[[int], FlightDump]:
@@ -308,7 +322,7 @@ def _config(operations: Operations, told: Told, notes: _Notes) -> tuple[Config, 
     release = values.get("release")
     if release is None:
         values["release"] = releases()[-1].until
-        notes.guesses.append(f"no line shows the release of NCCL: {version(values['release'])} was taken")
+        notes.guesses.append(f"no line or dump shows the release of NCCL: {version(values['release'])} was taken")
     elif release_of(release) is None:
         values["release"] = releases()[0].since
         notes.guesses.append(

@@ -24,14 +24,14 @@ def fill(operations: Operations, missing: Sequence[int]) -> list[str]:
             if job_rank in comm.ranks:
                 parts += _of_member(operations, at, comm.ranks.index(job_rank))
         if not parts:
-            out.append(f"rank {job_rank} left no log or dump, and no peer shows what it called: it calls nothing")
+            out.append(f"rank {job_rank} left no whole log or dump, and no peer shows what it called: it calls nothing")
             continue
         parts.sort(key=lambda part: part[0])
         ours = np.concatenate([ops for _, ops in parts])
         operations.by_rank[job_rank] = ours
         groups = int(ours["last"].sum())
         out.append(
-            f"rank {job_rank} left no log or dump: its {counted(len(ours), 'operation')} in {counted(groups, 'group')} follow from those of its peers"
+            f"rank {job_rank} left no whole log or dump: its {counted(len(ours), 'operation')} in {counted(groups, 'group')} follow from those of its peers"
         )
     if len(missing) > 1:
         out.append(f"what {ranks_text(list(missing))} called among each other is unknown")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -93,7 +93,10 @@ _Key = tuple[str, tuple[int, ...]]  # a process group: its name and members
 
 
 def read(
-    dumps: Sequence[tuple[str, FlightDump]], known: int | None = None, whole: Callable[[int], FlightDump] | None = None
+    dumps: Sequence[tuple[str, FlightDump]],
+    known: int | None = None,
+    whole: Callable[[int], FlightDump] | None = None,
+    unused: Collection[int] = (),
 ) -> Flights:
     """The operations of dumps, from the oldest that all members of a process group still have.
 
@@ -101,12 +104,13 @@ def read(
         dumps: path and dump.
         known: ranks of the job, if something else tells it.
         whole: gives a dump with all of its entries, by its place; one is kept at a time.
+        unused: places of dumps that are left out.
     """
     out = Flights()
     places = {
         dump.rank if dump.rank is not None else (0 if len(dumps) == 1 else -1): at for at, (_, dump) in enumerate(dumps)
     }
-    places = {rank: at for rank, at in places.items() if 0 <= rank < MOST_RANKS}
+    places = {rank: at for rank, at in places.items() if 0 <= rank < MOST_RANKS and at not in unused}
     groups: dict[_Key, int] = {}
     tables: dict[int, Array] = {}
     for rank, at in sorted(places.items()):

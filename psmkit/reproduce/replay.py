@@ -27,12 +27,22 @@ _MOST_BYTES, _LARGEST = 16 << 20, 1 << 30
 
 
 def folder_of(paths: Sequence[str]) -> Path | None:
-    """The case folder that the inputs are: the folder, or its case.toml."""
+    """The case folder that the inputs are: the folder, or its case.toml.
+
+    Raises:
+        InputError: one of the files of a case is missing.
+    """
     if len(paths) != 1:
         return None
     path = Path(paths[0])
     folder = path.parent if path.name == _TOML else path
-    return folder if (folder / _TOML).is_file() and (folder / _TASKS).is_file() else None
+    has_toml, has_tasks = ((folder / name).is_file() for name in (_TOML, _TASKS))
+    if not has_toml and (not has_tasks or path.name == _TOML):
+        return None
+    if not (has_toml and has_tasks):
+        lacks, other = (_TASKS, _TOML) if has_toml else (_TOML, _TASKS)
+        raise InputError(str(folder), f"{lacks} is missing beside {other}")
+    return folder
 
 
 def of_program(program: Program) -> Operations:
@@ -75,9 +85,15 @@ def read(folder: Path) -> Case:
     except OSError as error:
         raise InputError(str(path), (error.strerror or str(error)).lower()) from None
     except ValueError as error:
-        raise InputError(str(path), f"not TOML: {str(error).partition(chr(10))[0]}") from None
-    if value.get("schema") != SCHEMA:
-        raise InputError(str(path), f"schema {str(value.get('schema'))[:40]!r}, expected {SCHEMA!r}")
+        raise InputError(
+            str(path), f"the file is damaged, it is not TOML: {str(error).partition(chr(10))[0]}"
+        ) from None
+    if "schema" not in value:
+        raise InputError(str(path), f"the file is damaged: it has no schema, expected {SCHEMA!r}")
+    if value["schema"] != SCHEMA:
+        raise InputError(str(path), f"schema {str(value['schema'])[:40]!r}, expected {SCHEMA!r}")
+    if "seen" not in value:
+        raise InputError(str(path), "the file is damaged: it ends before its table [seen]")
     try:
         job, nccl, symptom, seen = (_table(value, name) for name in ("job", "nccl", "symptom", "seen"))
         ranks, nodes = _int(job, "ranks"), _int(job, "nodes")
@@ -99,7 +115,7 @@ def read(folder: Path) -> Case:
         notes = {name: tuple(map(str, seen.get(name, ()))) for name in ("faults", "guesses")}
         assumed = tuple(map(str, nccl.get("assumed", ())))
     except (TypeError, ValueError) as error:
-        raise InputError(str(path), str(error)) from None
+        raise InputError(str(path), f"the file is damaged: {error}") from None
     operations = of_program(read_program(folder / _TASKS, ranks, _MOST_STEPS))
     names = [str(comm.get("name", "")) for comm in value.get("communicator", ()) if isinstance(comm, dict)]
     if len(names) == len(operations.comms) == 1:  # a task file of one does not name it

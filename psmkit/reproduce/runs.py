@@ -21,7 +21,7 @@ from psmkit.reproduce import simulator
 from psmkit.reproduce.case import Case
 from psmkit.reproduce.operations import Operations, connected
 from psmkit.reproduce.simulator import still
-from psmkit.reproduce.symptom import Symptom, compare
+from psmkit.reproduce.symptom import NO_SYMPTOM, Symptom, compare
 from psmkit.reproduce.write import tasks
 
 __all__ = ["TOO_MANY", "Returned", "on_lab", "on_nccl", "on_simulator"]
@@ -62,17 +62,26 @@ def on_simulator(case: Case) -> Returned:
     name = "simulator"
     if stands and case.symptom is not None and case.symptom.unexplained:
         how = _how(case.operations, stands)
-        return Returned(name, True, f"simulator: it stands still: {how}; the analysis of the original names no call")
+        return Returned(
+            name, True, f"simulator: it stands still: {how}; no finding about the input says that calls are the reason"
+        )
     if case.symptom is None or not case.symptom.kind:
         how = "stands still" if stands else "comes to its end"
-        return Returned(
-            name,
-            None,
-            f"simulator: the case {how}; the finding of the original is not about which operations ranks call",
-        )
+        return Returned(name, None, f"simulator: the case {how}; {_no_calls(case.symptom)}")
     if not stands:
         return Returned(name, False, "simulator: it does not return: all operations end", Symptom("healthy"))
     return _judged(name, case, simulator.report(case.operations, case.config, stands), _how(case.operations, stands))
+
+
+def _no_calls(symptom: Symptom | None) -> str:
+    """Why a case has no symptom that a run can show."""
+    if symptom is None:
+        return "the input has nothing to analyse, so there is no symptom"
+    if symptom.healthy:
+        return NO_SYMPTOM
+    if not symptom.code:
+        return f"the analysis of the input says {symptom.verdict}, with no finding"
+    return "the finding about the input is not about which operations ranks call"
 
 
 def _how(operations: Operations, stands: list[simulator.Stand]) -> str:
@@ -103,18 +112,20 @@ def _judged(where: str, case: Case, report: Report, how: str) -> Returned:
         return Returned(
             where,
             True,
-            f"{where}: it returns as an error: libpsm compares what both ends call, where NCCL waits: {_said(seen)}; {how}",
+            f"{where}: it returns as an error: libpsm compares what both ends call, where NCCL waits: {_said(seen, case.symptom)}; {how}",
             seen,
         )
-    said = _said(seen) + (f"; {how}" if how else "")
+    said = _said(seen, case.symptom) + (f"; {how}" if how else "")
     if same:
         return Returned(where, True, f"{where}: it returns: {said}", seen)
     return Returned(where, False, f"{where}: it does not return ({differs}): {said}", seen)
 
 
-def _said(seen: Symptom) -> str:
+def _said(seen: Symptom, wanted: Symptom) -> str:
+    """What an analysis says of a run; stages differ where the evidence does, and are named then."""
     who = f", blames {ranks_text(list(seen.culprits))}" if seen.culprits else ", blames nobody"
-    return f"{seen.verdict}, {seen.code or 'no finding'}, stage {seen.stage or '-'}{who}"
+    other = f" (of the input: {wanted.stage or '-'})" if seen.stage != wanted.stage else ""
+    return f"{seen.verdict}, {seen.code or 'no finding'}, stage {seen.stage or '-'}{other}{who}"
 
 
 def on_lab(case: Case, deadline: float, seed: int = 1, watch: Callable[[int, str], None] | None = None) -> Returned:

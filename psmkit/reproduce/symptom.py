@@ -1,4 +1,4 @@
-"""What a case has to show again: verdict, stage and culprits, as the analysis says them."""
+"""What a case has to show again: verdict, kind of finding and culprits, as the analysis says them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from psmkit.model import Report
 
-__all__ = ["Symptom", "compare", "kind_of", "of_report"]
+__all__ = ["NO_SYMPTOM", "Symptom", "compare", "kind_of", "of_report"]
+
+#: Of a healthy input.
+NO_SYMPTOM = "the input is healthy, there is no symptom to reproduce"
 
 #: Findings that follow from which operations ranks call, and the kind of each.
 _KINDS = {
@@ -52,6 +55,11 @@ class Symptom:
         return kind_of(self.code, self.stage)
 
     @property
+    def healthy(self) -> bool:
+        """The analysis finds nothing, and the job is well."""
+        return not self.code and self.verdict == "healthy"
+
+    @property
     def unexplained(self) -> bool:
         """The job waits, or may do so, and no finding says that calls are the reason."""
         return not self.kind and self.verdict in ("hung", "inconclusive")
@@ -79,7 +87,7 @@ def _all(report: Report) -> list[Symptom]:
 
 
 def compare(wanted: Symptom, report: Report) -> tuple[bool, Symptom, str]:
-    """Whether a report shows a symptom: the same verdict, a finding about the same stage, the same ranks to blame. With what it shows, and what differs.
+    """Whether a report shows a symptom: the same verdict, a finding of the same kind, the same ranks to blame. With what it shows, and what differs.
 
     The run shows that ranks wait for ever, which the original's evidence may have left open: hung is as good as inconclusive.
     """

@@ -12,25 +12,27 @@ from psmkit.plan.releases import release_of, version
 from psmkit.plan.types import Config, DataType, Func, RedOp, short_count
 from psmkit.reproduce.case import Case
 from psmkit.reproduce.operations import Array, Operations
+from psmkit.reproduce.symptom import NO_SYMPTOM
 
 __all__ = ["SCHEMA", "SETTINGS", "case_toml", "readme", "tasks", "write"]
 
 _FUNCS = {int(func): func for func in Func}
 
 
-def write(made: Path, case: Case, results: Sequence[str] = ()) -> None:
+def write(made: Path, case: Case, results: Sequence[str] = (), deadline: float = 20.0) -> None:
     """Write the files of a case.
 
     Args:
         made: the folder.
         case: the case.
         results: what runs of it showed, for the README.
+        deadline: seconds of a run, for its commands.
     """
     with open(made / "case.tasks", "w") as file:
         for text in tasks(case.operations):
             file.write(text)
     (made / "case.toml").write_text(case_toml(case))
-    (made / "README.md").write_text(readme(case, results))
+    (made / "README.md").write_text(readme(case, results, deadline))
 
 
 # ---- case.tasks ----
@@ -207,7 +209,7 @@ def _list(texts: Sequence[str]) -> str:
 # ---- README.md ----
 
 
-def readme(case: Case, results: Sequence[str] = ()) -> str:
+def readme(case: Case, results: Sequence[str] = (), deadline: float = 20.0) -> str:
     """What the case is, what was taken from where, and what is a guess."""
     operations, config = case.operations, case.config
     used = operations.used()
@@ -218,7 +220,9 @@ def readme(case: Case, results: Sequence[str] = ()) -> str:
     )
     out += ["", "## The symptom", ""]
     symptom = case.symptom
-    if symptom is None or not symptom.code:
+    if symptom is not None and symptom.healthy:
+        out.append(f"None: {NO_SYMPTOM}.")
+    elif symptom is None or not symptom.code:
         out.append(f"The analysis of the original finds nothing (verdict: {symptom.verdict if symptom else 'none'}).")
     else:
         who = (
@@ -230,11 +234,11 @@ def readme(case: Case, results: Sequence[str] = ()) -> str:
         out += ["", "## Where it returns", "", *(f"- {text}" for text in results)]
     out += ["", "## Taken from the input", "", *(f"- {text}" for text in case.taken)]
     out += ["", "## Guesses", "", *([f"- {text}" for text in case.guesses] or ["None."])]
-    out += ["", "## Run it", "", *(f"    {text}" for text in commands(operations, config))]
+    out += ["", "## Run it", "", *(f"    {text}" for text in commands(operations, config, deadline))]
     return "\n".join(out) + "\n"
 
 
-def commands(operations: Operations, config: Config) -> list[str]:
+def commands(operations: Operations, config: Config, deadline: float) -> list[str]:
     """The commands that run a case, in its folder."""
     used = operations.used()
     out = []
@@ -247,9 +251,10 @@ def commands(operations: Operations, config: Config) -> list[str]:
         of = f"--tasks case.tasks --ranks {ranks}"
     else:
         of = "--tasks case.tasks"
+    until = f"--deadline {deadline:g}"
     return [
         *out,
-        f"psmkit lab run {of} --out run1",
-        f"psmkit lab nccl --lib LIB --kernels LIB {of} --out run2    # a real NCCL",
-        "psmkit reproduce . -o ../again --nccl LIB --kernels LIB    # all of them, and whether the symptom returns",
+        f"psmkit lab run {of} {until} --out run1",
+        f"psmkit lab nccl --lib LIB --kernels LIB {of} {until} --out run2    # a real NCCL",
+        f"psmkit reproduce . -o ../again {until} --nccl LIB --kernels LIB    # all of them, and whether the symptom returns",
     ]

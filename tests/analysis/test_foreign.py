@@ -48,6 +48,33 @@ def flights(folder: Path, *dumps: dict[str, Any] | None, log: str = "") -> list[
     return run_rule(find, folder, **texts)
 
 
+def test_documents_count_as_read_and_a_cut_dump_is_named_and_accuses_nobody(tmp_path: Path) -> None:
+    paths = [tmp_path / f"trace_rank_{rank}.json" for rank in range(3)]
+    for path in paths:
+        path.write_text(json.dumps(dump(entry(1), entry(2), entry(3, "started"))))
+    whole = paths[1].read_text()
+    for length in range(whole.index("nccl:all_reduce"), len(whole) - 1, 7):
+        paths[1].write_text(whole[:length])
+        report = psmkit.analyze([str(path) for path in paths])
+        assert report.coverage.bytes == 2 * len(whole) + length
+        assert f"{paths[1]} is cut: the flight recorder dump was read" in " ".join(report.coverage.notes)
+        assert not any(f.culprits for f in report.findings)
+    paths[1].write_text(whole)
+    assert not any("is cut" in note for note in psmkit.analyze([str(path) for path in paths]).coverage.notes)
+
+
+def test_a_cut_dump_whose_status_shows_where_its_rank_is_still_proves_it(tmp_path: Path) -> None:
+    waiting = dump(entry(1), entry(2), entry(3, "started"))
+    late = {
+        "pg_status": {"0": {"last_enqueued_collective": 2, "last_completed_collective": 2}},
+        **dump(entry(1), entry(2)),
+    }
+    for rank, value in enumerate((waiting, late, waiting)):
+        (tmp_path / f"trace_rank_{rank}.json").write_text(json.dumps(value)[: -9 if value is late else None])
+    report = psmkit.analyze([str(path) for path in sorted(tmp_path.iterdir())])
+    assert [(f.code, f.culprits) for f in report.findings] == [("PSM302", (1,))]
+
+
 # --- flight recorder --------------------------------------------------------------------------------------------------
 
 

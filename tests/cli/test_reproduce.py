@@ -84,9 +84,47 @@ def test_a_dump_in_which_a_rank_is_behind(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_healthy_job_has_no_symptom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = logs(tmp_path / "logs", "allreduce 8 float32 sum\nend\n", 2)
+    for rank, path in enumerate(sorted(folder.iterdir())):
+        with path.open("a") as log:
+            log.write(
+                f"case:{1000 + rank}:{1000 + rank} [{rank}] NCCL INFO comm 0x7f3000000000 rank {rank} nranks 2 "
+                f"cudaDev {rank} busId {rank + 1}000 - Destroy COMPLETE\n"
+            )
     assert main(["reproduce", str(folder), "-o", str(tmp_path / "case"), "--no-lab"]) == 3
     assert (tmp_path / "case/case.tasks").read_text() == "allreduce 8 float32 sum\nend\n"
-    assert "comes to its end" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "symptom: none: the input is healthy, there is no symptom to reproduce" in said
+    assert "the case comes to its end; the input is healthy" in said and "finding" not in said
+    assert "None: the input is healthy" in (tmp_path / "case/README.md").read_text()
+
+
+def test_the_dump_of_the_docs_is_read(tmp_path: Path) -> None:
+    (tmp_path / "nccl_trace_rank_0.json").write_text(PAGE.read_text().partition("```json\n")[2].partition("```")[0])
+    case = ["reproduce", str(tmp_path / "nccl_trace_rank_0.json"), "-o", str(tmp_path / "case"), "--no-lab"]
+    assert main([*case, "--deadline", "7"]) in (0, 3)
+    assert "0: send 8M bfloat16 to=1\n" in (tmp_path / "case/case.tasks").read_text()
+    assert tomllib.loads((tmp_path / "case/case.toml").read_text())["nccl"]["version"] == "2.27.3"
+    readme = (tmp_path / "case/README.md").read_text()
+    assert "the release of NCCL, 2.27.3, from nccl_version or comm_lib_version" in readme
+    commands = [line for line in readme.splitlines() if line.startswith(("    psmkit lab", "    psmkit reproduce"))]
+    assert len(commands) == 3 and all("--deadline 7 " in line for line in commands)
+
+
+def test_stages_that_differ_are_both_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = [entry("all_reduce", 1), entry("all_reduce", 2, "started")]
+    paths = dumps(tmp_path, {0: ahead, 1: ahead, 2: [entry("all_reduce", 1)]}, 3)
+    assert main(["reproduce", *map(str, paths), "-o", str(tmp_path / "case"), "--no-lab"]) == 0
+    assert "stage AllReduce (of the input: dumped), blames rank 2" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_without_an_explanation_does_not_deny_the_finding_above_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "0: send 8M float32 to=1\n1: send 8M float32 to=0\nend\n0: recv 8M float32 from=1\n1: recv 8M float32 from=0\nend\n"
+    folder = logs(tmp_path / "logs", text, 2)
+    assert main(["reproduce", str(folder), "-o", str(tmp_path / "case"), "--no-lab"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "simulator: it stands still" in said and "no finding about the input says that calls are the reason" in said
 
 
 @pytest.mark.parametrize(

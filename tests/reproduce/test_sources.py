@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,7 +155,9 @@ def test_a_case_folder_is_the_case_again(tmp_path: Path, text: str) -> None:
         ("ranks = 2", "ranks = -2", "ranks = -2, expected a number from 1"),
         ("nodes = 1", "nodes = 99999999999", "nodes = 99999999999, expected a number from 1"),
         ("culprits = [1]", "culprits = 3", "culprits = 3, expected a list of ranks"),
-        ("[job]", "[job", "not TOML"),
+        ("[job]", "[job", "the file is damaged, it is not TOML"),
+        ('schema = "psmkit.case/1"', "", "the file is damaged: it has no schema"),
+        ("[seen]", "", "the file is damaged: it ends before its table"),
     ],
 )
 def test_a_damaged_case_is_refused_in_one_line(tmp_path: Path, old: str, new: str, error: str) -> None:
@@ -164,3 +167,67 @@ def test_a_damaged_case_is_refused_in_one_line(tmp_path: Path, old: str, new: st
     toml.write_text(toml.read_text().replace(old, new))
     with pytest.raises(PsmkitError, match=error):
         read(tmp_path / "case")
+
+
+@pytest.mark.parametrize(
+    ("gone", "given", "error"),
+    [
+        ("case.tasks", "case", "case.tasks is missing beside case.toml"),
+        ("case.tasks", "case/case.toml", "case.tasks is missing beside case.toml"),
+        ("case.toml", "case", "case.toml is missing beside case.tasks"),
+    ],
+)
+def test_a_missing_file_of_a_case_is_named(tmp_path: Path, gone: str, given: str, error: str) -> None:
+    (tmp_path / "case").mkdir()
+    write(tmp_path / "case", extract([str(logs(tmp_path / "logs", "0: send 8M float32 to=1\nend\n", 2))]))
+    (tmp_path / "case" / gone).unlink()
+    with pytest.raises(PsmkitError, match=error):
+        folder_of([str(tmp_path / given)])
+
+
+def test_a_dump_without_entries_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text('{"version":"2.10","entries":[]}')
+    with pytest.raises(NoOperationsError, match="the flight recorder dump has no entries"):
+        extract([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "release"),
+    [
+        ("nccl_version", "2.27.3", 22703),
+        ("comm_lib_version", "2.28.9", 22809),
+        ("nccl_version", "2.27.3" + "9" * 400, None),
+    ],
+)
+def test_the_release_of_a_dump_is_taken_where_it_is_one(
+    tmp_path: Path, key: str, given: str, release: int | None
+) -> None:
+    paths = dumps(tmp_path, {0: [entry("all_reduce", 1)], 1: [entry("all_reduce", 1)]}, 2)
+    for path in paths:
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: given}))
+    case = extract([str(path) for path in paths])
+    assert any("from nccl_version" in text for text in case.taken) == (release is not None)
+    assert any("no line or dump shows the release" in text for text in case.guesses) == (release is None)
+    assert release is None or case.config.release == release
+
+
+def test_a_cut_dump_is_named_and_does_not_make_its_rank_late(tmp_path: Path) -> None:
+    calls = [entry("all_reduce", seq) for seq in range(1, 8)] + [entry("all_reduce", 8, "started")]
+    paths = dumps(tmp_path, dict.fromkeys(range(3), calls), 3)
+    for path in paths:  # the entries last, as torch writes them
+        value = json.loads(path.read_text())
+        path.write_text(json.dumps({"pg_config": value["pg_config"], "entries": value["entries"]}))
+    paths[2].write_text(paths[2].read_text()[:1400])
+    case = extract([str(path) for path in paths])
+    assert f"{paths[2]} is cut: the flight recorder dump was read up to its last complete value" in case.guesses
+    assert "".join(tasks(case.operations)) == "allreduce 1K float32 sum\nend\n" * 8
+
+
+def test_a_damaged_pickle_beside_whole_dumps_is_named(tmp_path: Path) -> None:
+    calls = [entry("all_reduce", 1), entry("all_reduce", 2, "started")]
+    paths = dumps(tmp_path, dict.fromkeys(range(2), calls), 3)
+    data = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": calls}, protocol=2)
+    (tmp_path / "nccl_trace_rank_2").write_bytes(data[: len(data) // 2])
+    case = extract([*map(str, paths), str(tmp_path / "nccl_trace_rank_2")])
+    assert f"{tmp_path / 'nccl_trace_rank_2'} was not read: the pickle ends early" in case.guesses

@@ -47,7 +47,8 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Member:
-    """One rank in one process group. ``enqueued`` is its last collective, -1 for none; ``first`` is the oldest one in the ring."""
+    """One rank in one process group. ``enqueued`` is its last collective, -1 for none; ``first`` is the oldest one in the ring.
+    ``cut``: the dump is cut, and what it called after ``enqueued`` is unknown."""
 
     rank: int
     path: str
@@ -55,6 +56,7 @@ class _Member:
     p2p: list[FlightEntry] = field(default_factory=list)
     enqueued: int = -1
     completed: int = -1
+    cut: bool = False
 
     @property
     def first(self) -> int:
@@ -122,6 +124,7 @@ def _groups(recorded: Sequence[Recorded]) -> list[_Group]:
             group = out.setdefault((name, ranks), _Group(name, known.desc if known is not None else "", ranks))
             member = group.members.setdefault(rank, _Member(rank, item.path))
             status = dump.status.get(name)
+            member.cut |= status is None and not dump.complete
             if status is not None:
                 member.enqueued, member.completed = (
                     max(member.enqueued, status.enqueued),
@@ -192,7 +195,9 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
     waiting = [m for m in members.values() if opened.get(m.rank) == work]
     entry = waiting[0].collectives[work]
     what = f"{_describe(entry)}, number {work} of {group.title}"
-    behind = sorted((m for m in members.values() if m.enqueued < work), key=lambda m: m.rank)
+    short = sorted((m for m in members.values() if m.enqueued < work), key=lambda m: m.rank)
+    behind = [m for m in short if not m.cut]
+    cut = [m.rank for m in short if m.cut]
     evidence = [_line(m, m.collectives[work]) for m in waiting[:_SHOWN]]
     absent = sorted(set(group.ranks) - members.keys())
     if behind:
@@ -202,6 +207,9 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
     if late and started and 2 * len(late) < len(members):
         return [_scheduled(job, run, lasting, what, late, started, evidence)]
     note = f" There is no dump of {ranks_text(absent)}." if absent else ""
+    if cut:
+        note += f" {'The dump' if len(cut) == 1 else 'Dumps'} of {ranks_text(cut)} {plural(len(cut), 'is', 'are')} cut before number {work}."
+    every = "all ranks whose dumps reach it" if cut else "all ranks that left a dump" if absent else "all ranks"
     proven = lasting or bool(absent)
     return [
         with_evidence(
@@ -209,15 +217,18 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
                 job,
                 "PSM305",
                 run=run,
-                title=f"{what} was called by {'all ranks' if not absent else 'all ranks that left a dump'} and is not complete on {ranks_text(m.rank for m in waiting)}"
-                + (f"; no dump of {ranks_text(absent)}" if absent else ""),
+                title=f"{what} was called by {every} and is not complete on {ranks_text(m.rank for m in waiting)}"
+                + (f"; no dump of {ranks_text(absent)}" if absent else "")
+                + (f"; the dump of {ranks_text(cut)} is cut" if cut else ""),
                 severity=Severity.ERROR if proven else Severity.WARNING,
                 confidence=0.8 if lasting else 0.6,
-                explanation=f"The dumps agree on the collectives up to number {work}, so {'the ranks with a dump' if absent else 'all ranks'} called them in the same order."
+                explanation=f"The dumps agree on the collectives up to number {work}, so {'the ranks whose dumps show it' if cut else 'the ranks with a dump' if absent else 'all ranks'} called them in the same order."
                 + note
                 + ("" if lasting else " A dump of a healthy job looks the same if it was not taken after a timeout."),
                 next_step="Look first at the ranks without a dump: did they die, or do they hang outside torch?"
                 if absent
+                else f"Pass the whole {plural(len(cut), 'dump', 'dumps')} of {ranks_text(cut)}."
+                if cut
                 else f"Look below torch: take the stacks of the proxy threads{ras_answer(job, run)}. Check link counters and Xid messages.",
                 ranks=sorted({m.rank for m in waiting} | set(absent)),
                 procs=_procs(job, run, (m.rank for m in waiting)),
@@ -357,7 +368,7 @@ def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
     for (src, dst), here, there, side in _open(sent, received):
         waits, owes = (src, dst) if side == "send" else (dst, src)
         peer = group.ranks[owes] if owes < len(group.ranks) else owes
-        if peer not in group.members:
+        if peer not in group.members or group.members[peer].cut:
             continue
         member, entry = here[0]
         out.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psmkit.logparse.foreign.flight import MAX_ENTRIES, parse_flight, parse_flight_pickle
+from psmkit.logparse.foreign.jsondocs import MAX_VALUES
 from psmkit.logparse.foreign.pickled import PickleError, is_pickle
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
 from psmkit.logparse.foreign.ras_json import parse_ras_json
@@ -54,6 +55,10 @@ _FLIGHT = (
     b'"p2p_seq_id"',
     b'"time_discovered_started_ns"',
 )
+# A recorder without an entry: nothing but its versions.
+_EMPTY_FLIGHT = re.compile(
+    rb'\{(?=[^{}]{0,400}"version")(?:\s*"\w{1,40}"\s*:\s*"[^"]{0,40}"\s*,){1,8}\s*"entries"\s*:\s*\[\s*\]\s*\}\s*\Z'
+)
 # torch's own dumps are pickles: these keys stand in the first entry.
 _PICKLED = (b"pg_config", b"pg_status", b"profiling_name", b"collective_seq_id", b"nccl_comm_state")
 _RAS_JSON = (b'"communicators_count"', b'"communicators"', b'"missing_ranks_count"', b'"cuda_runtime_version"')
@@ -92,7 +97,7 @@ _LEAST_BARE = 3
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The content of one foreign input; ``truncated`` is True if it exceeds :data:`MAX_BYTES`."""
+    """The content of one foreign input; ``truncated`` is True if it exceeds :data:`MAX_BYTES`. ``nbytes`` were read of it, uncompressed."""
 
     path: str
     kind: str
@@ -101,6 +106,18 @@ class Loaded:
     stacks: tuple[StackDump, ...] = ()
     truncated: bool = False
     error: str | None = None
+    nbytes: int = 0
+
+    @property
+    def note(self) -> str:
+        """Says that the dump of a flight recorder has no entries or is cut; empty: neither."""
+        if self.truncated:
+            return ""
+        if all(dump.complete for dump in self.flights):
+            empty = self.flights and not any(dump.entries for dump in self.flights)
+            return f"the flight recorder dump {self.path} has no entries" if empty else ""
+        more = f", or holds more than {MAX_VALUES:,} values" if self.nbytes > MAX_VALUES else ""
+        return f"{self.path} is cut{more}: the flight recorder dump was read up to its last complete value"
 
 
 def sniff(head: bytes) -> str | None:
@@ -114,7 +131,9 @@ def sniff(head: bytes) -> str | None:
     if text[:1] == b"{" or (text[:1] == b"[" and not _LOG_LINE.search(text)):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
             return "ras-json"
-        if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
+        if any(key in text for key in _FLIGHT) or (
+            b'"entries"' in text and (b'"frames"' in text or _EMPTY_FLIGHT.match(text))
+        ):
             return "flight-recorder"
         if all(key in text for key in _PYSPY_JSON):
             return "py-spy-json"
@@ -175,18 +194,18 @@ def load(
         data = _read(source or _file(path), limit + 1)
     except (OSError, PsmkitError) as error:
         return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
+    read = min(len(data), limit)
     if is_pickle(data):
         try:
-            return Loaded(
-                path, kind, flights=tuple(parse_flight_pickle(data, path, entries)), truncated=len(data) > limit
-            )
+            flights = tuple(parse_flight_pickle(data, path, entries))
+            return Loaded(path, kind, flights=flights, truncated=len(data) > limit, nbytes=read)
         except PickleError as error:
-            return Loaded(path, kind, error=str(error))
+            return Loaded(path, kind, error=str(error), nbytes=read)
     try:
         loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path, entries)
     except RecursionError:
-        return Loaded(path, kind, error="it is nested too deeply")
-    return replace(loaded, path=path, truncated=len(data) > limit)
+        return Loaded(path, kind, error="it is nested too deeply", nbytes=read)
+    return replace(loaded, path=path, truncated=len(data) > limit, nbytes=read)
 
 
 def _file(path: str) -> Input:

@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 _MAX_SHAPES, _MAX_DIMS, _MAX_FRAMES = 4096, 16, 256
 _IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
 _IN_FOLDER = re.compile(r"^rank[_-]?(\d{1,18})$")
+_RELEASE = re.compile(r"\d{1,2}\.\d{1,2}\.\d{1,2}")
 # Frames of torch itself and of interpreter start-up; the first frame outside them belongs to the program.
 _INNER = (
     "torch/distributed/",
@@ -44,7 +45,10 @@ def parse_flight(text: str, name: str = "", most: int = MAX_ENTRIES) -> list[Fli
     values, whole = documents(text, each)
     out: list[FlightDump] = []
     for value in values:
-        out.extend(_newest(dump, most) for dump in _dumps(value, rank_in_name(name), whole))
+        ours = list(_dumps(value, rank_in_name(name), whole or value is not values[-1]))
+        # a document that is cut is so in its last dump
+        out.extend(_newest(replace(dump, complete=True), most) for dump in ours[:-1])
+        out.extend(_newest(dump, most) for dump in ours[-1:])
     return out
 
 
@@ -122,6 +126,8 @@ def _dump(value: Mapping[str, Any], rank: int | None, whole: bool) -> FlightDump
     for item in raw[-MAX_ENTRIES:] if isinstance(raw, list) else ():
         if _is_entry(item):
             entries.append(item if isinstance(item, FlightEntry) else _entry(item, known))
+    if not whole and entries and not entries[-1].state:
+        entries.pop()  # the end of a cut dump: half an entry
     return FlightDump(
         rank=told if told is not None else rank,
         entries=tuple(entries),
@@ -130,7 +136,12 @@ def _dump(value: Mapping[str, Any], rank: int | None, whole: bool) -> FlightDump
         version=_text(value.get("version")),
         host=_text(value.get("host_name") or value.get("hostname")),
         complete=whole,
+        nccl=_release(value.get("nccl_version", value.get("comm_lib_version"))),
     )
+
+
+def _release(value: Any) -> str | None:
+    return value if isinstance(value, str) and _RELEASE.fullmatch(value) else None
 
 
 def _groups(value: Any) -> dict[str, FlightGroup]:

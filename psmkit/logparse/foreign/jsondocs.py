@@ -31,7 +31,7 @@ def documents(text: str, each: Callable[[dict[str, Any]], Any] | None = None) ->
     found: list[Any] = []
     decoder = json.JSONDecoder(object_hook=each)
     kept = _bounded(text)
-    whole = len(kept) == len(text)
+    whole = all_kept = len(kept) == len(text)
     # What cannot be repaired is looked at again from each line in it. This bounds how often.
     left = 4 * len(kept) + _PIECE
     at = _next(kept, 0)
@@ -50,6 +50,7 @@ def documents(text: str, each: Callable[[dict[str, Any]], Any] | None = None) ->
             at = match.end() - 1 if match else -1
             continue
         found.append(value)
+        whole = all_kept  # what could not be read before it is prose
         at = _next(kept, end)
     return found, whole
 

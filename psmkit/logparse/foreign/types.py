@@ -173,7 +173,7 @@ class FlightStatus:
 @dataclass(frozen=True, slots=True)
 class FlightDump:
     """The flight recorder of one rank; ``rank`` is None if neither the dump nor the file name gives it. ``dropped`` counts completed entries, older
-    than those in ``entries``, that were left out."""
+    than those in ``entries``, that were left out. ``nccl`` is the release of NCCL, as the dump spells it."""
 
     rank: int | None
     entries: tuple[FlightEntry, ...]
@@ -183,6 +183,7 @@ class FlightDump:
     host: str | None = None
     complete: bool = True
     dropped: int = 0
+    nccl: str | None = None
 
 
 # --- stacks -----------------------------------------------------------------------------------------------------------
