@@ -105,8 +105,11 @@ def selected(stranger: Stranger, only: Sequence[str] = ()) -> tuple[str, ...]:
     known = tuple(one.name for one in ((DECLARED,) if wrong else CHECKS))
     for name in only:
         if name not in known:
-            why = f"{stranger.text} is declared wrong, its only check is" if wrong else "expected one of"
-            raise LabError(f"unknown check {name!r}, {why} {', '.join(known)}")
+            if wrong:
+                raise LabError(
+                    f"no check {name!r}: {stranger.text} is declared wrong, its only check is {DECLARED.name}"
+                )
+            raise LabError(f"unknown check {name!r}, expected one of {', '.join(known)}")
     return tuple(name for name in known if not only or name in only)
 
 

@@ -70,7 +70,7 @@ def load(where: str, name: str, python: bool) -> Variant:
 def _said(error: Exception, where: str) -> str:
     """One line, which the face of psmkit shows: the error, and the line of the variant's own code that it came from."""
     if isinstance(error, ModuleNotFoundError) and error.name and f"{where}.".startswith(f"{error.name}."):
-        return f"no module {error.name!r}: expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]"
+        return f"{error.msg}; expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]"
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename or where).name}:{error.lineno})"
     ours = str(Path(__file__).parents[1])
