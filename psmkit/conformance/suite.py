@@ -133,8 +133,10 @@ def run(
         watch: is called with the name of each check when it begins.
 
     Raises:
-        LabError: a run could not start.
+        LabError: a run could not start; ``only`` names a check that a variant that is declared wrong does not have.
     """
+    if stranger.variant.wrong:
+        selected(stranger, only)
     with tempfile.TemporaryDirectory(prefix="psmkit-conformance-") as temporary:
         suite = _Suite(stranger, deadline, folder or Path(temporary), folder is not None, watch)
         if stranger.variant.wrong:

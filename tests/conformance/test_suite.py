@@ -79,6 +79,11 @@ def test_wrong_variant_must_fail_as_it_declares(name: str, words: str) -> None:
     assert result.check.name == "as-declared" and words in result.text, result
 
 
+def test_check_that_a_wrong_variant_does_not_have_is_refused() -> None:
+    with pytest.raises(LabError, match="honest is declared wrong, its only check is as-declared"):
+        run("honest", "sizes")
+
+
 @pytest.mark.parametrize("name", ["stale-event", "erased-flag", "no-free", "dup-response"])
 def test_broken_variants_of_psmkit_fail_as_they_declare(name: str) -> None:
     """One that shows by luck, one with zero-copy alone, one that leaks, one that is healthy all the same."""
