@@ -9,8 +9,7 @@ Whatever a table of handlers leaves out is that of psmkit's own variant, in C.
 
 from __future__ import annotations
 
-from psmkit import transport
-from psmkit.model import Verdict
+from psmkit import Verdict, transport
 from psmkit.proxy import LATER, Connection, Handlers, Later, Running
 from psmkit.transport import Leaves, Symptoms
 

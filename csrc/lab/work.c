@@ -564,7 +564,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
            lab_now() < patience)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     in_vain |= result->left > 0;
-    if (result->left > 0)
+    if (result->left == 1)
+        failed(run, "left", PSM_ERR_INTERNAL, "1 socket or memfd is left open: %s", result->left_what);
+    else if (result->left > 1)
         failed(run, "left", PSM_ERR_INTERNAL, "%d sockets or memfds are left open, %s among them", result->left,
                result->left_what);
     result->o.seconds = lab_now() - begun;

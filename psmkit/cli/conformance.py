@@ -56,23 +56,19 @@ def command(
 
     Exit status: 0 no check failed; 1 a check failed; 2 the variant cannot be loaded or run.
     """
-    from psmkit.conformance import CHECKS, run
+    from psmkit.conformance import run, selected
     from psmkit.lab.strangers import find
 
     if listing:
         return _list(form)
     if variant is None:
         raise click.UsageError("Missing argument 'VARIANT'.")
-    known = [check.name for check in CHECKS]
-    for name in only:
-        if name not in known:
-            raise click.BadParameter(f"{name!r}; expected one of {', '.join(known)}", param_hint="--only")
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise click.BadParameter(f"{folder} is not empty: name a new folder", param_hint="--out")
     stranger = find(variant)
     if stranger.variant.name.startswith("net/"):
         raise click.UsageError(f"{variant}: the suite is for variants of the p2p transport")
-    total = 1 if stranger.variant.wrong else len(only) or len(CHECKS)
+    total = len(selected(stranger, only))
     with progress_line() as tell:
         count = Counter[str]()
 
@@ -111,19 +107,27 @@ def _page(done: Conformance) -> Page:
     page.add("  ", Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add("  ", line)
+    reasons: dict[tuple[str, str], list[Result]] = {}
     for result in done.results:
         if result.outcome == "failed":
-            _failure(page, result)
+            reasons.setdefault(result.reason, []).append(result)
+    for results in reasons.values():
+        _failure(page, results)
     return page
 
 
-def _failure(page: Page, result: Result) -> None:
+def _failure(page: Page, results: list[Result]) -> None:
+    """The failures of one reason: the first of them stands for all."""
     from psmkit.report.layout import Span
 
+    result, names = results[0], ", ".join(result.check.name for result in results)
     page.blank()
+    if len(results) > 1:
+        page.add(Span(f"{len(results)} checks fail for the same reason", "error"))
+        page.wrap(names, indent="  ", hang="  ")
     page.wrap(result.text, "heading", hang="  ", lead=Span(f"{result.check.name}: {result.how}: ", "error"))
     page.wrap(result.check.text, indent="  ", hang="  ")
-    page.wrap(f"next: {result.check.next_step}", indent="  ", hang="  ")
+    page.wrap(f"next: {result.next_step}", indent="  ", hang="  ")
     if result.folder is not None:
         page.add(f"  evidence: psmkit lab report {result.folder}")
 
@@ -142,6 +146,7 @@ def _plain(done: Conformance) -> dict[str, object]:
                 "outcome": result.outcome,
                 "how": result.how or None,
                 "text": result.text,
+                "next": result.next_step if result.outcome == "failed" else None,
                 "seconds": result.seconds,
                 "folder": str(result.folder) if result.folder is not None else None,
             }

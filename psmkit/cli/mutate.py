@@ -13,7 +13,7 @@ from psmkit.cli.command import Command
 from psmkit.cli.output import progress_line, show, show_page, width
 
 if TYPE_CHECKING:
-    from psmkit.conformance.mistakes import Mistake, Score
+    from psmkit.conformance.mistakes import Mistake, Mutant, Score
     from psmkit.report.layout import Page
 
 __all__ = ["command"]
@@ -91,6 +91,11 @@ def command(
 _WORDS = {"caught": "caught", "hung": "caught: it hung", "missed": "MISSED", "unreached": "-"}
 
 
+def _word(mutant: Mutant) -> str:
+    failed = mutant.outcome == "unreached" and mutant.status != 0
+    return "failed, but the mistake was not made" if failed else _WORDS[mutant.outcome]
+
+
 def _page(variant: str, program: Sequence[str], score: Score) -> Page:
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
@@ -105,7 +110,7 @@ def _page(variant: str, program: Sequence[str], score: Score) -> Page:
         f"standard mistakes in {variant}; {missed} missed, {unreached} not reached; {score.seconds:.1f} s without a mistake"
     )
     page.blank()
-    rows = [[m.mistake.name, _WORDS[m.outcome], m.mistake.text] for m in score.mutants]
+    rows = [[m.mistake.name, _word(m), m.mistake.text] for m in score.mutants]
     lines = fit(["mistake", "", "what the transport does"], rows, page.width - 2)
     page.add("  ", Span(lines[0], "dim"))
     for line in lines[1:]:

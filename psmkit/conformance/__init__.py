@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from psmkit.conformance.checks import CHECKS, Check, Kind, check
-from psmkit.conformance.suite import Conformance, Result, run
+from psmkit.conformance.suite import Conformance, Result, run, selected
 
-__all__ = ["CHECKS", "Check", "Conformance", "Kind", "Result", "check", "run"]
+__all__ = ["CHECKS", "Check", "Conformance", "Kind", "Result", "check", "run", "selected"]

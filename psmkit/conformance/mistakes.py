@@ -19,6 +19,7 @@ from psmkit.lab.cuda import LabError, environment
 
 __all__ = ["MISTAKES", "Mistake", "Mutant", "Score", "mutate"]
 
+Outcome = Literal["caught", "hung", "missed", "unreached"]
 _LINES = 4096  # bytes of the output that are read for the last line
 _PATIENCE = 10.0  # times the run without a mistake
 _LEAST = 60.0
@@ -67,12 +68,12 @@ MISTAKES: tuple[Mistake, ...] = (
 class Mutant:
     """What the command came to with a mistake.
 
-    ``outcome``: ``caught``: it failed; ``hung``: it did not end, and was ended; ``missed``: it passed; ``unreached``: it passed, and nothing that it
-    ran came to where the mistake is made. ``sites`` are the places where it was made.
+    ``outcome``: ``caught``: it failed; ``hung``: it did not end, and was ended; ``missed``: it passed; ``unreached``: nothing that it
+    ran came to where the mistake is made, however it ended. ``sites`` are the places where it was made.
     """
 
     mistake: Mistake
-    outcome: Literal["caught", "hung", "missed", "unreached"]
+    outcome: Outcome
     status: int | None
     said: str
     seconds: float
@@ -136,11 +137,13 @@ def _mutant(command: Sequence[str], mistake: Mistake, limit: float) -> Mutant:
         status, said, seconds = _run(command, {"PSM_MUTATION": mistake.faults, "PSM_MUTATION_FILE": str(marks)}, limit)
         sites = tuple(sorted(set(marks.read_text().split()))) if marks.exists() else ()
     if status is None:
-        return Mutant(mistake, "hung", None, f"did not end within {limit:.0f} s", seconds, sites)
-    if status == 0:
-        made = mistake.faults.partition(":")[0] in sites
-        return Mutant(mistake, "missed" if made else "unreached", 0, said, seconds, sites)
-    return Mutant(mistake, "caught", status, said, seconds, sites)
+        said = f"did not end within {limit:.0f} s"
+    made = mistake.faults.partition(":")[0] in sites
+    outcome: Outcome = "hung" if status is None else "caught" if status else "missed"
+    # A failure without a mark has another reason than the mistake.
+    if not (made if status == 0 else sites):
+        outcome = "unreached"
+    return Mutant(mistake, outcome, status, said, seconds, sites)
 
 
 def _run(command: Sequence[str], more: dict[str, str], limit: float) -> tuple[int | None, str, float]:

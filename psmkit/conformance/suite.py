@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from psmkit.analysis import analyze
-from psmkit.conformance.checks import CHECKS, LATE_COPIES, Check, Kind
+from psmkit.conformance.checks import CHECKS, LATE_COPIES, Check, Kind, check
 from psmkit.lab import declared, transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
@@ -17,8 +19,9 @@ from psmkit.lab.runner import RankOutcome
 from psmkit.lab.strangers import Stranger
 from psmkit.model import CODES, Effect, Family, Report, Verdict
 from psmkit.model.symptoms import Shows
+from psmkit.model.wording import counted
 
-__all__ = ["Conformance", "Outcome", "Result", "run"]
+__all__ = ["Conformance", "Outcome", "Result", "run", "selected"]
 
 Outcome = Literal["passed", "failed", "skipped"]
 _TIMEOUT = 2000  # ms of the control plane where something is broken: a lost answer is waited for so long
@@ -26,6 +29,9 @@ _TRIES = 3  # runs of a mistake that shows by luck
 _LEAKS = frozenset(code for code, one in CODES.items() if one.effect is Effect.LEAKS and one.family is Family.MEMORY)
 #: Misuse of handles and memory, which no fault excuses; the others of their family follow from a fault or from a death.
 _MISUSE = frozenset({"PSM507", "PSM510", "PSM511", "PSM512", "PSM513"})
+#: How libpsm reports an exception of a variant in Python: psmkit.proxy.handlers.said.
+_RAISED = re.compile(r"the Python [^:]*? raised .*?\(([^()\s]+\.py:\d+)\)")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 #: The check of a variant that is wrong on purpose.
 DECLARED = Check(
     "as-declared",
@@ -51,6 +57,24 @@ class Result:
     seconds: float = 0.0
     folder: Path | None = None
 
+    @property
+    def raised_at(self) -> str:
+        """The file and the line of the Python exception that failed the check; empty: none did."""
+        found = _RAISED.search(self.text)
+        return found[1] if found else ""
+
+    @property
+    def next_step(self) -> str:
+        """Where to look: the line that raised an exception, what Free has to release, else the check's own advice."""
+        if self.raised_at:
+            return f"look at {self.raised_at}."
+        return check("again").next_step if self.how == "leak" else self.check.next_step
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """What failures of several checks have in common: how, and the line that raised, else the text without its numbers."""
+        return self.how, self.raised_at or _NUMBER.sub("#", self.text)
+
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
@@ -69,6 +93,24 @@ class Conformance:
         """Whether no check failed, and one passed."""
         outcomes = {result.outcome for result in self.results}
         return "failed" not in outcomes and "passed" in outcomes
+
+
+def selected(stranger: Stranger, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the checks that a variant gets: those of ``only``, or all. A variant that is declared wrong has one.
+
+    Raises:
+        LabError: the variant has no such check.
+    """
+    wrong = stranger.variant.wrong
+    known = tuple(one.name for one in ((DECLARED,) if wrong else CHECKS))
+    for name in only:
+        if name not in known:
+            if wrong:
+                raise LabError(
+                    f"no check {name!r}: {stranger.text} is declared wrong, its only check is {DECLARED.name}"
+                )
+            raise LabError(f"unknown check {name!r}, expected one of {', '.join(known)}")
+    return tuple(name for name in known if not only or name in only)
 
 
 def run(
@@ -91,8 +133,10 @@ def run(
         watch: is called with the name of each check when it begins.
 
     Raises:
-        LabError: a run could not start.
+        LabError: a run could not start; ``only`` names a check that a variant that is declared wrong does not have.
     """
+    if stranger.variant.wrong:
+        selected(stranger, only)
     with tempfile.TemporaryDirectory(prefix="psmkit-conformance-") as temporary:
         suite = _Suite(stranger, deadline, folder or Path(temporary), folder is not None, watch)
         if stranger.variant.wrong:
@@ -105,6 +149,7 @@ class _Suite:
         self, stranger: Stranger, deadline: float, folder: Path, kept: bool, watch: Callable[[str], None] | None
     ) -> None:
         self.stranger, self.deadline, self.folder, self.kept, self.watch = stranger, deadline, folder, kept, watch
+        self.unbroken: dict[str, str] = {}  # by cases: how they fail without a fault; empty: they do not
 
     def check(self, one: Check) -> Result:
         done = self._run(one, one.name, _TIMEOUT if one.broken else None)
@@ -112,14 +157,33 @@ class _Suite:
         seconds, place = done.outcome.seconds, done.folder if self.kept else None
         if how:
             return Result(one, "failed", text, how, seconds, place)
-        if done.idle:
-            return Result(
-                one, "skipped", f"the variant does nothing that can break so: {done.idle[0]}", "", seconds, place
-            )
+        if why := self._unmet(one, done):
+            return Result(one, "skipped", why, "", seconds, place)
         return Result(one, "passed", text, "", seconds, place)
 
-    def _run(self, one: Check, name: str, timeout: int | None, deadline: float | None = None) -> transfer.LabRun:
-        if self.watch is not None:
+    def _unmet(self, one: Check, done: transfer.LabRun) -> str:
+        """Why a run says nothing about its fault; empty: the fault was met, or there is none."""
+        if done.idle:
+            return f"the variant does nothing that can break so: {done.idle[0]}"
+        ranks = done.outcome.ranks
+        dead = next((rank for rank in ranks if rank.rank == one.dead), None)
+        if dead is not None and (dead.state, dead.signal) != ("died", signal.SIGKILL):
+            return f"the fault did not end rank {dead.rank}: {_who(dead)}"
+        if not one.broken or all(rank.state == "good" for rank in ranks if rank.rank != one.dead):
+            return ""
+        # An error proves something only if the same cases have none without the fault.
+        plain = replace(one, name="", text="", next_step="", fault="", differs={}, dead=None, fails=False)
+        key = repr(plain)
+        if key not in self.unbroken:
+            run = self._run(plain, f"{one.name}-without-fault", _TIMEOUT, quiet=True)
+            bad = _first([rank for rank in run.outcome.ranks if rank.state != "good"])
+            self.unbroken[key] = _who(bad) if bad else ""
+        return self.unbroken[key] and f"without the fault it fails, too: {self.unbroken[key]}"
+
+    def _run(
+        self, one: Check, name: str, timeout: int | None, deadline: float | None = None, *, quiet: bool = False
+    ) -> transfer.LabRun:
+        if self.watch is not None and not quiet:
             self.watch(name)
         cases = [replace(c, variant=self.stranger.variant.name, timeout_ms=c.timeout_ms or timeout) for c in one.cases]
         place = self.folder / name
@@ -181,7 +245,9 @@ DECLARED_CASE = transfer.Case(size=300_001, iters=4, steps=8, buffer_size=64 << 
 
 
 def _who(rank: RankOutcome) -> str:
-    return f"rank {rank.rank}, stage {rank.stage or 'start'}: {' '.join(rank.text.split())}"
+    # A rank that failed has gone on to the end.
+    stage = str(_said(rank).get("stage") or "") if rank.state == "failed" else ""
+    return f"rank {rank.rank}, stage {stage or rank.stage or 'start'}: {' '.join(rank.text.split())}"
 
 
 def _said(rank: RankOutcome) -> dict[str, Any]:
@@ -193,13 +259,22 @@ def _by(rank: RankOutcome) -> str:
     return str(_said(rank).get("by", ""))
 
 
+def _first(bad: Sequence[RankOutcome]) -> RankOutcome | None:
+    """The rank whose failure explains the others: those that failed because others did, or wait for them, come last."""
+    return min(bad, key=lambda r: (_by(r) == "lab", r.state == "waiting", r.trouble_at or r.ended), default=None)
+
+
 def _left(done: transfer.LabRun, report: Report) -> str:
     """What the ranks have left behind; empty: nothing."""
     outcome = done.outcome
     parts = [f"shared memory {name}" for name in outcome.shared_memory] + [f"process {p}" for p in outcome.processes]
     for rank in outcome.ranks:
         # What a rank counts at the end of each case, also of one that failed.
-        parts += [f"{r['left']} descriptors of rank {rank.rank}" for r in rank.reports if int(r.get("left", 0)) > 0][:1]
+        parts += [
+            f"{counted(int(r['left']), 'descriptor')} of rank {rank.rank}"
+            for r in rank.reports
+            if int(r.get("left", 0)) > 0
+        ][:1]
     if outcome.good or not any(rank.state in ("hung", "slow", "waiting") for rank in outcome.ranks):
         parts += [f.title for f in report.findings if f.code in _LEAKS and f.severity.weight]
     return "; ".join(parts)
@@ -207,10 +282,8 @@ def _left(done: transfer.LabRun, report: Report) -> str:
 
 def _right(one: Check, done: transfer.LabRun, report: Report) -> tuple[str, str]:
     """How a run went wrong in which all must be right, and what was seen; empty: all was right."""
-    bad = [rank for rank in done.outcome.ranks if rank.state != "good"]
-    if bad:
-        # Those that failed because others did, or wait for them, last.
-        rank = min(bad, key=lambda r: (_by(r) == "lab", r.state == "waiting", r.trouble_at or r.ended))
+    rank = _first([rank for rank in done.outcome.ranks if rank.state != "good"])
+    if rank is not None:
         states = {"died": "died", "hung": "hung", "slow": "slow", "waiting": "hung"}
         how = {"data": "data", "left": "leak"}.get(_by(rank)) or states.get(rank.state, "error")
         return how, f"{_case(one, rank)}{_who(rank)}; {report.verdict}: {report.reason}"

@@ -67,7 +67,7 @@ def find(text: str) -> Stranger:
         if not path.is_file():
             raise LabError(f"{where}: no such file")
         where = str(path.absolute())
-    elif not all(part.isidentifier() for part in where.split(".")) or not name:
+    elif Path(where).is_file() or not all(part.isidentifier() for part in where.split(".")) or not name:
         raise LabError(f"bad variant {text!r}, expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]")
     command = [*_command(where, python, name), "variants"]
     try:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -66,6 +67,19 @@ def load(where: str, name: str, python: bool) -> Variant:
     return own[name] if name else next(iter(own.values()))
 
 
+def _said(error: Exception, where: str) -> str:
+    """One line, which the face of psmkit shows: the error, and the line of the variant's own code that it came from."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{where}.".startswith(f"{error.name}."):
+        return f"{error.msg}; expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]"
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename or where).name}:{error.lineno})"
+    ours = str(Path(__file__).parents[1])
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<frozen"))]
+    own = [f for f in frames if where.endswith(".py") and f.filename == str(Path(where).absolute())] or frames
+    at = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{at}"
+
+
 def main() -> int:
     """Run psm_rank with what is left of the arguments."""
     words = sys.argv[3:]
@@ -74,8 +88,7 @@ def main() -> int:
     try:
         chosen = choose(*sys.argv[1:3])
     except Exception as error:
-        # One line: the face of psmkit shows it.
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(_said(error, sys.argv[1]), file=sys.stderr)
         return 2
     if words == ["variants"]:
         print(json.dumps({"chosen": chosen.name}), flush=True)

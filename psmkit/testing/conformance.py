@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab.cuda import LabError
-
 __all__ = ["transport_conformance"]
 
 
@@ -21,7 +19,7 @@ def transport_conformance(variant: str, *, only: Sequence[str] = (), deadline: f
 
     Args:
         variant: as ``psmkit conformance`` takes it. A file is looked for beside the test, then in the working directory.
-        only: names of checks; empty: all. A variant that is wrong on purpose has one check: it fails as it declares.
+        only: names of checks; empty: all. A variant that is wrong on purpose has one check, ``as-declared``.
         deadline: seconds after which a check has hung.
 
     Raises:
@@ -30,18 +28,13 @@ def transport_conformance(variant: str, *, only: Sequence[str] = (), deadline: f
     # Imported late, so that a session without such tests does not pay for it.
     import pytest
 
-    from psmkit.conformance import CHECKS, run
-    from psmkit.conformance.suite import DECLARED
+    from psmkit.conformance import run, selected
     from psmkit.lab.strangers import find
 
     beside = Path(str(sys._getframe(1).f_globals.get("__file__", ""))).parent / variant.partition(":")[0]
     stranger = find(str(beside) + variant[len(variant.partition(":")[0]) :] if beside.is_file() else variant)
-    known = [check.name for check in CHECKS]
-    if unknown := [name for name in only if name not in known]:
-        raise LabError(f"unknown check {unknown[0]!r}, expected one of {', '.join(known)}")
-    names = [DECLARED.name] if stranger.variant.wrong else [name for name in known if not only or name in only]
 
-    @pytest.mark.parametrize("check", names)
+    @pytest.mark.parametrize("check", selected(stranger, only))
     def test(check: str, tmp_path: Path) -> None:
         done: Any = run(stranger, only=(check,), deadline=deadline, folder=tmp_path / "evidence")
         (result,) = done.results
@@ -49,7 +42,7 @@ def transport_conformance(variant: str, *, only: Sequence[str] = (), deadline: f
             pytest.skip(result.text)
         if result.outcome == "failed":
             pytest.fail(
-                f"{variant}: {check}: {result.how}: {result.text}\n{result.check.text}\nnext: {result.check.next_step}\n"
+                f"{variant}: {check}: {result.how}: {result.text}\n{result.check.text}\nnext: {result.next_step}\n"
                 f"evidence: psmkit lab report {result.folder}",
                 pytrace=False,
             )

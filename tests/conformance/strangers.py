@@ -87,6 +87,15 @@ def leaks() -> Variant:
     return transport.register_variant("leaks", "Free is empty", send=Handlers(free=free, base=split.send))
 
 
+def refuses_every_setup() -> Variant:
+    """No connection is made: no fault behind Setup strikes anything."""
+
+    def setup(connection: Connection, request: bytes, size: int) -> bytes | Later:
+        raise ValueError("no room for it")
+
+    return transport.register_variant("refuses", "Setup raises", send=Handlers(setup=setup, base=split.send))
+
+
 def waits_for_the_dead() -> Variant:
     def progress(running: Running) -> bool:
         proxy = running.parts[0].connection.proxy

@@ -50,7 +50,10 @@ def test_tests_of_small_messages_miss_what_only_large_ones_show(tmp_path: Path) 
 
 
 def test_command_that_does_not_end_is_ended_and_counts_as_caught() -> None:
-    script = "import os, time; time.sleep(600 if 'PSM_MUTATION' in os.environ else 0)"
+    script = (
+        "import os, time\nif 'PSM_MUTATION' in os.environ:\n"
+        "    open(os.environ['PSM_MUTATION_FILE'], 'w').write('cudaMemcpyAsync\\n')\n    time.sleep(600)"
+    )
     score = mutate([sys.executable, "-c", script], mistakes=some("lost-copy"), deadline=3)
     (mutant,) = score.mutants
     assert mutant.outcome == "hung" and mutant.said == "did not end within 3 s" and score.caught == 1
@@ -59,6 +62,12 @@ def test_command_that_does_not_end_is_ended_and_counts_as_caught() -> None:
 def test_mistake_that_nothing_comes_to_is_no_part_of_the_score() -> None:
     score = mutate([sys.executable, "-c", "pass"], mistakes=some("lost-copy"))
     assert [m.outcome for m in score.mutants] == ["unreached"] and score.reached == 0
+
+
+def test_failure_without_the_mistake_is_not_caught() -> None:
+    script = "import os; raise SystemExit('PSM_MUTATION' in os.environ)"
+    score = mutate([sys.executable, "-c", script], mistakes=some("lost-copy"))
+    assert [(m.outcome, m.status) for m in score.mutants] == [("unreached", 1)] and score.caught == 0
 
 
 def test_command_that_fails_anyway_is_refused() -> None:

@@ -49,7 +49,7 @@ def test_right_variant_conforms_in_all_kinds_of_checks() -> None:
 @pytest.mark.parametrize(
     ("name", "check", "how", "words"),
     [
-        ("leaks", "connect", "leak", "are left open"),
+        ("leaks", "connect", "leak", "1 socket or memfd is left open: socket:"),
         ("waits_for_the_dead", "death-copy", "hung", "rank 1"),
         ("uses_a_dead_event", "copy-error", "finding", "cudaEventQuery got event"),
         ("sends_a_pointer", "wire", "error", "a value that means nothing there"),
@@ -77,6 +77,11 @@ def test_wrong_variant_must_fail_as_it_declares(name: str, words: str) -> None:
     assert done.wrong and done.clean == (not words)
     (result,) = done.results
     assert result.check.name == "as-declared" and words in result.text, result
+
+
+def test_check_that_a_wrong_variant_does_not_have_is_refused() -> None:
+    with pytest.raises(LabError, match="honest is declared wrong, its only check is as-declared"):
+        run("honest", "sizes")
 
 
 @pytest.mark.parametrize("name", ["stale-event", "erased-flag", "no-free", "dup-response"])
@@ -157,6 +162,41 @@ def test_check_whose_fault_meets_nothing_is_skipped() -> None:
     dies = replace(conformance.check("death-descriptor"), cases=(Case(size=5, share="posix"),))
     for result in conformance.run(strangers.find("split"), checks=(by_name, dies), deadline=90).results:
         assert result.outcome == "skipped" and "uds.reply" in result.text
+
+
+def test_no_check_passes_by_an_error_that_its_fault_did_not_make() -> None:
+    only = (
+        "connect",
+        "sizes",
+        "info-damaged",
+        "copy-error",
+        "sizes-differ",
+        "settings-differ",
+        "death-init",
+        "death-copy",
+    )
+    done = run("refuses_every_setup", *only)
+    results = {result.check.name: result for result in done.results}
+    assert {name for name, result in results.items() if result.outcome == "failed"} == {"connect", "sizes"}
+    assert {result.outcome for name, result in results.items() if name not in ("connect", "sizes")} == {"skipped"}
+    for name in ("sizes-differ", "settings-differ", "death-init"):
+        assert "without the fault it fails, too: rank" in results[name].text, results[name]
+    line = next(n for n, text in enumerate(FILE.read_text().splitlines(), 1) if '"no room for it"' in text)
+    failed = (results["connect"], results["sizes"])
+    assert {result.next_step for result in failed} == {f"look at {FILE.name}:{line}."}
+    assert len({result.reason for result in failed}) == 1
+
+
+def test_rank_that_does_not_die_of_the_fault_proves_nothing() -> None:
+    # The fault refuses Setup, and kills nobody.
+    other = replace(conformance.check("death-setup"), dead=0, fault="proxy.setup:error=ENOMEM,rank=0")
+    (result,) = conformance.run(strangers.find("split"), checks=(other,), deadline=90).results
+    assert result.outcome == "skipped" and "the fault did not end rank 0" in result.text, result
+
+
+def test_a_leak_gets_the_advice_of_leaks() -> None:
+    (result,) = run("leaks", "sizes").results
+    assert (result.how, result.next_step) == ("leak", "Release in Free what Setup and Connect made.")
 
 
 def test_every_check_says_what_it_requires_and_what_to_do() -> None:

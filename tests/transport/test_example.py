@@ -48,6 +48,14 @@ def test_page_shows_the_variants_as_they_are(name: str) -> None:
     assert all(part.strip() in source for part in shown[0].split("\n/* ... */\n"))
 
 
+def test_python_of_the_page_runs_as_it_is_shown(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "transport.md").read_text()
+    section = page[page.index("## A variant of your own") :]
+    file = tmp_path / "my_transport.py"
+    file.write_text(section.split("```python\n")[1].split("```")[0])
+    assert not find(f"{file}:mine").variant.wrong and find(f"{file}:careless").variant.wrong
+
+
 @pytest.mark.parametrize(("name", "wrong"), [("c-mine", False), ("c-careless", True)])
 def test_example_in_c_is_compiled_and_conforms(tmp_path: Path, name: str, wrong: bool) -> None:
     made = tmp_path / "libmytransport.so"
