@@ -36,7 +36,7 @@ def forget(connection: Connection) -> None:
 
 transport.register_variant(
     "mine",
-    "answers Setup in the second turn",
+    "answers Setup the second time that it is asked",
     send=Handlers(setup=setup, progress=progress, base=split.send),
     recv=Handlers(setup=setup, progress=progress, base=split.recv),
 )
