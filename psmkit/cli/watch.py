@@ -258,7 +258,7 @@ class _Hook:
     """The user's command. While it runs, only the newest change waits for it."""
 
     def __init__(self, command: str, say: Callable[[str], None], *, quiet: bool) -> None:
-        """``say`` is told what went wrong with it. ``quiet``: its output would destroy the screen.
+        """``say`` gets a message when the command fails. ``quiet``: drop its output, which would damage the screen.
 
         Raises:
             click.BadParameter: it cannot be run.

@@ -244,7 +244,7 @@ def _broken() -> Iterator[Check]:
             name,
             Kind.ERRORS,
             f"When {text}, both ranks end with an error or with the right bytes, and leave nothing.",
-            "Return each error to the caller, and release in Free what was made until then.",
+            "Return each error to the caller. Let Free release what was made before it.",
             _cases(replace(_SMALL, size=100_001, zero_copy="registered" if _registers(fault) else None)),
             fault=fault,
         )

@@ -88,7 +88,7 @@ def _of_ranks(present: dict[int, RasRank]) -> _Counts:
 
 
 def _of_issue(issue: RasIssue, report: RasReport) -> _Counts:
-    """The numbers of launched operations in a paragraph of the text form. Of many ranks it lists none: the others of the communicator are meant."""
+    """How many operations each rank launched, by a paragraph of the text form. A paragraph without a list means all other ranks of the communicator."""
     if issue.kind != "MISMATCH" or "operation counts" not in issue.what:
         return {}
     size = _size(report, issue)

@@ -1,4 +1,4 @@
-"""``psmkit mutate``: mistakes are made in the transport that a test command uses, and what the command does not notice is told."""
+"""``psmkit mutate``: it makes mistakes in the transport that a test command uses, and reports those that the command misses."""
 
 from __future__ import annotations
 
