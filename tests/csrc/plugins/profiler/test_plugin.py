@@ -217,10 +217,11 @@ def test_what_is_begun_is_taken_dropped_or_overwritten(threads: Driver, slots: s
     said = next(json.loads(line) for line in out if line.startswith("{"))
     assert said["asked"] == said["rows"] + said["dropped"] + said["overwritten"]
     assert said["strange"] == said["bad"] == 0
-    assert said["late"] == said["carried"] and said["late"] + said["late_lost"] >= said["open"]
     if force == "101":  # nobody reads
-        assert said["overwritten"] > 0 and said["dropped"] == 0
+        # What came late is overwritten like the rest. While a thread is stopped inside the oldest window, events are dropped.
+        assert said["overwritten"] > said["dropped"] and said["late"] <= said["carried"]
     else:
+        assert said["late"] == said["carried"] and said["late"] + said["late_lost"] >= said["open"]
         assert said["forced"] > 0 and said["windows"] > 4 and said["overwritten"] == 0
         ended = next(line for line in out if "ended" in line)
         assert f"ended: {said['asked']} events, {said['dropped']} dropped" in ended
