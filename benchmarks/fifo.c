@@ -222,9 +222,11 @@ static void check(const char *what, const uint8_t *data, size_t bytes, int value
         if (data[i] != value || data[bytes - 1] != value) die(what);
 }
 
-/* The parent asks for each turn by a word in the page, and has the bytes at the end of it. */
+/* The parent asks for each turn by a word in the page, begins it when the child answers, and has the bytes at its end.
+ */
 struct page {
-    _Alignas(LINE) _Atomic uint64_t ask, vm_ready;
+    _Alignas(LINE) _Atomic uint64_t ask;
+    _Alignas(LINE) _Atomic uint64_t ready;
     _Alignas(LINE) _Atomic uint64_t vm_at;
 };
 
@@ -236,31 +238,38 @@ static const struct way {
 } ways[] = {{"fifo", false, SLOT}, {"bare-fifo", true, SLOT}, {"fifo-128", false, LESS}, {"bare-fifo-128", true, LESS}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
+/* Each round begins with another way: what came before a way must not always be the same. */
+static int way_of(uint64_t asked)
+{
+    uint64_t before = asked - 1;
+    return (int)((before + before / WAYS) % WAYS);
+}
+
 static void send_for_ever(struct page *page, psmFifo *const *fifos, struct bare_fifo *plain, size_t bytes)
 {
     psmFifo *out[WAYS] = {NULL};
-    uint64_t step = 0, asked = 0;
+    uint64_t step[WAYS] = {0}, asked = 0;
     for (int i = 0; i < WAYS; i++)
         if (!ways[i].bare) out[i] = attach(fifos[i], ways[i].slot);
     uint8_t *data = buffer(bytes, 7);
     atomic_store(&page->vm_at, (uint64_t)(uintptr_t)data);
     for (;;) {
-        for (int i = 0; i < WAYS; i++) {
-            wait_for(&page->ask, ++asked);
-            if (ways[i].bare)
-                bare_send(plain, &step, ways[i].slot, data, bytes);
-            else
-                send_all(out[i], data, bytes);
-        }
+        wait_for(&page->ask, ++asked);
+        int i = way_of(asked);
+        atomic_store(&page->ready, asked);
+        if (ways[i].bare)
+            bare_send(&plain[i], &step[i], ways[i].slot, data, bytes);
+        else
+            send_all(out[i], data, bytes);
     }
 }
 
 static void bandwidth(size_t bytes, int turns)
 {
     psmFifo *fifos[WAYS] = {NULL};
-    struct bare_fifo *plain = shared(sizeof *plain);
+    struct bare_fifo *plain = shared(WAYS * sizeof *plain); /* those of our FIFOs stay untouched */
     struct page *page = shared(sizeof *page);
-    uint64_t step = 0, asked = 0;
+    uint64_t step[WAYS] = {0}, asked = 0;
     for (int i = 0; i < WAYS; i++)
         if (!ways[i].bare) fifos[i] = make(ways[i].slot);
     pid_t child = other();
@@ -272,12 +281,14 @@ static void bandwidth(size_t bytes, int turns)
         memcpy(in, own, bytes);
         end = now();
         if (turn >= 0) report("memcpy", end - begin);
-        for (int i = 0; i < WAYS; i++) {
+        for (int n = 0; n < WAYS; n++) {
+            int i = way_of(++asked);
             memset(in, 0, bytes);
+            atomic_store(&page->ask, asked);
+            wait_for(&page->ready, asked);
             begin = now();
-            atomic_store(&page->ask, ++asked);
             if (ways[i].bare)
-                bare_receive(plain, &step, ways[i].slot, in, bytes);
+                bare_receive(&plain[i], &step[i], ways[i].slot, in, bytes);
             else
                 receive_all(fifos[i], in, bytes);
             end = now();

@@ -1,6 +1,7 @@
 /* The FIFO in host memory, copied by the processor. A slot starts with the number of the step that filled it, on one
  * cache line with the first bytes, so that a short message costs the transfer of one line. The tail is published once
- * per half round. */
+ * per half round, and when the receiver finds nothing. What a message does not need is done behind it: the other end
+ * waits for the message alone. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 #include "shm/line.h"
 #include "shm/segment.h"
 
-#define FIFO_MAGIC 0x50534d464946u /* "PSMFIF" */
+#define FIFO_MAGIC   0x50534d464946u /* "PSMFIF" */
+#define FIFO_VERSION 2               /* of the layout below */
 
 struct psm_fifo_head {
     PSM_ALIGNED(64) uint64_t magic;
@@ -24,25 +26,47 @@ PSM_SHAREABLE(psm_fifo_head, 128);
 struct psm_fifo_slot {
     PSM_ALIGNED(64) _Atomic uint64_t step; /* 1 + the step whose bytes are here */
     uint32_t bytes, unused;
-    uint8_t data[48]; /* including what follows the struct */
+    uint8_t data[48]; /* of a short message; the rest follows the struct, and so does all of a long one */
 };
 PSM_SHAREABLE(psm_fifo_slot, 64);
 
 struct psmFifo {
     struct psm_segment segment;
     struct psm_fifo_head *head;
-    uint8_t *slots, *at; /* first slot; slot of the next step */
+    uint8_t *slots, *at, *end; /* first slot; slot of the next step; behind the last slot */
     uint64_t stride, step;
     uint64_t free_until; /* send: steps below it have a slot. receive: the published tail */
-    uint32_t count, left, capacity, back, used;
+    uint32_t count, capacity, back, used;
 };
 
-enum { IN_LINE = sizeof((struct psm_fifo_slot *)0)->data, LARGE = 4096, AHEAD = 1024 };
+enum {
+    IN_LINE = sizeof((struct psm_fifo_slot *)0)->data,
+    AHEAD = 1024,
+    LONG = 4096, /* a message of more bytes begins on a line of its own: copies between aligned lines are faster */
+    /* One end copies a slot while the other end copies the next. Megabytes move fastest through slots that a
+     * processor's own cache holds all together, and that are enough for an end to go on while the other one is held up.
+     */
+    SLOT_MOST = 65536,
+    LARGE_SLOTS = 16,
+};
 
-static uint64_t stride_of(uint32_t slot_bytes)
+/* What a FIFO of slots that its user asked for has: larger slots than SLOT_MOST are some more of that size. */
+struct shape {
+    uint32_t slots, capacity;
+    uint64_t stride, size;
+};
+
+static struct shape shape_of(uint32_t slots, uint32_t slot_bytes)
 {
-    uint64_t rest = slot_bytes > IN_LINE ? slot_bytes - IN_LINE : 0;
-    return sizeof(struct psm_fifo_slot) + (rest + PSM_LINE - 1) / PSM_LINE * PSM_LINE;
+    struct shape shape = {.slots = slots, .capacity = slot_bytes};
+    if (slot_bytes > SLOT_MOST) {
+        shape.capacity = SLOT_MOST;
+        if (slots < LARGE_SLOTS) shape.slots = LARGE_SLOTS;
+    }
+    uint64_t rest = shape.capacity > LONG ? shape.capacity : shape.capacity > IN_LINE ? shape.capacity - IN_LINE : 0;
+    shape.stride = sizeof(struct psm_fifo_slot) + (rest + PSM_LINE - 1) / PSM_LINE * PSM_LINE;
+    shape.size = sizeof(struct psm_fifo_head) + shape.slots * shape.stride;
+    return shape;
 }
 
 static psm_status check(uint32_t slots, uint32_t slot_bytes)
@@ -53,14 +77,15 @@ static psm_status check(uint32_t slots, uint32_t slot_bytes)
                     slot_bytes);
 }
 
-static psmFifo *use(psmFifo *fifo, uint32_t slots, uint32_t slot_bytes)
+static psmFifo *use(psmFifo *fifo, struct shape shape)
 {
     fifo->head = fifo->segment.data;
     fifo->slots = fifo->at = (uint8_t *)fifo->segment.data + sizeof *fifo->head;
-    fifo->stride = stride_of(slot_bytes);
-    fifo->count = fifo->left = slots;
-    fifo->capacity = slot_bytes;
-    fifo->back = slots > 1 ? slots / 2 : 1;
+    fifo->end = fifo->slots + shape.slots * shape.stride;
+    fifo->stride = shape.stride;
+    fifo->count = shape.slots;
+    fifo->capacity = shape.capacity;
+    fifo->back = shape.slots > 1 && shape.capacity <= LONG ? shape.slots / 2 : 1;
     return fifo;
 }
 
@@ -69,14 +94,14 @@ psm_status psmFifoCreate(int kind, uint32_t slots, uint32_t slot_bytes, psmFifo 
     PSM_TRY(check(slots, slot_bytes));
     psmFifo *fifo = calloc(1, sizeof *fifo);
     if (!fifo) return psm_fail(PSM_ERR_NO_MEMORY, "fifo", -1, -1, 0, "no memory for the record of a FIFO");
-    psm_status status = psm_segment_create(&fifo->segment, kind,
-                                           sizeof(struct psm_fifo_head) + slots * stride_of(slot_bytes), "hostfifo");
+    struct shape shape = shape_of(slots, slot_bytes);
+    psm_status status = psm_segment_create(&fifo->segment, kind, shape.size, "hostfifo");
     if (status != PSM_OK) {
         free(fifo);
         return status;
     }
-    struct psm_fifo_head *head = use(fifo, slots, slot_bytes)->head;
-    head->version = PSM_WIRE_VERSION;
+    struct psm_fifo_head *head = use(fifo, shape)->head;
+    head->version = FIFO_VERSION;
     head->slots = slots;
     head->slot_bytes = slot_bytes;
     head->magic = FIFO_MAGIC;
@@ -94,13 +119,13 @@ psm_status psmFifoShare(const psmFifo *fifo, struct psm_share *share, int *fd)
 static psm_status compare(const struct psm_segment *segment, uint32_t slots, uint32_t slot_bytes)
 {
     const struct psm_fifo_head *head = segment->data;
-    uint64_t meant = sizeof *head + slots * stride_of(slot_bytes);
+    uint64_t meant = shape_of(slots, slot_bytes).size;
     if (segment->size < sizeof *head || head->magic != FIFO_MAGIC)
         return psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0,
                         "segment 0x%" PRIx64 " of %" PRIu64 " bytes does not hold a FIFO", segment->id, segment->size);
-    if (head->version != PSM_WIRE_VERSION)
+    if (head->version != FIFO_VERSION)
         return psm_fail(PSM_ERR_VERSION, "fifo", -1, -1, 0, "the peer's FIFO has version %u, this library has %d",
-                        head->version, PSM_WIRE_VERSION);
+                        head->version, FIFO_VERSION);
     if (head->slots != slots || head->slot_bytes != slot_bytes || segment->size != meant)
         return psm_fail(PSM_ERR_MISMATCH, "fifo", -1, -1, 0,
                         "the peer's FIFO has %u slots of %u bytes, %" PRIu64
@@ -122,32 +147,51 @@ psm_status psmFifoAttach(const struct psm_share *share, int fd, uint32_t slots, 
         free(fifo);
         return psm_fail_again(&kept);
     }
-    *out = use(fifo, slots, slot_bytes);
+    *out = use(fifo, shape_of(slots, slot_bytes));
     return PSM_OK;
 }
 
-static inline void next(psmFifo *fifo)
+/* Without a branch, because a processor predicts badly what happens once a round. Returns the next step. */
+static inline uint64_t next(psmFifo *fifo, uint64_t step)
 {
-    fifo->step++;
-    fifo->at += fifo->stride;
-    if (--fifo->left > 0) return;
-    fifo->left = fifo->count;
-    fifo->at = fifo->slots;
+    uint8_t *at = fifo->at + fifo->stride, *slots = fifo->slots;
+    fifo->at = at == fifo->end ? slots : at;
+    return fifo->step = step + 1;
+}
+
+/* A short copy without a call: messages of one cache line are the ones whose time shows. */
+static inline void copy(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    uint64_t first, last;
+    if (bytes < sizeof first || bytes > 2 * sizeof first) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    memcpy(&first, from, sizeof first);
+    memcpy(&last, from + bytes - sizeof last, sizeof last);
+    memcpy(to, &first, sizeof first);
+    memcpy(to + bytes - sizeof last, &last, sizeof last);
+}
+
+static inline uint64_t look(psmFifo *fifo)
+{
+    return fifo->free_until = psm_line_load(&fifo->head->tail) + fifo->count;
 }
 
 size_t psmFifoTrySend(psmFifo *fifo, const void *data, size_t bytes)
 {
-    if (fifo->step >= fifo->free_until) {
-        fifo->free_until = psm_line_load(&fifo->head->tail) + fifo->count;
-        if (fifo->step >= fifo->free_until) return 0;
-    }
+    uint64_t step = fifo->step;
+    if (step >= fifo->free_until && step >= look(fifo)) return 0;
     if (bytes == 0) return 0;
     struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
     if (bytes > fifo->capacity) bytes = fifo->capacity;
-    memcpy(slot->data, data, bytes);
+    if (bytes > LONG)
+        memcpy(slot + 1, data, bytes);
+    else
+        copy(slot->data, data, bytes);
     slot->bytes = (uint32_t)bytes;
-    atomic_store_explicit(&slot->step, fifo->step + 1, memory_order_release);
-    next(fifo);
+    atomic_store_explicit(&slot->step, step + 1, memory_order_release);
+    if (fifo->free_until - next(fifo, step) < fifo->count - fifo->back) look(fifo);
     return bytes;
 }
 
@@ -163,10 +207,19 @@ static void fetch(uint8_t *to, const uint8_t *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+static inline void publish(psmFifo *fifo, uint64_t step)
+{
+    psm_line_store(&fifo->head->tail, fifo->free_until = step);
+}
+
 size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
 {
     struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
-    if (atomic_load_explicit(&slot->step, memory_order_acquire) != fifo->step + 1) return 0;
+    uint64_t step = fifo->step;
+    if (atomic_load_explicit(&slot->step, memory_order_acquire) != step + 1) {
+        if (step != fifo->free_until) publish(fifo, step);
+        return 0;
+    }
     uint32_t bytes = slot->bytes; /* read once: the other process could change it after the check */
     __asm__ volatile("" : "+r"(bytes));
     if (bytes <= fifo->used || bytes > fifo->capacity) {
@@ -175,16 +228,17 @@ size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
         return SIZE_MAX;
     }
     size_t got = bytes - fifo->used;
+    const uint8_t *from = (bytes > LONG ? (const uint8_t *)(slot + 1) : slot->data) + fifo->used;
     if (got > capacity) got = capacity;
-    if (got < LARGE)
-        memcpy(buffer, slot->data + fifo->used, got);
+    if (got < LONG)
+        copy(buffer, from, got);
     else
-        fetch(buffer, slot->data + fifo->used, got);
+        fetch(buffer, from, got);
     fifo->used += (uint32_t)got;
     if (fifo->used < bytes) return got;
     fifo->used = 0;
-    next(fifo);
-    if (fifo->step - fifo->free_until >= fifo->back) psm_line_store(&fifo->head->tail, fifo->free_until = fifo->step);
+    step = next(fifo, step);
+    if (step - fifo->free_until >= fifo->back) publish(fifo, step);
     return got;
 }
 

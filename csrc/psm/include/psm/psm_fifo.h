@@ -11,8 +11,9 @@ extern "C" {
 
 typedef struct psmFifo psmFifo;
 
-/* Creates a FIFO of `slots` slots (1 to 65536) of at most `slot_bytes` bytes each (1 to 1 GiB). kind: PSM_SHARE_MEMFD
- * or PSM_SHARE_POSIX. The creator may send or receive. PSM_ERR_INVALID, NO_RESOURCE, NO_MEMORY. */
+/* Creates a FIFO of `slots` slots (1 to 65536) of at most `slot_bytes` bytes each (1 to 1 GiB). Slots of more than
+ * 64 KiB become slots of 64 KiB, 16 at least: larger ones are slower. kind: PSM_SHARE_MEMFD or PSM_SHARE_POSIX. The
+ * creator may send or receive. PSM_ERR_INVALID, NO_RESOURCE, NO_MEMORY. */
 PSM_API psm_status psmFifoCreate(int kind, uint32_t slots, uint32_t slot_bytes, psmFifo **fifo);
 /* What the other end needs: the share, and for PSM_SHARE_MEMFD the descriptor, which the FIFO keeps owning (otherwise
  * -1). */

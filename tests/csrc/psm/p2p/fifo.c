@@ -1,6 +1,9 @@
-/* Two processes and a FIFO of libpsm: `stream SLOTS BYTES TOTAL` sends bytes in pieces of odd sizes and compares them,
- * `differ` attaches with other sizes, `forged` receives what no sender writes, `time` tells what a message costs. */
+/* Two processes and a FIFO of libpsm: `stream SLOTS BYTES TOTAL KIND MOST` sends bytes in pieces of odd sizes, up to
+ * MOST, and compares them; `threads`, too, but two threads of one process are the ends, of one mapping; `differ`
+ * attaches with other sizes, `forged` receives what no sender writes, `room` tells how much fits, `time` what a message
+ * costs. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/internal.h"
+#include "p2p/fifo.c" /* for a second end of one mapping */
 #include "psm/psm_fifo.h"
 #include "shm/line.h"
 #include "shm/segment.h"
@@ -50,38 +54,91 @@ static bool receive_all(psmFifo *fifo, uint8_t *data, uint64_t bytes)
     return true;
 }
 
-static int stream(uint32_t slots, uint32_t slot_bytes, uint64_t total, int kind)
-{
+/* What one end sends, and the other one compares. */
+struct load {
     psmFifo *fifo;
+    uint64_t total, most;
+};
+
+static void *send_load(void *argument)
+{
+    const struct load *load = argument;
+    uint8_t *data = malloc(load->total + 1);
+    for (uint64_t i = 0; i < load->total; i++) data[i] = byte_at(i);
+    for (uint64_t at = 0, piece = 1; at < load->total; at += piece, piece = piece * 3 % load->most + 1) {
+        if (piece > load->total - at) piece = load->total - at;
+        send_all(load->fifo, data + at, piece);
+    }
+    free(data);
+    return NULL;
+}
+
+static bool receive_load(const struct load *load)
+{
+    uint8_t *data = malloc(load->total + 1);
+    uint64_t wrong = 0;
+    for (uint64_t at = 0, piece = 7; at < load->total; at += piece, piece = piece * 5 % (load->most / 2 + 1) + 1) {
+        if (piece > load->total - at) piece = load->total - at;
+        if (!receive_all(load->fifo, data + at, piece)) return puts(psm_last_error()->text), false;
+    }
+    for (uint64_t i = 0; i < load->total; i++) wrong += data[i] != byte_at(i);
+    bool empty = psmFifoTryReceive(load->fifo, data, 1) == 0;
+    printf("%llu wrong, empty %d\n", (unsigned long long)wrong, empty);
+    free(data);
+    return wrong == 0 && empty;
+}
+
+static int stream(uint32_t slots, uint32_t slot_bytes, struct load load, int kind)
+{
     struct psm_share share;
     int fd, status;
-    if (psmFifoCreate(kind, slots, slot_bytes, &fifo) != PSM_OK) return puts(psm_last_error()->text), 3;
-    psmFifoShare(fifo, &share, &fd);
+    if (psmFifoCreate(kind, slots, slot_bytes, &load.fifo) != PSM_OK) return puts(psm_last_error()->text), 3;
+    psmFifoShare(load.fifo, &share, &fd);
     pid_t child = fork();
-    uint8_t *data = malloc(total + 1);
     if (child == 0) {
-        psmFifo *mine;
-        if (psmFifoAttach(&share, fd, slots, slot_bytes, &mine) != PSM_OK) return puts(psm_last_error()->text), 3;
-        for (uint64_t i = 0; i < total; i++) data[i] = byte_at(i);
-        for (uint64_t at = 0, piece = 1; at < total; at += piece, piece = piece * 3 % 1021 + 1) {
-            if (piece > total - at) piece = total - at;
-            send_all(mine, data + at, piece);
-        }
-        psmFifoClose(mine);
+        if (psmFifoAttach(&share, fd, slots, slot_bytes, &load.fifo) != PSM_OK) return puts(psm_last_error()->text), 3;
+        send_load(&load);
+        psmFifoClose(load.fifo);
         _exit(0); /* the parent's end of the FIFO is a copy here, and no leak */
     }
-    for (uint64_t at = 0, piece = 7; at < total; at += piece, piece = piece * 5 % 509 + 1) {
-        if (piece > total - at) piece = total - at;
-        if (!receive_all(fifo, data + at, piece)) return puts(psm_last_error()->text), 1;
-    }
-    uint64_t wrong = 0;
-    for (uint64_t i = 0; i < total; i++) wrong += data[i] != byte_at(i);
-    bool empty = psmFifoTryReceive(fifo, data, 1) == 0;
+    bool right = receive_load(&load);
     waitpid(child, &status, 0);
-    psmFifoClose(fifo);
+    psmFifoClose(load.fifo);
+    return !right || status != 0;
+}
+
+static int threads(uint32_t slots, uint32_t slot_bytes, struct load load)
+{
+    if (psmFifoCreate(PSM_SHARE_MEMFD, slots, slot_bytes, &load.fifo) != PSM_OK) return 3;
+    psmFifo end = *load.fifo;
+    struct load sent = {.fifo = &end, .total = load.total, .most = load.most};
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_load, &sent) != 0) return 3;
+    bool right = receive_load(&load);
+    pthread_join(sender, NULL);
+    psmFifoClose(load.fifo);
+    return !right;
+}
+
+/* How many messages fit before the receiver has done anything, and after it has found nothing more. */
+static int room(uint32_t slots, uint32_t slot_bytes)
+{
+    psmFifo *fifo;
+    if (psmFifoCreate(PSM_SHARE_MEMFD, slots, slot_bytes, &fifo) != PSM_OK) return 3;
+    psmFifo sender = *fifo;
+    uint8_t *data = calloc(1, slot_bytes);
+    unsigned first = 0, taken = 0, then = 0;
+    if (psmFifoTrySend(&sender, data, slot_bytes) > 0) taken++;
+    for (unsigned i = 0; i < taken; i++)
+        if (psmFifoTryReceive(fifo, data, slot_bytes) == 0) return 1;
+    bool empty = psmFifoTryReceive(fifo, data, slot_bytes) == 0;
+    while (psmFifoTrySend(&sender, data, slot_bytes) > 0) first++;
+    while (psmFifoTryReceive(fifo, data, slot_bytes) > 0) taken++;
+    while (psmFifoTrySend(&sender, data, slot_bytes) > 0) then++;
+    printf("empty %d, %u fit, then %u, %u taken\n", empty, first, then, taken);
     free(data);
-    printf("%llu wrong, empty %d\n", (unsigned long long)wrong, empty);
-    return wrong != 0 || status != 0 || !empty;
+    psmFifoClose(fifo);
+    return 0;
 }
 
 static int differ(void)
@@ -165,8 +222,14 @@ static int measure(uint64_t bytes, uint64_t rounds)
 
 int main(int argc, char **argv)
 {
-    if (argc == 6 && strcmp(argv[1], "stream") == 0)
-        return stream((uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]), strtoull(argv[4], NULL, 10), atoi(argv[5]));
+    if (argc == 7 && strcmp(argv[1], "stream") == 0)
+        return stream((uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
+                      (struct load){.total = strtoull(argv[4], NULL, 10), .most = strtoull(argv[6], NULL, 10)},
+                      atoi(argv[5]));
+    if (argc == 6 && strcmp(argv[1], "threads") == 0)
+        return threads((uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
+                       (struct load){.total = strtoull(argv[4], NULL, 10), .most = strtoull(argv[5], NULL, 10)});
+    if (argc == 4 && strcmp(argv[1], "room") == 0) return room((uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]));
     if (argc == 2 && strcmp(argv[1], "differ") == 0) return differ();
     if (argc == 2 && strcmp(argv[1], "forged") == 0) return forged();
     if (argc == 4 && strcmp(argv[1], "time") == 0)

@@ -14,15 +14,17 @@ from tests.csrc.psm.jobs import SANITIZERS
 HERE = Path(__file__).parent
 
 
+def build(folder: Path, *options: str) -> Path:
+    generated = ground.generate(folder / "generated")
+    sources = [*compiled.BASE.glob("*.c"), *ground.PSM.glob("core/*.c"), *ground.PSM.glob("shm/*.c"), HERE / "fifo.c"]
+    flags = [*compiled.WARNINGS, *ground.includes(generated), *options]
+    return compiled.link(folder / "fifo", sources, flags, ["-lpthread", "-ldl"])
+
+
 @pytest.fixture(scope="module")
 def fifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program under ASan and UBSan."""
-    folder = tmp_path_factory.mktemp("fifo")
-    generated = ground.generate(folder / "generated")
-    sources = [*compiled.BASE.glob("*.c"), *ground.PSM.glob("core/*.c"), *ground.PSM.glob("shm/*.c")]
-    sources += [ground.PSM / "p2p" / "fifo.c", HERE / "fifo.c"]
-    options = [*compiled.WARNINGS, *ground.includes(generated), *SANITIZERS]
-    return compiled.link(folder / "fifo", sources, options, ["-lpthread", "-ldl"])
+    return build(tmp_path_factory.mktemp("fifo"), *SANITIZERS)
 
 
 def ask(fifo: Path, tmp_path: Path, *arguments: object) -> str:
@@ -34,10 +36,42 @@ def ask(fifo: Path, tmp_path: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("kind", [ground.MEMFD, ground.POSIX], ids=["memfd", "posix"])
-@pytest.mark.parametrize(("slots", "slot_bytes"), [(1, 1), (1, 48), (2, 49), (3, 100), (8, 4096), (3, 70_001), (64, 8)])
-def test_bytes_arrive_in_order(fifo: Path, tmp_path: Path, kind: int, slots: int, slot_bytes: int) -> None:
-    total = 3000 if slot_bytes == 1 else 200_000
-    assert ask(fifo, tmp_path, "stream", slots, slot_bytes, total, kind) == "0 wrong, empty 1"
+@pytest.mark.parametrize(
+    ("slots", "slot_bytes", "most"),
+    [
+        *((1, 1, 1021), (1, 48, 1021), (2, 49, 1021), (3, 100, 1021), (8, 4096, 1021), (64, 8, 1021)),
+        *((2, 4097, 9001), (3, 70_001, 200_003), (1, 1 << 20, 200_003)),
+    ],
+)
+def test_bytes_arrive_in_order(fifo: Path, tmp_path: Path, kind: int, slots: int, slot_bytes: int, most: int) -> None:
+    total = 3000 if slot_bytes == 1 else 200 * most
+    assert ask(fifo, tmp_path, "stream", slots, slot_bytes, total, kind, most) == "0 wrong, empty 1"
+
+
+@pytest.mark.parametrize(
+    ("slots", "slot_bytes", "most"), [(1, 8, 31), (8, 8, 31), (8, 100, 1021), (4, 70_001, 200_003)]
+)
+def test_no_data_race_between_the_ends(tmp_path: Path, slots: int, slot_bytes: int, most: int) -> None:
+    program = build(tmp_path, "-fsanitize=thread", "-Wno-tsan")
+    done = subprocess.run(
+        [program, *map(str, ("threads", slots, slot_bytes, 20 * most, most))],
+        capture_output=True,
+        text=True,
+        env=compiled.environment(),
+        timeout=240,
+    )
+    assert "ThreadSanitizer" not in done.stderr, done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "0 wrong, empty 1")
+
+
+def test_a_receiver_that_finds_nothing_gives_all_slots_back(fifo: Path, tmp_path: Path) -> None:
+    """Of 8 slots one was taken, less than the half round after which slots are given back anyway."""
+    assert ask(fifo, tmp_path, "room", 8, 16) == "empty 1, 8 fit, then 8, 9 taken"
+
+
+def test_slots_of_more_than_64_kib_are_divided(fifo: Path, tmp_path: Path) -> None:
+    assert ask(fifo, tmp_path, "room", 2, 1 << 20) == "empty 1, 16 fit, then 16, 17 taken"
+    assert ask(fifo, tmp_path, "room", 20, 65_537) == "empty 1, 20 fit, then 20, 21 taken"
 
 
 def test_another_number_of_slots_is_refused_with_both(fifo: Path, tmp_path: Path) -> None:
