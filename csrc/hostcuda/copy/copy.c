@@ -19,20 +19,30 @@
 
 /* ---- operands */
 
+/* NULL, and addresses close to it. */
+static bool wrong(uintptr_t address, size_t span)
+{
+    return address < HC_PAGE || address + span < address;
+}
+
+static struct hc_side side_at(const struct hc_place *place, bool write)
+{
+    /* Another process may own it: fetch it while the call is checked and queued. */
+    if (place->space != HC_PAGEABLE) {
+        if (write)
+            hc_fetch_own(place->host);
+        else
+            __builtin_prefetch(place->host);
+    }
+    return (struct hc_side){place->space, place->origin == HC_FROM_VMM ? -1 : place->device};
+}
+
 int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc_side *side)
 {
     struct hc_place place;
-    if (address < HC_PAGE || address + span < address)
-        return PSM_CUDA_INVALID_VALUE; /* NULL, and addresses close to it */
+    if (wrong(address, span)) return PSM_CUDA_INVALID_VALUE;
     int rc = hc_operand_of(address, span, device, write, &place);
-    /* Another process may own it: fetch it while the call is checked and queued. */
-    if (place.space != HC_PAGEABLE) {
-        if (write)
-            hc_fetch_own(place.host);
-        else
-            __builtin_prefetch(place.host);
-    }
-    *side = (struct hc_side){place.space, place.origin == HC_FROM_VMM ? -1 : place.device};
+    *side = side_at(&place, write);
     return rc;
 }
 
@@ -72,13 +82,13 @@ int hc_copy_fill(struct hc_copy *copy, uintptr_t dst, size_t dst_pitch, size_t d
     if (!hc_box_span(extent[0], extent[1], extent[2], dst_pitch, dst_slice, &to) ||
         !hc_box_span(extent[0], extent[1], extent[2], src_pitch, src_slice, &from))
         return PSM_CUDA_INVALID_VALUE;
-    struct hc_side side;
-    int rc = hc_side_of(dst, to, true, device, &side);
+    struct hc_place places[2];
+    if (wrong(dst, to) || wrong(src, from)) return PSM_CUDA_INVALID_VALUE;
+    int rc = hc_operands_of(dst, to, src, from, device, places);
     if (rc) return rc;
-    copy->dst_space = side.space, copy->dst_device = side.device;
-    rc = hc_side_of(src, from, false, device, &side);
-    if (rc) return rc;
-    copy->src_space = side.space, copy->src_device = side.device;
+    struct hc_side out = side_at(&places[0], true), in = side_at(&places[1], false);
+    copy->dst_space = out.space, copy->dst_device = out.device;
+    copy->src_space = in.space, copy->src_device = in.device;
     return kind_fits(copy) ? 0 : PSM_CUDA_INVALID_VALUE;
 }
 
@@ -133,6 +143,10 @@ int hc_copy_run(void *argument, int device)
     const struct hc_copy *copy = argument;
     uintptr_t src = copy->packed ? (uintptr_t)(copy + 1) : copy->stage ? (uintptr_t)copy->stage : copy->src;
     size_t width = copy->width, height = copy->height, depth = copy->depth, to, from;
+    if (width <= HC_COPY_LOCKED && height == 1 && depth == 1 && !copy->packed && !copy->stage &&
+        hc_ranges_copy(copy->dst, copy->dst_device < 0 ? device : copy->dst_device, src,
+                       copy->src_device < 0 ? device : copy->src_device, width))
+        return 0;
     hc_box_span(width, height, depth, copy->dst_pitch, copy->dst_slice, &to);
     hc_box_span(width, height, depth, copy->src_pitch, copy->src_slice, &from);
     struct hc_cursor out = {.end = copy->dst + to, .write = true};

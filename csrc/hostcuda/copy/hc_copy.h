@@ -53,4 +53,6 @@ void hc_cursor_end(struct hc_cursor *cursor);
 #define HC_COPY_SMALL ((size_t)64 << 10)
 /* Copies up to this size run there, too: waking a worker takes as long as copying them. */
 #define HC_COPY_QUICK ((size_t)256 << 10)
+/* Copies up to this size hold no memory: nobody waits long for the lock under which they run. */
+#define HC_COPY_LOCKED ((size_t)4096)
 #endif

@@ -148,6 +148,7 @@ static _Thread_local const struct hc_call *asked_call;
 
 bool hc_fault_asks(int action, int64_t *value)
 {
+    if (!psm_fault_any()) return false;
     if (!asked_call || asked_call != hc_running || (int)asked.action != action) return false;
     if (value) *value = asked.value;
     asked_call = NULL; /* what it calls itself is made well */

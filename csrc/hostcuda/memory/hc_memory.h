@@ -156,6 +156,11 @@ struct hc_range *hc_range_at(uintptr_t address);
  * device that starts there may access the whole span. INVALID_VALUE if it may not, or if the memory was freed. Does not
  * look at pageable memory. */
 int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct hc_place *place);
+/* Both operands of a copy at once. The second one is not looked at if the first one is wrong. */
+int hc_operands_of(uintptr_t dst, size_t to, uintptr_t src, size_t from, int device, struct hc_place places[2]);
+/* Copies n bytes between memory of ours, under the lock, so that nothing has to be held; for few bytes. False: it has
+ * done nothing, because an operand is pageable or managed memory, not one piece, or not accessible. */
+bool hc_ranges_copy(uintptr_t dst, int dst_device, uintptr_t src, int src_device, size_t n);
 bool hc_in_region(uintptr_t address);
 /* Hides it from lookups. Under the write lock; the caller drops its hold afterwards, without the lock. */
 void hc_range_retire(struct hc_range *range);

@@ -398,24 +398,58 @@ int hc_span_check(uintptr_t address, size_t n, int device, bool write)
     return rc;
 }
 
-int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct hc_place *place)
+/* Under the lock. */
+static int operand(uintptr_t address, size_t span, int device, bool write, struct hc_place *place)
 {
-    pthread_rwlock_rdlock(&hc_ranges_lock);
     const struct hc_range *range = place_at(address, place);
-    int rc = 0;
-    if (range && range->origin == HC_FROM_VMM) {
+    if (!range) {
+        *place = (struct hc_place){
+            .base = address, .host = (void *)address, .space = HC_PAGEABLE, .device = -1, .memfd = -1};
+        return hc_in_region(address) ? PSM_CUDA_INVALID_VALUE : 0; /* freed, or never allocated */
+    }
+    if (range->origin == HC_FROM_VMM) {
         /* Whether a span that starts in a mapping ends in the same reservation: memory after it belongs to another
          * allocation. Access was granted per device, and the stream's device copies. Without access the copy fails when
          * it runs, as on a GPU. */
         const struct hc_range *around = range->reserved ? range->reserved : range;
         bool in = span <= around->size - (address - around->base);
-        if (!in || check_span(address, span, device, write) == PSM_CUDA_INVALID_VALUE) rc = PSM_CUDA_INVALID_VALUE;
-    } else if (range) {
-        rc = span <= place->size - (address - place->base) ? 0 : PSM_CUDA_INVALID_VALUE;
+        return !in || check_span(address, span, device, write) == PSM_CUDA_INVALID_VALUE ? PSM_CUDA_INVALID_VALUE : 0;
     }
+    return span <= place->size - (address - place->base) ? 0 : PSM_CUDA_INVALID_VALUE;
+}
+
+int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct hc_place *place)
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    int rc = operand(address, span, device, write, place);
     pthread_rwlock_unlock(&hc_ranges_lock);
-    if (range) return rc;
-    *place =
-        (struct hc_place){.base = address, .host = (void *)address, .space = HC_PAGEABLE, .device = -1, .memfd = -1};
-    return hc_in_region(address) ? PSM_CUDA_INVALID_VALUE : 0; /* freed, or never allocated */
+    return rc;
+}
+
+int hc_operands_of(uintptr_t dst, size_t to, uintptr_t src, size_t from, int device, struct hc_place places[2])
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    int rc = operand(dst, to, device, true, &places[0]);
+    if (!rc) rc = operand(src, from, device, false, &places[1]);
+    pthread_rwlock_unlock(&hc_ranges_lock);
+    return rc;
+}
+
+static bool plain(const struct hc_range *range)
+{
+    return range && range->origin != HC_FROM_REGISTER && range->space != HC_MANAGED;
+}
+
+bool hc_ranges_copy(uintptr_t dst, int dst_device, uintptr_t src, int src_device, size_t n)
+{
+    struct hc_range *to, *from;
+    void *out, *in;
+    size_t room = n, here = n;
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    bool can = look(dst, &room, dst_device, true, &to, &out) == 0 &&
+               look(src, &here, src_device, false, &from, &in) == 0 && room == n && here == n && plain(to) &&
+               plain(from);
+    if (can) memmove(out, in, n);
+    pthread_rwlock_unlock(&hc_ranges_lock);
+    return can;
 }

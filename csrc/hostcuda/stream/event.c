@@ -203,6 +203,15 @@ static void end_marker(void *argument)
     hc_event_put(marker->event);
 }
 
+/* What was submitted so far is all that the event waits for. */
+static void record_position(struct hc_event *event, struct hc_stream *stream)
+{
+    pthread_mutex_lock(&event->lock);
+    event->last = ++event->records;
+    event->ticket = (struct hc_ticket){stream, atomic_load_explicit(&stream->submitted, memory_order_acquire)};
+    pthread_mutex_unlock(&event->lock);
+}
+
 int hc_event_submit(struct hc_event *event, struct hc_stream *stream, const struct hc_ticket *deps, size_t n,
                     struct hc_ticket *ticket)
 {
@@ -262,7 +271,11 @@ static int record(CUevent handle, cudaStream_t to, unsigned flags)
     if (rc == HC_NOT_CAPTURED) {
         rc = flags & EXTERNAL ? PSM_CUDA_INVALID_VALUE : 0; /* means something in captures only */
         if (!rc && hc_stream_is_legacy(stream)) rc = hc_capture_forbids(true);
-        if (!rc) rc = hc_event_submit(event, stream, NULL, 0, NULL);
+        bool told = !(event->flags & DISABLE_TIMING) || event->shared; /* somebody needs to know when it is reached */
+        if (!rc && !told && hc_stream_alone(stream))
+            record_position(event, stream);
+        else if (!rc)
+            rc = hc_event_submit(event, stream, NULL, 0, NULL);
     }
     hc_stream_put(stream);
     hc_event_put(event);
@@ -386,10 +399,29 @@ static int is_done(struct hc_event *event, bool wait)
     return stuck ? stuck : hc_ticket_done(&state.ticket) ? 0 : PSM_CUDA_NOT_READY;
 }
 
+/* The answer for an event that was recorded in this process only, outside of captures; false: it is another one. Under
+ * its lock the event need not be held: its memory remains an event's, and its handle says which one. */
+static bool query_position(CUevent handle, int *rc)
+{
+    uint64_t value = (uint64_t)(uintptr_t)handle;
+    struct hc_event *event = hc_handle_get(HC_EVENT, value);
+    if (!event) return false;
+    pthread_mutex_lock(&event->lock);
+    bool plain =
+        atomic_load(&event->handle) == value && !event->shared && !__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE);
+    struct hc_ticket ticket = event->last ? event->ticket : (struct hc_ticket){NULL, 0};
+    int stuck = event->last ? hc_device_sticky(event->device) : 0;
+    pthread_mutex_unlock(&event->lock);
+    if (plain) *rc = stuck ? stuck : hc_ticket_done(&ticket) ? 0 : PSM_CUDA_NOT_READY;
+    return plain;
+}
+
 static int query(CUevent handle, bool wait)
 {
     struct hc_event *event;
-    int rc = hc_event_get(handle, &event);
+    int rc;
+    if (!wait && query_position(handle, &rc)) return rc;
+    rc = hc_event_get(handle, &event);
     if (rc) return rc;
     if (__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE)) rc = hc_captures->forbids_event(handle);
     if (!rc) rc = is_done(event, wait);

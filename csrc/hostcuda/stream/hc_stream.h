@@ -18,6 +18,8 @@ int hc_stream_internal(int device, struct hc_stream **stream);
 int hc_submit_after(struct hc_stream *stream, const struct hc_work *work, const struct hc_ticket *deps, size_t n,
                     struct hc_ticket *ticket);
 bool hc_stream_idle(struct hc_stream *stream); /* cudaStreamQuery */
+/* The rules of the legacy default stream add nothing to the order of the stream now. */
+bool hc_stream_alone(const struct hc_stream *stream);
 bool hc_stream_is_legacy(const struct hc_stream *stream);
 bool hc_stream_is_blocking(const struct hc_stream *stream);
 /* Access the slot of hc_stream_capture with __atomic_load_n and __atomic_store_n. */

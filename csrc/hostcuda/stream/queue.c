@@ -361,11 +361,15 @@ size_t hc_queue_rules(struct hc_stream *stream, struct hc_ticket *tickets, size_
     return n;
 }
 
-bool hc_stream_idle(struct hc_stream *stream)
+bool hc_stream_alone(const struct hc_stream *stream)
 {
-    if (!idle(stream)) return false;
     if (stream->kind == HC_LEGACY) return !atomic_load(&busy_blocking[stream->device]);
     if (stream->kind != HC_BLOCKING) return true;
     struct hc_stream *legacy = atomic_load(&legacy_of[stream->device]);
     return !legacy || idle(legacy);
+}
+
+bool hc_stream_idle(struct hc_stream *stream)
+{
+    return idle(stream) && hc_stream_alone(stream);
 }
