@@ -171,7 +171,7 @@ static void child_ends(struct prof_comm *comm, const struct prof_local *local, s
     uint8_t before = atomic_fetch_or_explicit(&event->flags, PSM_PROF_COMPLETE, memory_order_relaxed);
     if (before & PSM_PROF_COMPLETE || !(before & COUNTED)) return;
     struct psm_prof_window *window = comm->window[prof_window_of(comm, PSM_PROF_HANDLE_ROW(parent))];
-    atomic_fetch_add_explicit(&window->shard[local->shard].completed, 1, memory_order_release);
+    prof_sum(local, &window->shard[local->shard].completed);
 }
 #define SAME_PLACE(member)                                                                                             \
     (offsetof(struct psm_prof_event, u.coll.member) == offsetof(struct psm_prof_event, u.p2p.member))
@@ -205,8 +205,7 @@ void *prof_commit(struct prof_new *made)
         /* Without these nothing reports its end. */
         if (atomic_load_explicit(&comm->mask, memory_order_relaxed) & (ncclProfileProxyOp | ncclProfileKernelCh)) {
             set_flags(event, COUNTED);
-            atomic_fetch_add_explicit(&comm->window[made->place.window]->shard[made->local->shard].awaited, 1,
-                                      memory_order_relaxed);
+            prof_sum(made->local, &comm->window[made->place.window]->shard[made->local->shard].awaited);
         }
         break;
     case PSM_PROF_PROXY_OP:

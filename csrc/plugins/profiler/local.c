@@ -45,6 +45,9 @@ void prof_threads_forked(void)
     if (prof_thread_self) prof_thread_self->tid = psm_tid();
 }
 
+/* The first threads of a communicator have a shard of their own: usually there are no more. */
+enum { ALONE = PSM_PROF_SHARDS / 2 };
+
 struct prof_local *prof_local_make(struct prof_thread *thread, struct prof_comm *comm)
 {
     struct prof_local *local = thread->local[comm->number];
@@ -60,7 +63,9 @@ struct prof_local *prof_local_make(struct prof_thread *thread, struct prof_comm 
         if (!local) return NULL;
         memset(local, 0, sizeof *local);
         atomic_store(&local->taken, true);
-        local->shard = atomic_fetch_add(&comm->threads, 1) % PSM_PROF_SHARDS;
+        uint32_t n = atomic_fetch_add(&comm->threads, 1);
+        local->alone = n < ALONE;
+        local->shard = local->alone ? n : ALONE + n % (PSM_PROF_SHARDS - ALONE);
         local->next = atomic_load(&comm->locals);
         while (!atomic_compare_exchange_weak(&comm->locals, &local->next, local)) continue;
     }

@@ -80,6 +80,7 @@ struct prof_local {
     _Atomic uint32_t inside; /* windows that the thread is currently reading or writing, one bit each */
     _Atomic uint32_t generation;
     uint32_t shard;
+    bool alone; /* no other thread counts in that shard */
     struct prof_batch {
         uint32_t next, end;
         uint64_t deadline;
@@ -269,6 +270,15 @@ uint8_t prof_word(const struct prof_new *made, const char *name);
 /* A single store, as readers in other processes require. */
 #define PROF_SET(member, value) __atomic_store_n(&(member), (value), __ATOMIC_RELAXED)
 #define PROF_GET(member)        __atomic_load_n(&(member), __ATOMIC_RELAXED)
+
+/* One of a shard's sums that nothing is ordered behind. */
+static inline void prof_sum(const struct prof_local *local, _Atomic uint64_t *sum)
+{
+    if (__builtin_expect(local->alone, 1))
+        atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + 1, memory_order_release);
+    else
+        atomic_fetch_add_explicit(sum, 1, memory_order_release);
+}
 
 static inline void prof_count(_Atomic uint64_t *counter)
 {
