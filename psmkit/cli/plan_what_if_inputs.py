@@ -1,0 +1,259 @@
+"""What ``psmkit plan what-if`` reads: folders of ``psmkit lab run``, logs and records of a small run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import counted
+
+if TYPE_CHECKING:
+    from psmkit.plan import Config, Task
+    from psmkit.plan.what_if import Setup, SmallRun
+
+__all__ = ["read"]
+
+_MOST_RESULT = 256 << 20  # bytes of a result.json
+_PREPARE, _FINISH, _MADE, _RECLAIM, _TASK = "prepare", "finish", "made", "reclaim", "task"
+_RING = "psm.plan"
+
+
+class _InputError(PsmkitError):
+    pass
+
+
+def read(paths: Sequence[str]) -> SmallRun:
+    """Read the evidence of a small run.
+
+    Raises:
+        PsmkitError: it cannot be read, or its parts do not fit together.
+    """
+    from psmkit.plan.what_if import SmallRun
+
+    out = SmallRun()
+    others: list[str] = []
+    for path in paths:
+        if os.path.isfile(os.path.join(path, "result.json")):
+            _lab(out, Path(path))
+            others += [sub for name in ("logs", "records") if os.path.isdir(sub := os.path.join(path, name))]
+        elif os.path.exists(path):
+            others.append(path)
+        else:
+            raise _InputError(f"{path}: no such file or folder")
+    if others:
+        _logs(out, others)
+        _rings(out, others)
+    return out
+
+
+# ---- result.json of the lab ----
+
+
+def _lab(out: SmallRun, folder: Path) -> None:
+    path = folder / "result.json"
+    try:
+        if path.stat().st_size > _MOST_RESULT:
+            raise _InputError(f"{path}: more than {_MOST_RESULT >> 20} MiB")
+        data = json.loads(path.read_text())
+        settings = data["settings"]
+        ranks, nodes = int(settings["ranks"]), int(settings["nodes"])
+        _same(out, ranks, str(path))
+        out.nodes = max(out.nodes, nodes)
+        out.processors = settings.get("processors", out.processors)
+        if "config" in settings:
+            out.config = _config(settings["config"])
+        made = list(_setups(data["ranks"], ranks // nodes))
+    except OSError as error:
+        raise _InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
+        raise _InputError(f"{path} is not a result of `psmkit lab run`: {error!r}") from None
+    out.setups += made
+    if made:
+        out.sources.append(f"set-up times of {counted(len(made), 'rank and case', 'ranks and cases')} from {path}")
+    if not data.get("good"):
+        out.notes.append(f"{folder}: the run was not good; only ranks without a failure were taken")
+
+
+def _config(values: dict[str, Any]) -> Config:
+    from psmkit.plan import Config, Scheduler
+
+    return Config(**(values | {"scheduler": Scheduler(values["scheduler"])}))
+
+
+def _setups(ranks: list[dict[str, Any]], node: int) -> Iterator[Setup]:
+    from psmkit.plan.what_if import Setup
+
+    by_case: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for rank in ranks:
+        for case, report in enumerate(rank["reports"]):
+            if report.get("status") == "PSM_OK" and "ends" in report:
+                by_case[case].append(report)
+    for reports in by_case.values():
+        for one in reports:
+            mine = [r for r in reports if r["rank"] // node == one["rank"] // node]
+            ends = sum(int(r["ends"]) + int(r["far_ends"]) for r in mine)
+            yield Setup(
+                int(one["rank"]), int(one["ends"]), int(one["far_ends"]), ends, float(one["setup_seconds"]),
+                int(one["held"]), int(one["kept"]),
+            )  # fmt: skip
+
+
+def _same(out: SmallRun, ranks: int, what: str) -> None:
+    if not 0 < ranks <= 1024:
+        raise _InputError(f"{what}: {ranks} ranks, expected 1 to 1024")
+    if out.ranks and out.ranks != ranks:
+        raise _InputError(
+            f"{what} has {counted(ranks, 'rank')}, the inputs before it have {out.ranks}: give one small run"
+        )
+    out.ranks = ranks
+
+
+# ---- logs ----
+
+
+def _logs(out: SmallRun, paths: Sequence[str]) -> None:
+    from psmkit.logparse import events
+
+    names = ("transport.channel", "net.channel.send", "libpsm.memory.made", "libpsm.segment.created")
+    rows: dict[str, list[tuple[int, int]]] = {"p2p": [], "net": []}
+    for batch in events(list(paths), names=set(names)):
+        for kind, message, source, target in (
+            ("p2p", "transport.channel", "src", "dst"),
+            ("net", "net.channel.send", "from_rank", "to_rank"),
+        ):
+            found = batch.select(message) if message in batch.names else None
+            if found is not None and len(found["row"]):
+                rows[kind] += zip(found[source].tolist(), found[target].tolist(), strict=True)
+        for message, label, sizes in (
+            ("libpsm.memory.made", "fifo", out.fifo),
+            ("libpsm.segment.created", "control", out.control),
+        ):
+            found = batch.select(message) if message in batch.names else None
+            if found is not None:
+                sizes += [int(s) for s, of in zip(found["size"], found["label"], strict=True) if of == label]
+    pairs = [pair for mine in rows.values() for pair in mine]
+    if not pairs:
+        return
+    ranks = out.ranks or 1 + max(max(pair) for pair in pairs)
+    _same(out, ranks, paths[0])
+    for kind, mine in rows.items():
+        table = np.zeros((ranks, ranks), dtype=np.int64)
+        for source, target in mine:
+            if 0 <= source < ranks and 0 <= target < ranks:
+                table[source, target] += 1
+        out.links[kind] = table
+    out.sources.append(f"{counted(len(pairs), 'connection')} from lines of the logs")
+
+
+# ---- the rings of plans ----
+
+
+def _rings(out: SmallRun, paths: Sequence[str]) -> None:
+    """Groups, plans and their times, of the first communicator of each process."""
+    from psmkit.logparse.recordfiles import record_names
+    from psmkit.logparse.records import open_record
+
+    files = [name for path in paths for name in (record_names(path) if os.path.isdir(path) else [path])]
+    groups: dict[int, list[int]] = {}
+    for name in files:
+        if not name.endswith(".rec"):
+            continue
+        try:
+            found = open_record(name, only={_RING})
+        except OSError:
+            continue
+        for section in found.sections:
+            if len(section):
+                _ring(out, section.rows, groups, name)
+    if not groups:
+        return
+    _same(out, out.ranks or 1 + max(groups), paths[0])
+    missing = sorted(set(range(out.ranks)) - set(groups))
+    if missing:
+        raise _InputError(f"no record of the plans of rank {missing[0]}: give the records of all {out.ranks} ranks")
+    _tasks(out, paths, groups)
+
+
+def _ring(out: SmallRun, rows: Any, groups: dict[int, list[int]], name: str) -> None:
+    from psmkit.plan.what_if import Cycle
+
+    rank = int(rows["f_rank"][0])
+    first = rows["f_comm"] == rows["f_comm"][0]
+    if not first.all():
+        out.notes.append(f"{name}: more than one communicator; the first one was taken")
+    mine = np.sort(rows[first], order="f_order")
+    if rank in groups or mine["f_order"][0] != 0 or (np.diff(mine["f_order"].astype(np.int64)) != 1).any():
+        raise _InputError(f"{name}: not the whole trace of a rank: record fewer plans, or set a larger PSM_RECORD_MAX")
+    sizes: list[int] = []
+    plans: list[tuple[int, int, int, int]] = []
+    open_tasks, of = 0, dict[int, int]()
+    starts: list[int] = []
+    lives: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for row in mine:
+        what, at = bytes(row["f_what"]).split(b"\0", 1)[0].decode("ascii", "replace"), int(row["time_ns"])
+        if what == _TASK:
+            open_tasks += 1
+        elif what == _PREPARE:
+            sizes.append(open_tasks)
+            starts.append(at)
+            open_tasks = 0
+        elif what == _MADE:
+            of[int(row["f_plan"])] = len(sizes) - 1
+            plans.append((len(sizes) - 1, int(row["f_a"]) % (1 << 64), int(row["f_b"]), int(row["f_c"])))
+        elif what == _FINISH and sizes:
+            ends[len(sizes) - 1] = at
+        elif what == _RECLAIM and int(row["f_plan"]) in of:
+            lives[of[int(row["f_plan"])]] = at
+    groups[rank] = sizes
+    out.plans[rank] = plans
+    for group, size in enumerate(sizes):
+        if group in ends:
+            life = (lives[group] - starts[group]) / 1e9 if group in lives else None
+            out.cycles.append(Cycle(rank, size, (ends[group] - starts[group]) / 1e9, life))
+
+
+def _tasks(out: SmallRun, paths: Sequence[str], groups: dict[int, list[int]]) -> None:
+    """The tasks: the ring has their functions, the lines of calls have sizes and peers."""
+    from psmkit.reproduce.case import NoOperationsError, extract
+
+    try:
+        case = extract(list(paths))
+    except NoOperationsError as error:
+        raise _InputError(
+            f"the records show plans, but no log shows the calls: give the logs, too, made with NCCL_DEBUG=INFO ({error})"
+        ) from None
+    used = case.operations.used()
+    if len(used) != 1:
+        raise _InputError(f"the calls are of {counted(len(used), 'communicator')}: record a run with one")
+    by_rank = case.operations.of(used[0])
+    made = []
+    for rank in range(out.ranks):
+        calls = [_task(op) for op in by_rank[rank].tolist()] if rank in by_rank else []
+        if len(calls) != sum(groups[rank]):
+            raise _InputError(
+                f"rank {rank}: the log has {counted(len(calls), 'call')}, the record of its plans {counted(sum(groups[rank]), 'task')}: give both of one run"
+            )
+        rest = iter(calls)
+        made.append(tuple(tuple(next(rest) for _ in range(size)) for size in groups[rank]))
+    out.groups = tuple(made)
+    if out.config is None:
+        out.config = case.config
+        out.notes += [text for text in case.guesses if "NCCL" in text]
+    out.sources.append(
+        f"{counted(sum(map(sum, groups.values())), 'task')} and their plans from {counted(len(groups), 'record')}"
+    )
+
+
+def _task(op: tuple[Any, ...]) -> Task:
+    from psmkit.plan import DataType, Func, RedOp, Task
+
+    _, _, func, datatype, redop, _, peer, count = op
+    return Task(Func(func), int(count), DataType(datatype), RedOp(redop), int(peer))
