@@ -37,6 +37,7 @@ struct lab_result {
     psm_status status;
     struct psm_error error;
     int ends[2];         /* of connections that were set up: within the node, to other nodes */
+    int peers[2];        /* with such connections */
     int held, files;     /* descriptors that this took: libpsm's sockets and memfds; all */
     int64_t kept;        /* and bytes of private memory */
     int left;            /* sockets and memfds that libpsm left open */

@@ -538,9 +538,11 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     result->held = lab_descriptors(ignored, sizeof ignored) - open_before;
     result->files = lab_open_files() - files_before;
     result->kept = lab_private() - private_before;
-    for (int r = 0; run->peers && r < ranks; r++)
-        if (r != rank)
-            result->ends[run->peers[r].net] += (run->peers[r].sends + run->peers[r].recvs) * (int)c->channels;
+    for (int r = 0; run->peers && r < ranks; r++) {
+        int ways = r == rank ? 0 : run->peers[r].sends + run->peers[r].recvs;
+        result->ends[run->peers[r].net] += ways * (int)c->channels;
+        result->peers[run->peers[r].net] += ways > 0;
+    }
     if (ready) {
         say_communicator(run, run->state, "Init COMPLETE", true);
         enter(run, "move");

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,19 @@ from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.plan import Config, Task
-    from psmkit.plan.what_if import Setup, SmallRun
+    from psmkit.plan.small import Setup, SmallRun
 
 __all__ = ["read"]
 
 _MOST_RESULT = 256 << 20  # bytes of a result.json
 _PREPARE, _FINISH, _MADE, _RECLAIM, _TASK = "prepare", "finish", "made", "reclaim", "task"
 _RING = "psm.plan"
+_BEGIN = "comm.start"
+_LINKS = {
+    "transport.channel": ("src", "dst"),
+    "net.channel.send": ("from_rank", "to_rank"),
+}
+_SIZES = {"libpsm.memory.made": "fifo", "libpsm.segment.created": "control"}
 
 
 class _InputError(PsmkitError):
@@ -35,7 +41,7 @@ def read(paths: Sequence[str]) -> SmallRun:
     Raises:
         PsmkitError: it cannot be read, or its parts do not fit together.
     """
-    from psmkit.plan.what_if import SmallRun
+    from psmkit.plan.small import SmallRun
 
     out = SmallRun()
     others: list[str] = []
@@ -68,8 +74,8 @@ def _lab(out: SmallRun, folder: Path) -> None:
         out.nodes = max(out.nodes, nodes)
         out.processors = settings.get("processors", out.processors)
         if "config" in settings:
-            out.config = _config(settings["config"])
-        made = list(_setups(data["ranks"], ranks // nodes))
+            out.config, out.config_known = _config(settings["config"]), True
+        made = list(_setups(data["ranks"]))
     except OSError as error:
         raise _InputError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
@@ -87,22 +93,21 @@ def _config(values: dict[str, Any]) -> Config:
     return Config(**(values | {"scheduler": Scheduler(values["scheduler"])}))
 
 
-def _setups(ranks: list[dict[str, Any]], node: int) -> Iterator[Setup]:
-    from psmkit.plan.what_if import Setup
+def _setups(ranks: list[dict[str, Any]]) -> Iterator[Setup]:
+    from psmkit.plan.small import Ends, Setup
 
-    by_case: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    by_case: dict[int, list[tuple[Ends, dict[str, Any]]]] = defaultdict(list)
     for rank in ranks:
         for case, report in enumerate(rank["reports"]):
             if report.get("status") == "PSM_OK" and "ends" in report:
-                by_case[case].append(report)
-    for reports in by_case.values():
-        for one in reports:
-            mine = [r for r in reports if r["rank"] // node == one["rank"] // node]
-            ends = sum(int(r["ends"]) + int(r["far_ends"]) for r in mine)
-            yield Setup(
-                int(one["rank"]), int(one["ends"]), int(one["far_ends"]), ends, float(one["setup_seconds"]),
-                int(one["held"]), int(one["kept"]),
-            )  # fmt: skip
+                mine = Ends(*(int(report[name]) for name in ("peers", "ends", "far_peers", "far_ends")))
+                by_case[case].append((mine, report))
+    for case, reports in sorted(by_case.items()):
+        if len(reports) < len(ranks):
+            continue  # who failed held the others up
+        whole = sum((mine for mine, _ in reports), Ends(0, 0, 0, 0))
+        for mine, one in reports:
+            yield Setup(case, mine, whole, len(ranks), float(one["setup_seconds"]), int(one["held"]))
 
 
 def _same(out: SmallRun, ranks: int, what: str) -> None:
@@ -119,37 +124,50 @@ def _same(out: SmallRun, ranks: int, what: str) -> None:
 
 
 def _logs(out: SmallRun, paths: Sequence[str]) -> None:
+    """Connections, and the sizes of what they have. A process that makes several communicators, one after the other or at the same time,
+    shows several sets of connections: the largest one is taken."""
     from psmkit.logparse import events
 
-    names = ("transport.channel", "net.channel.send", "libpsm.memory.made", "libpsm.segment.created")
-    rows: dict[str, list[tuple[int, int]]] = {"p2p": [], "net": []}
-    for batch in events(list(paths), names=set(names)):
-        for kind, message, source, target in (
-            ("p2p", "transport.channel", "src", "dst"),
-            ("net", "net.channel.send", "from_rank", "to_rank"),
-        ):
-            found = batch.select(message) if message in batch.names else None
-            if found is not None and len(found["row"]):
-                rows[kind] += zip(found[source].tolist(), found[target].tolist(), strict=True)
-        for message, label, sizes in (
-            ("libpsm.memory.made", "fifo", out.fifo),
-            ("libpsm.segment.created", "control", out.control),
-        ):
-            found = batch.select(message) if message in batch.names else None
-            if found is not None:
-                sizes += [int(s) for s, of in zip(found["size"], found["label"], strict=True) if of == label]
-    pairs = [pair for mine in rows.values() for pair in mine]
-    if not pairs:
+    links: dict[tuple[int, int], Counter[tuple[int, int]]] = defaultdict(
+        Counter
+    )  # by input, and by communicator of a process
+    number: Counter[int] = Counter()
+    for batch in events(list(paths), names={*_LINKS, _BEGIN, *_SIZES}):
+        rows = [(int(r), -1, -1) for r in batch.select(_BEGIN)["row"]] if _BEGIN in batch.names else []
+        for message, (source, target) in _LINKS.items():
+            if message in batch.names:
+                found = batch.select(message)
+                rows += zip(found["row"].tolist(), found[source].tolist(), found[target].tolist(), strict=True)
+        for row, a, b in sorted(rows):
+            proc = int(batch.proc[row])
+            if a < 0:
+                number[proc] += 1
+            else:
+                links[_input(paths, batch.files[int(batch.file[row])]), number[proc]][a, b] += 1
+        for message, label in _SIZES.items():
+            if message in batch.names:
+                found = batch.select(message)
+                sizes = [int(s) for s, of in zip(found["size"], found["label"], strict=True) if of == label]
+                (out.fifo if label == "fifo" else out.control).extend(sizes)
+    if not links:
         return
-    ranks = out.ranks or 1 + max(max(pair) for pair in pairs)
+    at = max(links, key=lambda one: (sum(links[one].values()), one))
+    ranks = out.ranks or 1 + max(max(a, b) for a, b in links[at])
     _same(out, ranks, paths[0])
-    for kind, mine in rows.items():
-        table = np.zeros((ranks, ranks), dtype=np.int64)
-        for source, target in mine:
-            if 0 <= source < ranks and 0 <= target < ranks:
-                table[source, target] += 1
-        out.links[kind] = table
-    out.sources.append(f"{counted(len(pairs), 'connection')} from lines of the logs")
+    table = np.zeros((ranks, ranks), dtype=np.int64)
+    for (a, b), times in links[at].items():
+        if a < ranks and b < ranks:
+            table[a, b] += times
+    out.links = table
+    text = f"{counted(sum(links[at].values()), 'connection')} from lines of the logs"
+    if len(links) > 1:
+        text += f": the largest set of {len(links)} that the processes made"
+    out.sources.append(text)
+
+
+def _input(paths: Sequence[str], file: str) -> int:
+    """The number of the input that a file belongs to."""
+    return next((at for at, path in enumerate(paths) if file == path or file.startswith(path.rstrip("/") + "/")), -1)
 
 
 # ---- the rings of plans ----
@@ -182,7 +200,7 @@ def _rings(out: SmallRun, paths: Sequence[str]) -> None:
 
 
 def _ring(out: SmallRun, rows: Any, groups: dict[int, list[int]], name: str) -> None:
-    from psmkit.plan.what_if import Cycle
+    from psmkit.plan.small import Cycle
 
     rank = int(rows["f_rank"][0])
     first = rows["f_comm"] == rows["f_comm"][0]

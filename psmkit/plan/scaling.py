@@ -67,7 +67,8 @@ def split(counts: Counts) -> list[Pattern]:
             out.append(Pattern(kind, value, times=times))
 
     if n > 1:
-        take("all", *np.nonzero(~np.eye(n, dtype=bool)))
+        rows, columns = np.nonzero(~np.eye(n, dtype=bool))
+        take("all", rows, columns)
         for distance in range(1, n // 2 + 1):
             for signed in (distance, -distance):
                 take("shift", ranks, (ranks + signed) % n, signed)

@@ -7,112 +7,31 @@ rank (``own.py``). What a connection costs was measured in the small run, or is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
-from psmkit.plan import fitted, packed, scaling
-from psmkit.plan.fitted import Estimate
-from psmkit.plan.own import own_plans
+from psmkit.plan import packed, scaling
+from psmkit.plan.costs import Parameter, Quantity, costs, costs_of, ends_of, of_ranks
+from psmkit.plan.own import Own, own_plans
 from psmkit.plan.scaling import Pattern
+from psmkit.plan.small import SmallRun, WhatIfError
 from psmkit.plan.types import Config, DataType, Func, RedOp, Step, StepKind, Task
 
-__all__ = [
-    "MOST_RANKS",
-    "Cycle",
-    "Group",
-    "Parameter",
-    "Quantity",
-    "Replay",
-    "Setup",
-    "SmallRun",
-    "WhatIf",
-    "WhatIfError",
-    "groups_of",
-    "replayed",
-    "what_if",
-]
+__all__ = ["MOST_RANKS", "Group", "Replay", "WhatIf", "groups_of", "replayed", "settled", "what_if"]
 
 #: Ranks of the larger job.
 MOST_RANKS = 1 << 20
 _MOST_TASKS = 50_000_000  # tasks of all ranks whose plans are cut
+_TRIED = 3  # recorded ranks on which settings are tried
 _SAMPLE = 8  # of ranks that do the same
 _MOST_SPECIAL = 64  # ranks that do something of their own, whose plans are cut
-_SOCKETS = 3  # of a peer: the socket to its proxy, the accepted one, its pidfd
 Numbers = npt.NDArray[np.int64]
-
-
-class WhatIfError(PsmkitError):
-    """The small run does not show what the larger one would do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The set-up of one rank in one case.
-
-    Attributes:
-        rank: the rank.
-        near, far: ends of its connections: within its node, to other nodes.
-        node_ends: ends of all ranks of its node, which share the processors.
-        seconds: from the start of its proxy to the last Connect.
-        held: sockets and memfds of libpsm that it took; None: not recorded.
-        kept: bytes of private memory that it took; None: not recorded.
-    """
-
-    rank: int
-    near: int
-    far: int
-    node_ends: int
-    seconds: float
-    held: int | None = None
-    kept: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """A group of a recorded rank: its tasks, seconds of the main thread from prepare to finish, seconds until its last plan was reclaimed."""
-
-    rank: int
-    tasks: int
-    main: float
-    life: float | None = None
-
-
-@dataclass(slots=True)
-class SmallRun:
-    """What a small run left.
-
-    Attributes:
-        ranks, nodes: of the run.
-        processors: of a node.
-        config: of the communicator whose plans were recorded; None: no plans.
-        groups: tasks of each rank, group by group.
-        plans: by rank, what was recorded of each plan: group, channel mask, collectives, sends and recvs.
-        cycles: times of groups.
-        links: connections from rank to rank, by transport (``p2p``, ``net``).
-        fifo, control: bytes of each FIFO and control segment.
-        setups: set-up times.
-        sources: what was read from where, a sentence each.
-        notes: what lacks or was guessed, a sentence each.
-    """
-
-    ranks: int = 0
-    nodes: int = 1
-    processors: int | None = None
-    config: Config | None = None
-    groups: tuple[tuple[tuple[Task, ...], ...], ...] = ()
-    plans: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
-    cycles: list[Cycle] = field(default_factory=list)
-    links: dict[str, scaling.Counts] = field(default_factory=dict)
-    fifo: list[int] = field(default_factory=list)
-    control: list[int] = field(default_factory=list)
-    setups: list[Setup] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,52 +45,6 @@ class Group:
 
     colls: tuple[Task, ...]
     messages: tuple[tuple[bool, int, DataType, tuple[Pattern, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """What something costs.
-
-    Attributes:
-        name: what it is.
-        unit: ``s``, ``bytes``, ``descriptors``.
-        value: the estimate.
-        measured: it comes from the small run; else it is assumed.
-        source: where it comes from.
-    """
-
-    name: str
-    unit: str
-    value: Estimate
-    measured: bool
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A number of each rank of the larger job.
-
-    Attributes:
-        name: what it is.
-        unit: ``""``, ``s``, ``bytes``.
-        least, median, p90, most: over the ranks.
-        total: of all ranks; None: a sum means nothing.
-        worst: the rank with the most.
-        why: why it has the most.
-        low, high: bounds of ``most``, 95 %; None: it is a count.
-    """
-
-    name: str
-    unit: str
-    least: float
-    median: float
-    p90: float
-    most: float
-    total: float | None
-    worst: int
-    why: str
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +147,28 @@ def _tasks(groups: Sequence[Group], ranks: int) -> Numbers:
 # ---- the check at the recorded size ----
 
 
+def settled(small: SmallRun, groups: Sequence[Group]) -> SmallRun:
+    """The small run with settings that give its recorded plans back, if nothing recorded them: the fewest channels that do."""
+    if small.config is None or not small.plans or small.config_known:
+        return small
+    few = replace(small, plans=dict(sorted(small.plans.items())[:_TRIED]))
+    powers = (1, 2, 4, 8, 16, 32, 64)
+    for channels, p2p in product(powers, powers):
+        for each in powers[: powers.index(p2p) + 1]:
+            for pass_sm in (True, False):
+                config = replace(
+                    small.config, channels=channels, p2p_channels=p2p, p2p_channels_per_peer=each, pass_sm=pass_sm
+                )
+                found = replayed(replace(few, config=config), groups)
+                if found is not None and found.same == found.recorded and not found.first:
+                    text = (
+                        f"no input shows the settings of the communicator: {counted(channels, 'channel')}, {p2p} for sends and recvs, {each} of a peer, "
+                        f"{'copies by the proxy' if pass_sm else 'kernels'} were taken, because they give the recorded plans back"
+                    )
+                    return replace(small, config=config, notes=[*small.notes, text])
+    return small
+
+
 def replayed(small: SmallRun, groups: Sequence[Group]) -> Replay | None:
     """Cut the recorded ranks' groups again, and compare with the recorded plans."""
     if small.config is None or not small.plans:
@@ -319,20 +214,22 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
     """
     if ranks < small.ranks:
         raise WhatIfError(f"{counted(ranks, 'rank')}: the small run has {small.ranks}, expected as many or more")
-    if not small.groups and not small.links and not small.setups:
+    if not small.groups and small.links is None:
         raise WhatIfError(
             "nothing to replay: give the folder of `psmkit lab run`, or logs and records with plans or connections (docs/plan.md)"
         )
     groups = groups_of(small)
+    small = settled(small, groups)
     notes = list(small.notes)
     patterns = [f"group {at}: {text}" for at, text in _grouped(_told(group) for group in groups)]
-    links = {name: scaling.split(table) for name, table in small.links.items() if table.any()}
-    patterns += [f"connections, {name}: {scaling.described(found)}" for name, found in links.items()]
-    for found in [*links.values(), *(rows[3] for group in groups for rows in group.messages)]:
+    links = [] if small.links is None else scaling.split(small.links)
+    if links:
+        patterns.append(f"connections: {scaling.described(links)}")
+    for found in [links, *(rows[3] for group in groups for rows in group.messages)]:
         text = scaling.ambiguous(found, small.ranks)
         if text and text not in notes:
             notes.append(text)
-    kept = sum(p.times for found in links.values() for p in found if p.kind == "kept")
+    kept = sum(p.times for p in links if p.kind == "kept")
     kept += sum(p.times for group in groups for rows in group.messages for p in rows[3] if p.kind == "kept")
     if kept:
         notes.append(
@@ -344,12 +241,12 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
     if small.config is not None and groups:
         cut, sampled = _plans(small, groups, ranks, node, notes)
         quantities += cut
-    parameters = fitted_parameters(small, seed)
+    paid = costs_of(small, seed)
     connections: dict[str, int] = {}
     if links:
-        near, far = _ends(links, ranks, node)
-        connections = {"within a node": int(near.sum()) // 2, "between nodes": int(far.sum()) // 2}
-        quantities += _costs(small, parameters, near, far, ranks, node, processors, links, notes)
+        of = ends_of(links, ranks, node)
+        connections = {"within a node": int(of.near.sum()) // 2, "between nodes": int(of.far.sum()) // 2}
+        quantities += costs(paid, of, node, processors, links)
     return WhatIf(
         ranks=ranks,
         node=node,
@@ -358,7 +255,7 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
         patterns=tuple(patterns),
         replay=replayed(small, groups),
         quantities=tuple(quantities),
-        parameters=tuple(parameters.values()),
+        parameters=tuple(paid.parameters.values()),
         connections=connections,
         sampled=sampled,
         notes=tuple(notes),
@@ -366,17 +263,22 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
     )
 
 
-def _grouped(texts: object) -> list[tuple[str, str]]:
+def _grouped(texts: Iterable[str]) -> list[tuple[str, str]]:
     """Numbers of equal groups, and their text."""
     where: dict[str, list[int]] = {}
-    for at, text in enumerate(texts):  # type: ignore[call-overload]
+    for at, text in enumerate(texts):
         where.setdefault(text, []).append(at)
     out = []
-    for text, at in where.items():
-        first = (
-            f"{at[0]}" if len(at) == 1 else f"{at[0]} to {at[-1]}" if at[-1] - at[0] == len(at) - 1 else f"{at[0]}, ..."
+    for text, numbers in where.items():
+        first, last = numbers[0], numbers[-1]
+        name = (
+            str(first)
+            if first == last
+            else f"{first} to {last}"
+            if last - first == len(numbers) - 1
+            else f"{first}, ..."
         )
-        out.append((first, text if len(at) == 1 else f"{text} ({len(at)} groups)"))
+        out.append((name, text if first == last else f"{text} ({len(numbers)} groups)"))
     return out
 
 
@@ -418,7 +320,7 @@ def _plans(
     special, ordinary = _chosen(groups, ranks, node)
     # the busiest of a kind first: where not all can be cut, the worst are
     special.sort(key=lambda rank: (-int(tasks[rank]), rank))
-    chosen, spent = [], 0
+    chosen, spent = list[int](), 0
     for rank in [*ordinary[:1], *special[:_MOST_SPECIAL], *ordinary[1:]]:
         if spent + int(tasks[rank]) > _MOST_TASKS and chosen:
             break
@@ -430,31 +332,41 @@ def _plans(
             f"{counted(len(left), 'rank')} with tasks of their own {plural(len(left), 'was', 'were')} not cut into plans; their tasks are counted"
         )
     like = [owns[rank] for rank in ordinary if rank in owns] or list(owns.values())[:1]
-    if not special and not any(not np.array_equal(own.plans, like[0].plans) for own in like):
-        pass
     out = [
-        _of_ranks("tasks", "", tasks.astype(float), _why_tasks(groups, int(tasks.argmax()), ranks), total=True),
+        of_ranks("tasks", "", tasks.astype(float), _why_tasks(groups, int(tasks.argmax()), ranks), total=True),
     ]
-    names = {
-        "plan cycles": lambda own: float(len(own.plans)),
-        "plans of the largest group": lambda own: float(np.bincount(own.plans["group"]).max() if len(own.plans) else 0),
-        "proxy operations": lambda own: float(own.plans["nops"].sum()),
-        "bytes of work": lambda own: float(own.plans["workBytes"].sum()),
-        "memory of plans": lambda own: float(own.permanent + own.scoped),
-    }
-    units = {"bytes of work": "bytes", "memory of plans": "bytes"}
-    for name, value in names.items():
-        typical = sorted(value(own) for own in like)
+    for name, unit, summed in _OF_PLANS:
+        typical = sorted(_of_plans(name, own) for own in like)
         values = np.full(ranks, typical[len(typical) // 2])
         for rank, own in owns.items():
-            values[rank] = value(own)
+            values[rank] = _of_plans(name, own)
         why = f"it has {counted(int(tasks[int(values.argmax())]), 'task')}"
         if typical[0] != typical[-1]:
-            why += f"; ranks alike differ: {typical[0]:g} to {typical[-1]:g}"
+            why += f"; ranks alike differ: {typical[0]:,.0f} to {typical[-1]:,.0f}"
         elif values.min() == values.max():
             why = "all ranks have as many"
-        out.append(_of_ranks(name, units.get(name, ""), values, why, total=name in ("plan cycles", "proxy operations")))
+        out.append(of_ranks(name, unit, values, why, total=summed))
     return out, tuple(sorted(owns))
+
+
+_OF_PLANS = (
+    ("plan cycles", "", True),
+    ("plans of the largest group", "", False),
+    ("proxy operations", "", True),
+    ("bytes of work", "bytes", False),
+    ("memory of plans", "bytes", False),
+)
+
+
+def _of_plans(name: str, own: Own) -> float:
+    plans = own.plans
+    if name == "plan cycles":
+        return float(len(plans))
+    if name == "plans of the largest group":
+        return float(np.bincount(plans["group"]).max()) if len(plans) else 0.0
+    if name == "memory of plans":
+        return float(own.permanent + own.scoped)
+    return float(plans["nops" if name == "proxy operations" else "workBytes"].sum())
 
 
 def _why_tasks(groups: Sequence[Group], rank: int, ranks: int) -> str:
@@ -466,147 +378,6 @@ def _why_tasks(groups: Sequence[Group], rank: int, ranks: int) -> str:
                 if p.kind == "kept" and p.value == rank:
                     return f"it has a message of its own: {p}"
     return "all ranks have as many" if ranks else ""
-
-
-def _of_ranks(
-    name: str,
-    unit: str,
-    values: npt.NDArray[np.float64],
-    why: str,
-    *,
-    total: bool,
-    bounds: tuple[float, float] | None = None,
-) -> Quantity:
-    worst = int(values.argmax())
-    low, high = bounds or (None, None)
-    return Quantity(
-        name, unit, float(values.min()), float(np.median(values)), float(np.quantile(values, 0.9)), float(values[worst]),
-        float(values.sum()) if total else None, worst, why, low, high,
-    )  # fmt: skip
-
-
-def _ends(links: Mapping[str, Sequence[Pattern]], ranks: int, node: int) -> tuple[Numbers, Numbers]:
-    """Ends of connections of each rank, sends and recvs: within its node, to other nodes."""
-    near, far = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
-    for patterns in links.values():
-        for found in (patterns, _turned(patterns)):
-            inside, outside = scaling.totals(found, ranks, node)
-            near += inside
-            far += outside
-    return near, far
-
-
-_TURNED = {"shift": -1, "line": -1}
-
-
-def _turned(patterns: Sequence[Pattern]) -> list[Pattern]:
-    """The same connections, seen from their receivers."""
-    kinds = {"to-hub": "from-hub", "from-hub": "to-hub"}
-    return [
-        replace(p, kind=kinds.get(p.kind, p.kind), value=p.peer, peer=p.value)
-        if p.kind == "kept"
-        else replace(p, kind=kinds.get(p.kind, p.kind), value=p.value * _TURNED.get(p.kind, 1))
-        for p in patterns
-    ]
-
-
-# ---- what it costs ----
-
-
-def fitted_parameters(small: SmallRun, seed: int) -> dict[str, Parameter]:
-    """What was measured in the small run, by name."""
-    out: dict[str, Parameter] = {}
-
-    def add(name: str, unit: str, value: Estimate | None, source: str, *, measured: bool = True) -> None:
-        if value is not None:
-            out[name] = Parameter(name, unit, value, measured, source)
-
-    add("FIFO of a receiving end", "bytes", fitted.constant(small.fifo), "lines of the log: memory made")
-    add(
-        "control segment of a sending end", "bytes", fitted.constant(small.control), "lines of the log: segment created"
-    )
-    near = [s for s in small.setups if not s.far]
-    share = [s.node_ends / max(min(small.processors or 1, small.ranks // max(small.nodes, 1)), 1) for s in near]
-    whole = fitted.line(share, [s.seconds for s in near], seed)
-    text = f"set-up times of {counted(len(near), 'rank and case', 'ranks and cases')}, ends on the node / processors in use"
-    if whole is not None:
-        add("set-up without connections", "s", whole[0], text)
-        add("handshake of an end", "s", whole[1], text)
-    held = [s for s in near if s.held is not None]
-    lines = fitted.line([s.near for s in held], [float(s.held or 0) for s in held], seed)
-    if lines is not None:
-        add("descriptors of an end", "descriptors", lines[1], "open files of the ranks, sockets of peers included")
-    kept = [s for s in near if s.kept is not None]
-    lines = fitted.line([s.near for s in kept], [float(s.kept or 0) for s in kept], seed)
-    if lines is not None:
-        add("private memory of an end", "bytes", lines[1], "RssAnon of the ranks")
-    main = fitted.ratio([c.tasks for c in small.cycles], [c.main for c in small.cycles], seed)
-    if main is not None:
-        add("plan cycle, for each task", "s", main, "the ring psm.plan: from prepare to finish on the main thread")
-    return out
-
-
-def _costs(
-    small: SmallRun,
-    parameters: dict[str, Parameter],
-    near: Numbers,
-    far: Numbers,
-    ranks: int,
-    node: int,
-    processors: int | None,
-    links: Mapping[str, Sequence[Pattern]],
-    notes: list[str],
-) -> list[Quantity]:
-    ends = near + far
-    why = _why_ends(links, ends)
-    out = [_of_ranks("connection ends", "", ends.astype(float), why, total=True)]
-    if far.any() and "net" not in links:
-        notes.append(
-            "no connection between nodes was recorded: each is taken to cost what one within a node costs; record with --nodes 2"
-        )
-    memory = np.zeros(ranks)
-    known = []
-    for name in ("FIFO of a receiving end", "control segment of a sending end", "private memory of an end"):
-        if name in parameters:
-            share = 1.0 if name.startswith("private") else 0.5
-            memory += ends * share * parameters[name].value.value
-            known.append(name)
-    if known:
-        out.append(_of_ranks("memory of connections", "bytes", memory, why, total=True))
-    if "descriptors of an end" in parameters:
-        one = parameters["descriptors of an end"].value
-        values = ends * one.value
-        at = int(ends.max())
-        out.append(_of_ranks("descriptors", "", values, why, total=False, bounds=(at * one.low, at * one.high)))
-    if "handshake of an end" in parameters:
-        base, one = parameters["set-up without connections"].value, parameters["handshake of an end"].value
-        first = np.arange(ranks) // node
-        of_node = np.bincount(first, weights=ends.astype(float))[first]
-        size = np.minimum(node, ranks)
-        busy = of_node / max(min(processors, size), 1) if processors is not None else ends.astype(float)
-        busy = np.maximum(busy, ends)
-        values = base.value + busy * one.value
-        worst = float(busy.max())
-        bounds = (base.low + worst * one.low, base.high + worst * one.high)
-        at = int(values.argmax())
-        text = (
-            why
-            if processors is None or busy[at] == ends[at]
-            else f"its node has {of_node[at]:,.0f} ends on {counted(processors, 'processor')}"
-        )
-        out.append(_of_ranks("set-up time", "s", values, text, total=False, bounds=bounds))
-    return out
-
-
-def _why_ends(links: Mapping[str, Sequence[Pattern]], ends: Numbers) -> str:
-    worst = int(ends.argmax())
-    if ends.min() == ends.max():
-        return f"all ranks have {int(ends[worst]):,} ends"
-    for patterns in links.values():
-        for p in patterns:
-            if p.kind in ("to-hub", "from-hub") and p.value == worst:
-                return f"it serves most peers: {p}"
-    return f"it has the most ends, {int(ends[worst]):,}"
 
 
 _MISSING = (

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from psmkit.model.wording import counted
-from psmkit.plan.what_if import Parameter, Quantity, WhatIf
+from psmkit.plan.costs import Parameter, Quantity
+from psmkit.plan.what_if import WhatIf
 from psmkit.report.layout import Page, Span
 from psmkit.report.ranktable import fit
 
@@ -24,11 +25,11 @@ def _number(value: float, unit: str) -> str:
                 return f"{value / scale:.1f} {name}"
         return f"{value:.0f} B"
     if unit == "s":
-        for scale, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-            if abs(value) >= scale:
-                return f"{value / scale:.3g} {name}" if value < 1000 else f"{value:,.0f} s"
+        for part, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+            if abs(value) >= part:
+                return f"{value / part:.3g} {name}" if value < 1000 else f"{value:,.0f} s"
         return f"{value * 1e9:.0f} ns"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+    return f"{value:,.0f}" if abs(value - round(value)) < 1e-6 * max(abs(value), 1) else f"{value:,.2f}"
 
 
 def _range(low: float, high: float, unit: str) -> str:
