@@ -56,6 +56,8 @@ def read(paths: Sequence[str]) -> SmallRun:
     if others:
         _logs(out, others)
         _rings(out, others)
+    if out.links is None:
+        _of_cases(out, [path for path in paths if os.path.isfile(os.path.join(path, "result.json"))])
     return out
 
 
@@ -108,6 +110,32 @@ def _setups(ranks: list[dict[str, Any]]) -> Iterator[Setup]:
         whole = sum((mine for mine, _ in reports), Ends(0, 0, 0, 0))
         for mine, one in reports:
             yield Setup(case, mine, whole, len(ranks), float(one["setup_seconds"]), int(one["held"]))
+
+
+def _of_cases(out: SmallRun, folders: Sequence[str]) -> None:
+    """The connections that the largest case of the lab makes, where no line shows them: logs at WARN cost less time."""
+    from psmkit.lab.cuda import LabError
+    from psmkit.lab.transfer import Case
+    from psmkit.lab.transfer import read as result
+
+    rank, best = np.arange(out.ranks), np.zeros((out.ranks, out.ranks), dtype=np.int64)
+    everyone = np.ones((out.ranks, out.ranks), dtype=np.int64) - np.eye(out.ranks, dtype=np.int64)
+    for folder in folders:
+        try:
+            cases = [Case.of_line(line) for line in result(Path(folder)).cases if "pattern=" in line]
+        except LabError as error:
+            raise _InputError(str(error)) from None
+        for case in cases:
+            table = everyone * case.channels if case.pattern == "alltoall" else np.zeros_like(best)
+            if case.pattern == "ring" and out.ranks > 1:
+                table[rank, (rank + 1) % out.ranks] = case.channels
+            if case.pattern == "pair":
+                some = rank[rank ^ 1 < out.ranks]
+                table[some, some ^ 1] = case.channels
+            best = max(best, table, key=lambda one: int(one.sum()))
+    if best.any():
+        out.links = best
+        out.sources.append("connections of the largest case of the lab")
 
 
 def _same(out: SmallRun, ranks: int, what: str) -> None:

@@ -278,7 +278,9 @@ def costs(out_of: Costs, of: RankEnds, node: int, processors: int | None, links:
         at = int(values.argmax())
         low, high = out_of.bounds("descriptors of", [c[at] for c in alone], float(values[at] - extra[at]))
         limits = (low + float(extra[at]), high + float(extra[at]))
-        out.append(of_ranks("descriptors", "", values, why, total=False, bounds=limits))
+        varies = ends.min() == ends.max() and values.min() != values.max()
+        told = "of those with as many ends it has the most within its node" if varies else why
+        out.append(of_ranks("descriptors", "", values, told, total=False, bounds=limits))
     if out_of.has("handshake of"):
         busy = [_on_node(c, node, processors) for c in alone] if processors is not None else alone
         values, own = out_of.sum("handshake of", busy), out_of.sum("handshake of", alone)
