@@ -44,18 +44,20 @@ def read(paths: Sequence[str]) -> SmallRun:
     from psmkit.plan.small import SmallRun
 
     out = SmallRun()
-    others: list[str] = []
+    runs: list[list[str]] = [[]]  # what is no folder of the lab is of one run
     for path in paths:
         if os.path.isfile(os.path.join(path, "result.json")):
             _lab(out, Path(path))
-            others += [sub for name in ("logs", "records") if os.path.isdir(sub := os.path.join(path, name))]
+            runs.append([sub for name in ("logs", "records") if os.path.isdir(sub := os.path.join(path, name))])
         elif os.path.exists(path):
-            others.append(path)
+            runs[0].append(path)
         else:
             raise _InputError(f"{path}: no such file or folder")
-    if others:
-        _logs(out, others)
-        _rings(out, others)
+    if any(runs):
+        _logs(out, [path for mine in runs for path in mine])
+    for mine in runs:
+        if mine:
+            _rings(out, mine)
     if out.links is None:
         _of_cases(out, [path for path in paths if os.path.isfile(os.path.join(path, "result.json"))])
     return out
@@ -220,6 +222,8 @@ def _rings(out: SmallRun, paths: Sequence[str]) -> None:
                 _ring(out, section.rows, groups, name)
     if not groups:
         return
+    if out.groups:
+        raise _InputError(f"{paths[0]}: another run with plans: give one of them")
     _same(out, out.ranks or 1 + max(groups), paths[0])
     missing = sorted(set(range(out.ranks)) - set(groups))
     if missing:
