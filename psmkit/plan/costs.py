@@ -64,6 +64,14 @@ class Quantity:
     low: float | None = None
     high: float | None = None
 
+    def times(self, name: str, unit: str, each: float, low: float, high: float) -> Quantity:
+        """Another one, which is ``each`` of this one's, with bounds."""
+        total = None if self.total is None else self.total * each
+        return Quantity(
+            name, unit, self.least * each, self.median * each, self.p90 * each, self.most * each, total, self.worst, self.why,
+            self.most * low, self.most * high,
+        )  # fmt: skip
+
 
 def of_ranks(
     name: str,

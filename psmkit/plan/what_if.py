@@ -242,11 +242,18 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
         cut, sampled = _plans(small, groups, ranks, node, notes)
         quantities += cut
     paid = costs_of(small, seed)
+    cycle = paid.parameters.get("plan cycle, for each task")
+    tasks = next((q for q in quantities if q.name == "tasks"), None)
+    if cycle is not None and tasks is not None:
+        each = cycle.value
+        quantities.append(tasks.times("time in plan cycles", "s", each.value, each.low, each.high))
     connections: dict[str, int] = {}
     if links:
         of = ends_of(links, ranks, node)
         connections = {"within a node": int(of.near.sum()) // 2, "between nodes": int(of.far.sum()) // 2}
         quantities += costs(paid, of, node, processors, links)
+        if of.far.any():
+            notes.append("a connection to another node is taken to need as much memory as one within a node")
     return WhatIf(
         ranks=ranks,
         node=node,
