@@ -1,5 +1,5 @@
-"""Measure ranks that exchange data in all ways (`matrix`), with every fault at every site (`faults`), with every variant of the transport
-(`variants`), and the time to connect them (`setup`); writes the tables to build/lab_*.md.
+"""Measure ranks that exchange data in all ways (`matrix`), with every fault at every site (`faults`), and with every variant of the transport
+(`variants`); writes the tables to build/lab_*.md.
 
 python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
 python benchmarks/lab.py faults [--site proxy.setup] [--action kill,hang]
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import shutil
 import sys
 import tempfile
@@ -135,32 +134,10 @@ def run_variants() -> list[str]:
     return [*lines, "", f"{len(lines) - 2 - wrong} of {len(lines) - 2} are found as declared."]
 
 
-def run_setup(ranks: list[int]) -> list[str]:
-    """Seconds until all ranks are connected to all, two channels."""
-    lines = ["| ranks | connections | slowest rank, s | ms a connection | run, s |", "|---" * 5 + "|"]
-    before = os.getloadavg()[0]
-    for count in ranks:
-        folder = Path(tempfile.mkdtemp(prefix="psm-setup-"))
-        case = transfer.Case(pattern="alltoall", size=64, iters=1, channels=2)
-        run = transfer.start([case], count, folder / "run", deadline=600.0, debug="WARN")
-        slowest = max((r["setup_seconds"] for rank in run.outcome.ranks for r in rank.reports), default=0.0)
-        end = (
-            f"{run.outcome.seconds:.2f}"
-            if run.outcome.good
-            else "not good: " + next(r.text for r in run.outcome.ranks if r.text)
-        )
-        connections = 2 * count * (count - 1)
-        lines.append(f"| {count} | {connections} | {slowest:.3f} | {1e3 * slowest / connections:.1f} | {end} |")
-        print(lines[-1], flush=True)
-        shutil.rmtree(folder)
-    told = f"On {os.cpu_count()} processors, every process with 5 threads and the handle sanitizer. Load of the machine before: {before:.1f}."
-    return [told, "", *lines]
-
-
 def main() -> int:
     """Run one benchmark and write its table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("matrix", "faults", "variants", "setup"))
+    parser.add_argument("what", choices=("matrix", "faults", "variants"))
     parser.add_argument("--ranks", default=",".join(map(str, matrix.RANKS)))
     parser.add_argument("--most", default="64M", type=transfer.size)
     parser.add_argument("--site", help="of faults: only these, NAME[,NAME...]")
@@ -174,9 +151,6 @@ def main() -> int:
     elif given.what == "variants":
         lines = run_variants()
         title = "# Every variant of the transport\n\nTwo ranks, four operations of 1 MiB; a stall is told after 1 s.\n"
-    elif given.what == "setup":
-        lines = run_setup(ranks)
-        title = "# Connecting all to all\n\nFrom the start of the proxies to the last Connect, buffers included.\n"
     else:
         lines = run_faults(given.site, given.action)
         title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says. `declared` is what `psmkit analyze` must find.\n"

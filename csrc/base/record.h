@@ -154,9 +154,13 @@ struct psm_slot {
     uint64_t time_ns; /* CLOCK_MONOTONIC of that boot */
     int tid, device;
     const void *record;
+    uint64_t place; /* of the slot in its section, from 0 */
 };
 int psm_view_foreach(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
                      int (*each)(const struct psm_slot *slot, void *context), void *context);
+/* The same from slot `first` on, for tables whose records stay: a reader that comes again reads what is new. */
+int psm_view_foreach_from(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
+                          uint64_t first, int (*each)(const struct psm_slot *slot, void *context), void *context);
 
 /* Remove the files of dead owners. Returns their number, or -1 if the directory cannot be read. */
 int psm_record_prune(void);

@@ -157,7 +157,7 @@ static int read_slots(const psm_view *view, const struct rec_section *s, uint64_
         if (memcmp(copy, copy + bytes, s->slot_size) != 0) continue;
         struct rec_slot *slot = (struct rec_slot *)copy;
         if (!is_whole(s, first + i, slot->sequence)) continue;
-        struct psm_slot found = {slot->time_ns, slot->tid, slot->device, slot->record};
+        struct psm_slot found = {slot->time_ns, slot->tid, slot->device, slot->record, first + i};
         int answer = each(&found, context);
         if (answer) return answer;
     }
@@ -191,6 +191,12 @@ static uint64_t used_slots(const psm_view *view, const struct rec_section *s)
 int psm_view_foreach(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
                      int (*each)(const struct psm_slot *slot, void *context), void *context)
 {
+    return psm_view_foreach_from(view, name, version, record_size, 0, each, context);
+}
+
+int psm_view_foreach_from(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
+                          uint64_t first, int (*each)(const struct psm_slot *slot, void *context), void *context)
+{
     struct rec_section s;
     if (!find_section(view, name, version, record_size, &s)) return 0;
     if ((s.kind != PSM_RING && s.kind != PSM_TABLE) || s.slot_size % 8 || s.slot_size > REC_LARGEST_RECORD + 64 ||
@@ -201,7 +207,7 @@ int psm_view_foreach(const psm_view *view, const char *name, uint32_t version, u
     unsigned char *twice = malloc((size_t)(2 * step * s.slot_size));
     int answer = 0;
     uint64_t used = used_slots(view, &s);
-    for (uint64_t first = 0; twice && !answer && first < used; first += step) {
+    for (; twice && !answer && first < used; first += step) {
         uint64_t left = used - first;
         answer = read_slots(view, &s, first, left < step ? left : step, twice, each, context);
     }

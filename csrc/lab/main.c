@@ -32,6 +32,13 @@ static void send_result(const char *word, const struct lab_result *r)
         lab_put_int(report.out, "sys_errno", r->error.sys_errno);
         lab_put_int(report.out, "cuda", r->error.cuda);
         lab_put_int(report.out, "left", r->left);
+        lab_put_int(report.out, "ends", r->ends[0]);
+        lab_put_int(report.out, "far_ends", r->ends[1]);
+        lab_put_int(report.out, "peers", r->peers[0]);
+        lab_put_int(report.out, "far_peers", r->peers[1]);
+        lab_put_int(report.out, "held", r->held);
+        lab_put_int(report.out, "files", r->files);
+        lab_put_int(report.out, "kept", r->kept);
     }
     lab_report_end(&report);
 }

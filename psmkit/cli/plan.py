@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.cli import plan_lint, plan_model
+from psmkit.cli import plan_lint, plan_model, plan_what_if
 from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
@@ -47,6 +47,7 @@ def command() -> None:
 
 command.add_command(plan_model.command)
 command.add_command(plan_lint.command)
+command.add_command(plan_what_if.command)
 
 
 @command.command(

@@ -138,7 +138,7 @@ def start(
         reaped = transfer.reap(transfer.program(), shared, outcome)
     settings: dict[str, Any] = {
         "ranks": ranks, "nodes": 1, "deadline": deadline, "cuda": "emulated", "faults": lab.faults, "differs": {},
-        "tasks": "case.tasks", "reaped": reaped, "idle": faults.idle(asked, folder),
+        "tasks": "case.tasks", "config": asdict(config), "processors": len(os.sched_getaffinity(0)), "reaped": reaped, "idle": faults.idle(asked, folder),
     }  # fmt: skip
     line = f"name={_CASE} tasks=case.tasks ranks={ranks} variant={variant}"
     return transfer.finish(transfer.LabRun(folder, [line], outcome, settings))

@@ -482,6 +482,7 @@ def _settings(
     return {
         "ranks": ranks,
         "nodes": nodes,
+        "processors": len(os.sched_getaffinity(0)),
         "deadline": deadline,
         "cuda": f"{lab.path}, CUDA {lab.runtime}, driver {lab.driver}" if isinstance(lab, RealCuda) else "emulated",
         "faults": lab.faults,

@@ -195,12 +195,14 @@ static psm_status fetch(struct psmP2pConnector *c, int rank, uint64_t id, int *g
     const struct psm_host_ops *ops = c->base.host.ops;
     void *self = c->base.host.self, *peer = NULL;
     int fd = -1;
-    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->base.role, rank, &peer));
-    psm_status status = ops->get_fd(self, peer, id, &fd);
+    bool keeps = ops->size >= offsetof(struct psm_host_ops, fetch_fd) + sizeof ops->fetch_fd && ops->fetch_fd;
+    if (!keeps) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->base.role, rank, &peer));
+    psm_status status =
+        keeps ? ops->fetch_fd(self, PSM_TRANSPORT_P2P, rank, id, &fd) : ops->get_fd(self, peer, id, &fd);
     if (status == PSM_OK) status = ops->query_fd(self, c->base.proxy, fd, given);
     struct psm_error kept = *psm_last_error();
     if (fd >= 0) close(fd);
-    psm_status closed = ops->disconnect(self, peer);
+    psm_status closed = keeps ? PSM_OK : ops->disconnect(self, peer);
     if (status != PSM_OK) return psm_fail_again(&kept);
     return closed;
 }

@@ -373,7 +373,7 @@ static psm_status wait_response(psmProxyConnector *connector, void *resp, int re
 {
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    uint64_t spin_until = psm_clock_ns() + state->settings.spin_us * UINT64_C(1000);
+    uint64_t spin_until = psm_clock_ns() + psm_state_spin_ns(state);
     for (unsigned turn = 1;; turn++) {
         psm_status status = poll_response(connector, resp, resp_size, id);
         if (status != PSM_IN_PROGRESS) return status;

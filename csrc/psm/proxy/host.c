@@ -61,6 +61,37 @@ static psm_status host_disconnect(void *host, void *connector)
     return status;
 }
 
+/* The connector to a rank's proxy that only fetches descriptors. It is dropped with the state: the peer frees its end
+ * when it loses this process. */
+static psm_status fetcher_of(psmProxyState *state, int transport, int rank, psmProxyConnector **out)
+{
+    pthread_mutex_lock(&state->fetch_lock);
+    psmProxyConnector *kept = state->fetchers[rank];
+    pthread_mutex_unlock(&state->fetch_lock);
+    if (!kept) {
+        void *made;
+        PSM_TRY(host_connect(state, transport, 1, rank, &made));
+        pthread_mutex_lock(&state->fetch_lock);
+        kept = state->fetchers[rank];
+        if (!kept) state->fetchers[rank] = made;
+        pthread_mutex_unlock(&state->fetch_lock);
+        if (kept) host_disconnect(state, made); /* another thread was first */
+        if (!kept) kept = made;
+    }
+    *out = kept;
+    return PSM_OK;
+}
+
+static psm_status host_fetch_fd(void *host, int transport, int rank, uint64_t id, int *fd)
+{
+    psmProxyState *state = host;
+    struct psmProxyAddress address;
+    psmProxyConnector *connector;
+    PSM_TRY(address_of(state, rank, "init", &address)); /* also checks the rank */
+    PSM_TRY(fetcher_of(state, transport, rank, &connector));
+    return psmProxyClientGetFdBlocking(connector, id, fd);
+}
+
 static psm_status host_offer_fd(void *host, uint64_t id, int fd)
 {
     return psmProxyOfferFd(host, id, fd);
@@ -161,6 +192,7 @@ static const struct psm_host_ops ops = {
     .fetch_start = host_fetch_start,
     .fetch_poll = host_fetch_poll,
     .fetch_cancel = host_fetch_cancel,
+    .fetch_fd = host_fetch_fd,
 };
 
 struct psm_host psm_host_of(psmProxyState *state)

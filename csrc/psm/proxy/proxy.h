@@ -311,7 +311,10 @@ struct psmProxyState {
     struct psm_connections connections;
     struct psm_calls calls;
     struct psm_client *_Atomic *clients; /* by rank */
-    _Atomic uint8_t *lost;               /* by rank: its process has died or has closed */
+    psmProxyConnector **fetchers;        /* by rank: kept for descriptors, host.c; NULL: none yet */
+    pthread_mutex_t fetch_lock;
+    unsigned processors;   /* that this process may use */
+    _Atomic uint8_t *lost; /* by rank: its process has died or has closed */
     struct psm_uds uds;
     struct psm_progress progress;
     _Atomic int async_status;
@@ -328,6 +331,9 @@ void *psm_progress_main(void *state);
 /* For psm_fail_again: drops earlier failures. */
 extern const struct psm_error psm_no_error;
 bool psm_state_ended(const psmProxyState *state); /* aborted, by either flag */
+/* How long to poll before sleeping: PSM_SPIN, or 0 if more processes are connected than there are processors. Then who
+ * polls holds the processor that the other end needs. */
+uint64_t psm_state_spin_ns(const psmProxyState *state);
 /* The first call wins: records the reason, and wakes everyone. */
 void psm_state_abort(psmProxyState *state, const struct psm_error *error);
 /* What the peers receive at the end: PSM_OK, or PSM_ERR_ABORTED with the reason. */

@@ -446,7 +446,7 @@ void *psm_service_main(void *argument)
     psmProxyState *state = argument;
     struct psm_service service = {.state = state, .retry_ns = PSM_RETRY_FIRST_NS};
     struct watch watch = {0};
-    uint64_t now = 0, spin_until = 0, spin = state->settings.spin_us * UINT64_C(1000);
+    uint64_t now = 0, spin_until = 0;
     service.pending_end = &service.pending;
     state->serving = &service;
     psm_thread_device(state, "Proxy Service");
@@ -476,7 +476,7 @@ void *psm_service_main(void *argument)
         }
         if (ticks) look_at_clock(&service, now);
         peers_drop(&service);
-        if (busy) spin_until = (now = psm_clock_ns()) + spin;
+        if (busy) spin_until = (now = psm_clock_ns()) + psm_state_spin_ns(state);
     }
     finish(&service);
     state->serving = NULL;

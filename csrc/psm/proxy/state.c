@@ -42,6 +42,8 @@ static void destroy(psmProxyState *state)
 {
     psm_alive_remove(&state->alive);
     if (state->direct) psm_direct_forget(state->direct);
+    for (int i = 0; state->fetchers && i < state->nranks; i++) free(state->fetchers[i]);
+    free(state->fetchers);
     psm_clients_free(state);
     psm_calls_free(state);
     for (uint32_t i = 0; i < state->connections.count; i++) free(state->connections.slots[i]);
@@ -55,10 +57,18 @@ static void destroy(psmProxyState *state)
     pthread_mutex_destroy(&state->calls.lock);
     pthread_mutex_destroy(&state->lock);
     pthread_mutex_destroy(&state->connect_lock);
+    pthread_mutex_destroy(&state->fetch_lock);
     pthread_mutex_destroy(&state->stop_lock);
     free((void *)state->lost);
     free(state->addresses);
     free(state);
+}
+
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0; /* fails above 1024 processors */
+    return n > 0 ? (unsigned)n : 1024;
 }
 
 psm_status psmProxyInit(psmProxyState **out, const struct psmProxyOptions *options)
@@ -89,14 +99,17 @@ psm_status psmProxyInit(psmProxyState **out, const struct psmProxyOptions *optio
     state->calls.free_head = 0xffffffff;
     pthread_mutex_init(&state->lock, NULL);
     pthread_mutex_init(&state->connect_lock, NULL);
+    pthread_mutex_init(&state->fetch_lock, NULL);
     pthread_mutex_init(&state->stop_lock, NULL);
     pthread_mutex_init(&state->connections.lock, NULL);
     pthread_mutex_init(&state->calls.lock, NULL);
     psm_progress_init(state);
+    state->processors = processors();
     state->clients = calloc((size_t)options->nranks, sizeof *state->clients);
     state->lost = calloc((size_t)options->nranks, sizeof *state->lost);
+    state->fetchers = calloc((size_t)options->nranks, sizeof *state->fetchers);
     psm_status status = make_sockets(state);
-    if (status == PSM_OK && (!state->clients || !state->lost))
+    if (status == PSM_OK && (!state->clients || !state->lost || !state->fetchers))
         status = psm_fail(PSM_ERR_NO_MEMORY, "init", options->rank, -1, 0, "no memory for %d ranks", options->nranks);
     if (status < 0) {
         destroy(state);
@@ -206,6 +219,12 @@ bool psm_state_ended(const psmProxyState *state)
 {
     return atomic_load_explicit(&state->aborted, memory_order_relaxed) != 0 || psm_aborted() ||
            (state->abort_flag && __atomic_load_n(state->abort_flag, __ATOMIC_ACQUIRE) != 0);
+}
+
+uint64_t psm_state_spin_ns(const psmProxyState *state)
+{
+    uint64_t peers = atomic_load_explicit(&state->counts.peers, memory_order_relaxed);
+    return peers > state->processors ? 0 : state->settings.spin_us * UINT64_C(1000);
 }
 
 static void wake_all(psmProxyState *state)

@@ -37,6 +37,9 @@ struct psm_host_ops {
     psm_status (*fetch_start)(void *host, int rank, uint64_t id, void **fetch);
     psm_status (*fetch_poll)(void *host, void *fetch, int *fd);
     void (*fetch_cancel)(void *host, void *fetch);
+    /* As connect, get_fd and disconnect, on the caller's thread, over a connection that the host keeps for each rank,
+     * as NCCL does: a pair of ranks needs one Init, not one for each descriptor. NULL: the host has none. */
+    psm_status (*fetch_fd)(void *host, int transport, int rank, uint64_t id, int *fd);
 };
 struct psm_host {
     const struct psm_host_ops *ops;

@@ -334,6 +334,28 @@ PSM_API size_t psmPlanLintPlans(const psmPlanLint *lint, const struct psmPlanLin
 PSM_API psm_status psmPlanLintRunOnce(psmPlanLint *lint, const struct psmPlanLintRun *run, int *ended,
                                       const struct psmPlanLintWait **waits, size_t *nwaits);
 
+/* ---- the plans of one rank: what it would launch, without the others ----
+ *
+ * A rank cuts its groups by its own tasks and by the size of its communicator: a rank of 10,240 costs what its own
+ * tasks cost. Nothing is launched. */
+
+struct psmPlanOwn {
+    int32_t group; /* from 0 */
+    int32_t ncolls, np2ps;
+    int32_t storage, kernel; /* enum psm_plan_storage; 0: no kernel */
+    uint32_t nops;           /* of the proxy */
+    uint64_t id, channelMask, workBytes, ntasks;
+};
+struct psmPlanOwnMemory { /* bytes that the communicator's plans hold */
+    uint64_t permanent;   /* pools and the schedule of peers */
+    uint64_t scoped;      /* of the largest group */
+};
+/* Of the simulation size, config with its rank, steps and nsteps are used; steps are tasks and ends of groups, those of
+ * other ranks are skipped. Writes the first `capacity` plans; *nplans is how many there are. Any thread. INVALID,
+ * NO_MEMORY. */
+PSM_API psm_status psmPlanOfRank(const struct psmPlanSimulation *simulation, struct psmPlanOwn *plans, size_t capacity,
+                                 size_t *nplans, struct psmPlanOwnMemory *memory);
+
 #ifdef __cplusplus
 }
 #endif

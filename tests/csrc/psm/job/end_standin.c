@@ -484,10 +484,10 @@ static uint64_t do_connection(void *host, void *connector)
     (void)host;
     return ((struct connector *)connector)->connection;
 }
-static const struct psm_host_ops ops = {sizeof ops,    do_connect,    do_call,     do_get_fd, do_query_fd,
-                                        do_disconnect, do_offer,      do_withdraw, do_take,   do_aborted,
-                                        do_alive,      do_error,      do_rank,     do_device, do_settings,
-                                        do_cuda,       do_connection, NULL,        NULL,      NULL};
+static const struct psm_host_ops ops = {sizeof ops, do_connect,  do_call,     do_get_fd,  do_query_fd,   do_disconnect,
+                                        do_offer,   do_withdraw, do_take,     do_aborted, do_alive,      do_error,
+                                        do_rank,    do_device,   do_settings, do_cuda,    do_connection, NULL,
+                                        NULL,       NULL,        NULL};
 
 psm_status end_open(int rank, int nranks, int device, const struct psm_settings *settings, struct end_place *place,
                     struct end *end)
