@@ -229,12 +229,12 @@ typedef struct {
     uint32_t born; /* a line of the thread is the first of its process */
 } ls_sighting;
 
-/* What a turn of a stream added to the tables of a scan of some files: their lengths after it. Turns of one round follow
- * each other by the number of the stream, so the tables of several such scans, joined turn by turn, have the order that
- * one scan of all files would have given them. */
+/* What a turn of a stream added to the tables of a scan of some files: their lengths after it. Turns of one round
+ * follow each other by the number of the stream, so the tables of several such scans, joined turn by turn, have the
+ * order that one scan of all files would have given them. */
 typedef struct {
     uint32_t round, stream;
-    uint64_t seq; /* lines of the stream */
+    uint64_t seq;   /* lines of the stream */
     uint64_t later; /* records in ls_later() */
     uint32_t tags, hosts, procs, threads, counts, events, shapes, services, tallies;
 } ls_turn;
@@ -367,8 +367,20 @@ const char *ls_later(const ls_scan *scan, size_t *n);
 
 /* The scan of all files is made from the parts of it: a new scan, with its files and streams, takes over their tables,
  * whose numbers and texts already are those of the whole, then replays the records of the trackers, then ends. */
-enum ls_tables { LS_TEXTS, LS_EVENT_TEXTS, LS_TAGS, LS_PROCS, LS_THREADS, LS_COUNTS, LS_EVENTS, LS_VALUES, LS_SHAPES, LS_CALLS,
-       LS_SERVICES, LS_TALLIES };
+enum ls_tables {
+    LS_TEXTS,
+    LS_EVENT_TEXTS,
+    LS_TAGS,
+    LS_PROCS,
+    LS_THREADS,
+    LS_COUNTS,
+    LS_EVENTS,
+    LS_VALUES,
+    LS_SHAPES,
+    LS_CALLS,
+    LS_SERVICES,
+    LS_TALLIES
+};
 void ls_adopt(ls_scan *scan, int table, const void *rows, size_t n);
 void ls_adopt_totals(ls_scan *scan, const ls_totals *add);
 void ls_adopt_file(ls_scan *scan, uint32_t file, uint32_t lines, uint64_t bytes, int complete);

@@ -22,9 +22,9 @@ struct before {
 
 struct ls_part {
     LS_VEC(ls_turn) turns;
-    LS_VEC(uint32_t) lines;         /* of each event */
-    LS_VEC(uint32_t) outside;       /* by message */
-    LS_VEC(uint8_t) orphaned;       /* by host */
+    LS_VEC(uint32_t) lines;          /* of each event */
+    LS_VEC(uint32_t) outside;        /* by message */
+    LS_VEC(uint8_t) orphaned;        /* by host */
     LS_VEC(uint64_t) orphans, asked; /* texts */
     struct ls_index asked_index;
     struct bytes later;
@@ -378,7 +378,8 @@ int ls_replay_to(ls_replay *replay, uint64_t records)
 
 #define ADOPT(vec, rows, count)                                                                                        \
     do {                                                                                                               \
-        while ((vec)->cap < (vec)->n + (count)) ls_reserve((void **)&(vec)->at, &(vec)->cap, (vec)->cap, sizeof *(vec)->at); \
+        while ((vec)->cap < (vec)->n + (count))                                                                        \
+            ls_reserve((void **)&(vec)->at, &(vec)->cap, (vec)->cap, sizeof *(vec)->at);                               \
         if (count) memcpy((vec)->at + (vec)->n, rows, (count) * sizeof *(vec)->at);                                    \
         (vec)->n += (uint32_t)(count);                                                                                 \
     } while (0)

@@ -94,9 +94,8 @@ static void set_generation(struct ls_scan *scan, struct call *c)
     struct ls_rpc *r = scan->rpc;
     if (!scan->keep_calls) {
         if (r->nuncounted == COUNTED_AT_ONCE) ls_rpc_count_generations(r);
-        r->uncounted[r->nuncounted++] = (struct uncounted){.proc = (uint32_t)c->key_proc,
-                                                           .hash = ls_fold(ls_mix(11, c->op)),
-                                                           .call = (uint32_t)(c - r->calls.at)};
+        r->uncounted[r->nuncounted++] = (struct uncounted){
+            .proc = (uint32_t)c->key_proc, .hash = ls_fold(ls_mix(11, c->op)), .call = (uint32_t)(c - r->calls.at)};
         c->uncounted = r->nuncounted;
         return;
     }
@@ -591,7 +590,8 @@ void ls_rpc_finish(struct ls_scan *scan)
             hand_over(scan, c, served ? 2 : 3);
     }
     for (uint32_t k = 0; k < r->states.n; k++)
-        for (uint32_t i = 0; i < r->states.at[k].begun.at.n; i++) hand_over_begun(scan, &r->states.at[k].begun.at.at[i]);
+        for (uint32_t i = 0; i < r->states.at[k].begun.at.n; i++)
+            hand_over_begun(scan, &r->states.at[k].begun.at.at[i]);
     forget(r);
 }
 

@@ -83,11 +83,11 @@ struct ls_rpc {
     LS_VEC(struct call) calls;
     LS_VEC(uint32_t) unused;
     struct ls_index index;
-    uint32_t most_calls; /* the most that were open at a time, or a little more */
-    uint32_t orphans; /* answers without a service, since the last pairing */
+    uint32_t most_calls;              /* the most that were open at a time, or a little more */
+    uint32_t orphans;                 /* answers without a service, since the last pairing */
     uint32_t underway, most_underway; /* operations of all services */
-    LS_VEC(uint32_t) answered; /* by host: answers without a service, since the last pairing */
-    LS_VEC(uint32_t) service_of; /* by thread: index + 1 */
+    LS_VEC(uint32_t) answered;        /* by host: answers without a service, since the last pairing */
+    LS_VEC(uint32_t) service_of;      /* by thread: index + 1 */
     LS_VEC(ls_service) services;
     LS_VEC(struct service) states;
     LS_VEC(ls_tally) tallies;

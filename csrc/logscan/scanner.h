@@ -126,7 +126,7 @@ struct ls_scan {
     const struct ls_catalogue *cat;
     ls_marker marker;
     bool emit_all, keep_calls, keep_messages;
-    bool continued; /* its first line is not the first one of the job */
+    bool continued;       /* its first line is not the first one of the job */
     struct ls_part *part; /* of a scan of some files of a job, else NULL */
     ls_totals totals;
     struct ls_arena texts, event_texts, messages;
@@ -263,7 +263,8 @@ void ls_book_free(struct ls_book *book);
 void ls_book_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 void ls_book_finish(struct ls_scan *scan);
 
-/* part.c: what a scan of some files of a job keeps for the scan of all: see logscan.cdef.h. All do nothing in other scans. */
+/* part.c: what a scan of some files of a job keeps for the scan of all: see logscan.cdef.h. All do nothing in other
+ * scans. */
 void ls_part_begin(struct ls_scan *scan);
 void ls_part_free(struct ls_scan *scan);
 /* The turn in which a line is read. */

@@ -25,7 +25,14 @@ from psmkit.model.errors import PsmkitError
 __all__ = ["TooMuchError", "joined", "related"]
 
 # Bounds of csrc/logscan on what a scan holds of all its files at once. Below them, what it says of a process does not depend on others.
-_MOST_ITEMS, _MOST_WORDS, _MOST_ASKED, _MOST_TAGS, _MOST_PROCS, _MOST_THREADS = 400_000, 4096, 4096, 65536, 65536, 1 << 20
+_MOST_ITEMS, _MOST_WORDS, _MOST_ASKED, _MOST_TAGS, _MOST_PROCS, _MOST_THREADS = (
+    400_000,
+    4096,
+    4096,
+    65536,
+    65536,
+    1 << 20,
+)
 _MOST_SHAPES = 4096
 _TYPES = range(7, 32)  # of calls whose names a log teaches
 
@@ -122,7 +129,10 @@ class _Piece:
     def turns(self) -> Array:
         """The place of each turn."""
         turns = self.part.arrays["turns"]
-        return turns["round"].astype(np.uint64) << np.uint64(32) | self.streams[turns["stream"]].astype(np.uint64)
+        places: Array = turns["round"].astype(np.uint64) << np.uint64(32) | self.streams[turns["stream"]].astype(
+            np.uint64
+        )
+        return places
 
     def places(self, name: str) -> Array:
         """The place of each row of a table."""
@@ -163,7 +173,9 @@ class _Whole:
     def notes(self) -> list[str]:
         """The notes about files, in the order in which they were read."""
         all_notes = [
-            (turn, piece.share.streams[stream], note) for piece in self.pieces for turn, stream, note in piece.part.notes
+            (turn, piece.share.streams[stream], note)
+            for piece in self.pieces
+            for turn, stream, note in piece.part.notes
         ]
         return [note for _, _, note in sorted(all_notes, key=lambda note: note[:2])]
 
@@ -237,7 +249,9 @@ class _Whole:
         host_of = []
         for at, piece in enumerate(self.pieces):
             rows = piece.part.arrays["procs"]
-            of = {packed: hosts.setdefault(piece.part.text(packed), len(hosts)) for packed in set(rows["host"].tolist())}
+            of = {
+                packed: hosts.setdefault(piece.part.text(packed), len(hosts)) for packed in set(rows["host"].tolist())
+            }
             host_of.append(np.array([of[packed] for packed in rows["host"].tolist()], dtype=np.uint32))
             rows["stream"] = piece.streams[rows["stream"]]
             rows["tag"] = _renumbered(rows["tag"], self.tags[at])
@@ -298,7 +312,9 @@ class _Whole:
             for message in np.unique(rows["message"]).tolist():
                 of = rows[rows["message"] == message]
                 for slot in range(fields[message]):
-                    where = of["first_value"][(of["texts"] >> np.uint64(slot) & np.uint64(1)) != 0].astype(np.int64) + slot
+                    where = (
+                        of["first_value"][(of["texts"] >> np.uint64(slot) & np.uint64(1)) != 0].astype(np.int64) + slot
+                    )
                     own[where] = piece.event_text(own[where])
             rows["proc"] = _renumbered(rows["proc"], self.procs[at])
             rows["thread"] = _renumbered(rows["thread"], self.threads[at])
@@ -362,7 +378,10 @@ class _Whole:
         names: dict[int, int] = {}
         for type_ in _TYPES:
             known = [
-                (int(piece.turns[piece.part.bounds["learned_in"][type_]]), piece.part.bounds["learned"][type_] + (piece.text_base << 20))
+                (
+                    int(piece.turns[piece.part.bounds["learned_in"][type_]]),
+                    piece.part.bounds["learned"][type_] + (piece.text_base << 20),
+                )
                 for piece in self.pieces
                 if piece.part.bounds["learned"][type_]
             ]

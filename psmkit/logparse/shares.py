@@ -43,7 +43,9 @@ def by_host(arrangement: Arrangement, heads: Sequence[Head]) -> list[set[int]]:
     return [streams for streams in on.values() if len(streams) > 1]
 
 
-def shares(inputs: Sequence[Input], arrangement: Arrangement, groups: Sequence[Sequence[int]], most: int) -> list[Share]:
+def shares(
+    inputs: Sequence[Input], arrangement: Arrangement, groups: Sequence[Sequence[int]], most: int
+) -> list[Share]:
     """At most ``most`` shares of whole groups of streams. Neighbours stay together as far as their sizes allow: they are on one host."""
 
     def size(group: Sequence[int]) -> int:
