@@ -28,6 +28,7 @@ struct ls_part {
     LS_VEC(uint64_t) orphans, asked; /* texts */
     struct ls_index asked_index;
     struct bytes later;
+    uint64_t *tracked; /* by message: the fields that a tracker reads, 0: not asked for yet */
     uint64_t records;
     struct before before;
     ls_bounds bounds;
@@ -64,6 +65,7 @@ static void forget_before(struct before *b)
 void ls_part_begin(struct ls_scan *scan)
 {
     scan->part = ls_zalloc(sizeof *scan->part);
+    scan->part->tracked = ls_zalloc((scan->cat->messages.n + 1) * sizeof *scan->part->tracked);
     for (uint32_t i = 0; i <= scan->cat->messages.n; i++) *ls_push(&scan->part->outside) = 0;
 }
 
@@ -73,7 +75,8 @@ void ls_part_free(struct ls_scan *scan)
     if (!p) return;
     forget_before(&p->before);
     ls_index_drop(&p->asked_index);
-    LS_FREE(p->turns.at, p->lines.at, p->outside.at, p->orphaned.at, p->orphans.at, p->asked.at, p->later.at, p);
+    LS_FREE(p->turns.at, p->lines.at, p->outside.at, p->orphaned.at, p->orphans.at, p->asked.at, p->later.at,
+            p->tracked, p);
 }
 
 uint32_t ls_part_turn(const struct ls_scan *scan)
@@ -179,30 +182,30 @@ const char *ls_later(const ls_scan *scan, size_t *n)
 
 /* ---- records of trackers ---- */
 
-static void put(struct bytes *to, const void *data, size_t n)
+/* A record has at most NUMBERS numbers beside those of its fields; each needs NUMBER bytes at most. */
+enum { NUMBERS = 10, NUMBER = 10 };
+
+static unsigned char *room(struct bytes *to, size_t n)
 {
     if (to->n + n > to->cap) {
         to->cap = (to->n + n) * 2 + 4096;
         to->at = ls_realloc(to->at, to->cap);
     }
-    if (n) memcpy(to->at + to->n, data, n);
-    to->n += n;
+    return to->at + to->n;
 }
 
 /* Seven bits a byte, the lowest first. */
-static void put_number(struct bytes *to, uint64_t v)
+static inline unsigned char *put_number(unsigned char *p, uint64_t v)
 {
-    unsigned char all[10];
-    size_t n = 0;
-    for (; v >= 128; v >>= 7) all[n++] = (unsigned char)(v | 128);
-    all[n++] = (unsigned char)v;
-    put(to, all, n);
+    for (; v >= 128; v >>= 7) *p++ = (unsigned char)(v | 128);
+    *p++ = (unsigned char)v;
+    return p;
 }
 
-static void put_change(struct bytes *to, uint64_t now, uint64_t before)
+static inline unsigned char *put_change(unsigned char *p, uint64_t now, uint64_t before)
 {
     uint64_t d = now - before;
-    put_number(to, d << 1 ^ (d >> 63 ? UINT64_MAX : 0));
+    return put_number(p, d << 1 ^ (d >> 63 ? UINT64_MAX : 0));
 }
 
 /* The fields that a tracker reads, as bits. */
@@ -218,30 +221,35 @@ static uint64_t tracked(const struct ls_message *m)
 void ls_part_later(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
 {
     struct ls_part *part = scan->part;
-    struct bytes *to = &part->later;
     struct before *b = &part->before;
-    uint64_t present = m->present & tracked(m->message), *values = values_before(b, scan->cat, m->index);
-    put_number(to, m->index);
-    put_change(to, (uint64_t)rec->proc, (uint64_t)b->proc);
-    put_change(to, (uint64_t)rec->thread, (uint64_t)b->thread);
-    put_change(to, (uint64_t)rec->device, 0);
-    put_change(to, rec->ref.file, b->ref.file);
-    put_change(to, rec->ref.line, b->ref.line);
-    put_change(to, rec->ref.offset, b->ref.offset);
-    put_change(to, rec->ref.seq, b->ref.seq);
-    put_number(to, present);
-    put_number(to, m->texts & present);
-    for (int i = 0; i < m->message->fields; i++) {
+    if (!part->tracked[m->index]) part->tracked[m->index] = tracked(m->message);
+    uint64_t present = m->present & part->tracked[m->index], *values = values_before(b, scan->cat, m->index);
+    size_t texts = 0;
+    for (uint64_t left = m->texts & present; left; left &= left - 1) texts += m->field[__builtin_ctzll(left)].length;
+    unsigned char *p = room(&part->later, (NUMBERS + LS_FIELDS) * NUMBER + texts);
+    p = put_number(p, m->index);
+    p = put_change(p, (uint64_t)rec->proc, (uint64_t)b->proc);
+    p = put_change(p, (uint64_t)rec->thread, (uint64_t)b->thread);
+    p = put_change(p, (uint64_t)rec->device, 0);
+    p = put_change(p, rec->ref.file, b->ref.file);
+    p = put_change(p, rec->ref.line, b->ref.line);
+    p = put_change(p, rec->ref.offset, b->ref.offset);
+    p = put_change(p, rec->ref.seq, b->ref.seq);
+    p = put_number(p, present);
+    p = put_number(p, m->texts & present);
+    for (uint64_t left = present; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
         const struct ls_capture *c = &m->field[i];
-        if (!(present & 1ull << i)) continue;
         if (m->texts & 1ull << i) {
-            put_number(to, c->length);
-            put(to, m->text + c->start, c->length);
+            p = put_number(p, c->length);
+            if (c->length) memcpy(p, m->text + c->start, c->length);
+            p += c->length;
         } else {
-            put_number(to, c->value ^ values[i]);
+            p = put_number(p, c->value ^ values[i]);
             values[i] = c->value;
         }
     }
+    part->later.n = (size_t)(p - part->later.at);
     b->ref = rec->ref;
     b->proc = rec->proc;
     b->thread = rec->thread;
@@ -291,8 +299,8 @@ static bool take_fields(struct ls_replay *r, const struct ls_message *message, s
     size_t used = 0;
     if (!take_number(r, &m->present) || !take_number(r, &m->texts) || (m->texts & ~m->present)) return false;
     if (fields < 64 && m->present >> fields) return false;
-    for (uint64_t i = 0; i < fields; i++) {
-        if (!(m->present & 1ull << i)) continue;
+    for (uint64_t left = m->present; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
         if (m->texts & 1ull << i) {
             if (!take_text(r, &m->field[i], &used)) return false;
         } else {

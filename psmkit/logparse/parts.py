@@ -1,6 +1,6 @@
 """A part of a scan: some streams of a job, read anywhere, as bytes that :mod:`psmkit.logparse.joined` makes one result of.
 
-The bytes are arrays of numpy (a ``.npz``), which hold no objects: reading them runs no code of their writer.
+The bytes are arrays of numpy (a ``.npz``), which hold no objects, and packed records: reading them runs no code of their writer.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ __all__ = ["Part", "Share", "fingerprint", "read_part", "unpacked"]
 _PART = 8
 _CHUNK = 1 << 20
 _LENGTH = (1 << 20) - 1
+_SIZE = struct.Struct("<Q")  # of the tables; the records of trackers follow them
 
 Array = npt.NDArray[Any]
 
@@ -54,7 +56,6 @@ _TABLES: Mapping[str, tuple[str, np.dtype[Any]]] = {
     "outside": ("ls_outside_turns", np.dtype(np.uint32)),
     "texts": ("ls_text", np.dtype(np.uint8)),
     "event_texts": ("ls_event_text", np.dtype(np.uint8)),
-    "later": ("ls_later", np.dtype(np.uint8)),
 }
 
 
@@ -170,12 +171,14 @@ def _packed(feed: Feed, catalogue: Catalogue, notes: Sequence[tuple[int, int, st
         at, n = table(native, getter)
         # structs as bytes: the names of their members are in the layout
         arrays[name] = np.frombuffer(ffi.buffer(at, n * layout.itemsize) if n else b"", dtype=np.uint8)
+    later, records = table(native, "ls_later")
     totals = lib.ls_get_totals(native)
     arrays["totals"] = np.frombuffer(ffi.buffer(totals, ffi.sizeof("ls_totals")), dtype=np.uint8)
     arrays["said"] = np.frombuffer(json.dumps(said).encode("utf-8", "surrogatepass"), dtype=np.uint8)
     to = io.BytesIO()
     np.savez(to, allow_pickle=False, **arrays)
-    return to.getvalue()
+    tables = to.getbuffer()
+    return b"".join((_SIZE.pack(len(tables)), tables, ffi.buffer(later, records) if records else b""))
 
 
 def unpacked(data: bytes, catalogue: Catalogue, where: str) -> Part:
@@ -185,13 +188,15 @@ def unpacked(data: bytes, catalogue: Catalogue, where: str) -> Part:
         PsmkitError: another psmkit wrote it, or it is no part.
     """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        (size,) = _SIZE.unpack_from(data)
+        with np.load(io.BytesIO(data[_SIZE.size : _SIZE.size + size]), allow_pickle=False) as found:
             arrays = {name: found[name] for name in (*_TABLES, "totals", "said")}
         said = json.loads(arrays.pop("said").tobytes().decode("utf-8", "surrogatepass"))
         for name, (_, layout) in _TABLES.items():
             arrays[name] = np.frombuffer(bytearray(arrays[name].tobytes()), dtype=layout)
         theirs = said["fingerprint"]
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        arrays["later"] = np.frombuffer(data, dtype=np.uint8)[_SIZE.size + size :]
+    except (ValueError, KeyError, EOFError, OSError, struct.error, zipfile.BadZipFile) as error:
         raise PsmkitError(f"{where} returned no part of a scan ({error}): is another psmkit installed there?") from None
     if theirs != fingerprint(catalogue):
         raise PsmkitError(f"{where} runs another psmkit than {__version__}: install the same version on all machines")
