@@ -53,6 +53,8 @@ def connected(scheduler: str | None = None, workers: int | None = None) -> Itera
         if scheduler is None:
             folder = tempfile.mkdtemp(prefix="psmkit-dask-")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            # the scheduler has a folder, too, and no argument for it
+            stack.enter_context(import_module("dask").config.set({"temporary-directory": folder}))
             address: Any = stack.enter_context(
                 distributed.LocalCluster(
                     n_workers=workers or len(os.sched_getaffinity(0)),
@@ -217,9 +219,7 @@ class Engine:
         try:
             return tasks.said(future.result(), "dask")
         except distributed.KilledWorker:
-            raise PsmkitError(
-                f"each dask worker that read a part of the logs died ({_RETRIES} more tries): have they enough memory?"
-            ) from None
+            raise PsmkitError("each dask worker that read a part of the logs died: have they enough memory?") from None
         except (PsmkitError, KeyboardInterrupt):
             raise
         except ModuleNotFoundError as error:

@@ -14,10 +14,10 @@ from psmkit.model.errors import InputError
 
 __all__ = ["Remote", "is_url", "local_path", "remote_files"]
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
 #: The stores that psmkit reads, and what each needs beside fsspec. fsspec knows more, some of which run programs or open other URLs.
 _STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-_SECRET = re.compile(r"//[^/\s@]*@|[?&][A-Za-z0-9_.-]+=[^\s&]*")
+_SECRET = re.compile(r"(?<=//)[^/\s@]*@|(?<=[?&])([A-Za-z0-9_.-]+=)[^\s&]*")
 _MAGIC = re.compile(r"[*?\[]")
 _FIRST, _MOST = 1 << 16, 1 << 24  # bytes that are asked for at once: few at first, more of what is read in order
 _SHOWN = 300
@@ -172,7 +172,7 @@ def _told(url: str) -> Iterator[None]:
     except PermissionError:
         raise InputError(_shown(url), "access denied: are the credentials of the store set?") from None
     except Exception as error:  # each package has exceptions of its own
-        said = _SECRET.sub("//...@", f"{type(error).__name__}: {error}")
+        said = _SECRET.sub(lambda found: f"{found[1] or ''}...", f"{type(error).__name__}: {error}")
         raise InputError(_shown(url), f"the store cannot be read: {' '.join(said.split())[:_SHOWN]}") from None
 
 
