@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"report", "transport", "proxy", "_native", "model"},
     "live": {"logparse", "_native", "model"},  # of logparse the readers of stacks and records
     "lab": {"cudaapi", "live", "logparse", "plan", "transport", "proxy", "model"},  # of plan task files
+    "cluster": {"logparse", "catalogue", "model"},
     "watch": {
         "analysis",
         "live",
@@ -48,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tune": {"report", "telemetry", "model"},  # fits what was recorded; of report the drawing room
     "telemetry": {"report", "logparse", "_native", "model"},  # of report the drawing room
     "cli": {
+        "cluster",
         "report",
         "analysis",
         "audit",
@@ -74,8 +76,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 HEAVY = (
     "clang",
     "dask",
+    "distributed",
     "drgn",
     "duckdb",
+    "fsspec",
     "jinja2",
     "mcp",
     "opentelemetry",

@@ -122,6 +122,7 @@ static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, con
         ls_event *e = &scan->events.at[at];
         e->count += rec->repeated;
         e->last = rec->ref;
+        if (scan->part) ls_part_again(scan, at);
         return;
     }
     if (!keep_event(scan, rec, m, c, LS_MAX_DISTINCT)) return;
@@ -186,7 +187,8 @@ static void keep_latest(struct ls_scan *scan, const struct ls_record *rec, const
         while (scan->event_hash.n < scan->events.n) *ls_push(&scan->event_hash) = 0;
         scan->event_hash.at[scan->events.n - 1] = h;
         ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
-    }
+    } else if (scan->part)
+        ls_part_again(scan, (uint32_t)(e - scan->events.at));
     if (rewrite(scan, e, m)) {
         e->first = rec->ref;
         e->count = 0;
@@ -210,6 +212,8 @@ static void track(struct ls_scan *scan, const struct ls_record *rec, const struc
     int role = m->message->role;
     if (role <= LS_RPC_CONNECTED)
         ls_rpc_record(scan, rec, m);
+    else if (scan->part && role <= LS_LEDGER_CLOSE)
+        ls_part_later(scan, rec, m);
     else if (role <= LS_FD_RETURNED)
         ls_fds_record(scan, rec, m);
     else if (role <= LS_SEQ_OP)
@@ -243,6 +247,7 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     ls_count *c = count_of(scan, rec, m->index);
     c->count += rec->repeated;
     c->last = rec->ref;
+    if (scan->part && rec->proc < 0) ls_part_outside(scan, m->index);
     if (msg->role != LS_NO_ROLE && rec->proc >= 0) track(scan, rec, m);
     bool refused = msg->role == LS_RPC_BEGUN && failed(m);
     if (msg->keep == LS_KEEP_COUNT && !refused && !scan->emit_all) return;
@@ -313,5 +318,6 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
     ls_count *c = count_of(scan, rec, 0);
     c->count += rec->repeated;
     c->last = rec->ref;
+    if (scan->part && rec->proc < 0) ls_part_outside(scan, 0);
     keep_event(scan, rec, &m, c, LS_MAX_ALL);
 }

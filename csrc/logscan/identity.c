@@ -112,7 +112,7 @@ static uint32_t unglued(struct ls_scan *scan, uint32_t stream, int32_t tag, uint
         if (p->stream != stream || p->pid != pid) continue;
         bool longer = glued_to(scan, p->host, name);
         /* an excerpt may begin within the first name of its file; text glued to a name is a number most often */
-        bool first = p->lines ? p->lines == 1 && p->first.line == 1 : scan->totals.lines <= 1;
+        bool first = p->lines ? p->lines == 1 && p->first.line == 1 : ls_first_line(scan);
         bool begun_inside = first && p->tag == tag && isalpha((unsigned char)scan->texts.at[name >> 20]) &&
                             known_thread(scan, e, tid) && glued_to(scan, name, p->host);
         uint32_t *as = (longer && p->lines <= GHOST_LINES && p->tag == tag) || begun_inside ? &ghost

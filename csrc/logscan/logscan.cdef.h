@@ -229,6 +229,23 @@ typedef struct {
     uint32_t born; /* a line of the thread is the first of its process */
 } ls_sighting;
 
+/* What a turn of a stream added to the tables of a scan of some files: their lengths after it. Turns of one round
+ * follow each other by the number of the stream, so the tables of several such scans, joined turn by turn, have the
+ * order that one scan of all files would have given them. */
+typedef struct {
+    uint32_t round, stream;
+    uint64_t seq;   /* lines of the stream */
+    uint64_t later; /* records in ls_later() */
+    uint32_t tags, hosts, procs, threads, counts, events, shapes, services, tallies;
+} ls_turn;
+
+/* What of a part would differ if other files were read with it. */
+typedef struct {
+    uint32_t calls, underway, words, asked; /* the most that were open or kept at a time; hosts that were asked for */
+    uint32_t learned_in[32];                /* the turn that named a type of calls last */
+    uint64_t learned[32];                   /* its name, text */
+} ls_bounds;
+
 /* Catalogue. Patterns are added to messages, then ls_catalogue_finish freezes it. */
 ls_catalogue *ls_catalogue_new(void);
 void ls_catalogue_free(ls_catalogue *cat);
@@ -263,7 +280,9 @@ size_t ls_places(const ls_catalogue *cat, const uint8_t *kinds, const char *text
 int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, const char *text, size_t n,
                   uint64_t *present, uint64_t *values, uint32_t *starts, uint32_t *lengths);
 
-/* Scan. mode: bit 0 return every matched line, bit 1 keep matched calls, bit 2 keep the messages of events. */
+/* Scan. mode: bit 0 return every matched line, bit 1 keep matched calls, bit 2 keep the messages of events, bit 3 the
+ * files are a part of those of a job: matches only what no other file has a part in, and keeps the rest for
+ * ls_replay(). */
 ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
 void ls_scan_free(ls_scan *scan);
 uint32_t ls_scan_stream(ls_scan *scan);
@@ -288,6 +307,7 @@ void ls_clear_calls(ls_scan *scan);
 void ls_stamps(const char *texts, const uint64_t *packed, size_t n, int64_t *ms);
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file);
 uint64_t ls_file_bytes(const ls_scan *scan, uint32_t file);
+uint64_t ls_stream_lines(const ls_scan *scan, uint32_t stream);
 int ls_file_complete(const ls_scan *scan, uint32_t file);
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max);
 
@@ -324,3 +344,55 @@ const ls_entry *ls_ledger(const ls_scan *scan, size_t *n);
 const ls_ledger_total *ls_ledger_totals(const ls_scan *scan, size_t *n);
 const ls_service *ls_services(const ls_scan *scan, size_t *n);
 const ls_tally *ls_tallies(const ls_scan *scan, size_t *n);
+
+/* Parts of a job. A part is a scan of some of its streams with bit 3 of its mode. */
+/* The first line of the part is not that of the job. */
+void ls_part_continues(ls_scan *scan);
+/* A stream had its turn; call it for each one, in the order of ls_feed(). */
+void ls_end_turn(ls_scan *scan, uint32_t round, uint32_t stream);
+const ls_turn *ls_turns(const ls_scan *scan, size_t *n);
+const ls_bounds *ls_part_bounds(ls_scan *scan);
+/* The lines of each event, as far as they were kept. */
+const uint32_t *ls_event_lines(const ls_scan *scan, size_t *n);
+/* For each message the turn of its last line of no process. */
+const uint32_t *ls_outside_turns(const ls_scan *scan, size_t *n);
+/* Hosts with an answer whose call is not in these files: texts. Hosts that were looked for in vain: texts, each may be
+ * the end of one. */
+const uint64_t *ls_words(const ls_scan *scan, size_t *n);
+const uint64_t *ls_hosts(const ls_scan *scan, size_t *n);
+const uint64_t *ls_orphans(ls_scan *scan, size_t *n);
+const uint64_t *ls_asked(const ls_scan *scan, size_t *n);
+/* The records of trackers that see all files, packed. */
+const char *ls_later(const ls_scan *scan, size_t *n);
+
+/* The scan of all files is made from the parts of it: a new scan, with its files and streams, takes over their tables,
+ * whose numbers and texts already are those of the whole, then replays the records of the trackers, then ends. */
+enum ls_tables {
+    LS_TEXTS,
+    LS_EVENT_TEXTS,
+    LS_TAGS,
+    LS_PROCS,
+    LS_THREADS,
+    LS_COUNTS,
+    LS_EVENTS,
+    LS_VALUES,
+    LS_SHAPES,
+    LS_CALLS,
+    LS_SERVICES,
+    LS_TALLIES
+};
+void ls_adopt(ls_scan *scan, int table, const void *rows, size_t n);
+void ls_adopt_totals(ls_scan *scan, const ls_totals *add);
+void ls_adopt_file(ls_scan *scan, uint32_t file, uint32_t lines, uint64_t bytes, int complete);
+void ls_adopt_stream(ls_scan *scan, uint32_t stream, uint64_t lines);
+/* The host of each process: equal numbers are the same host. */
+void ls_adopt_hosts(ls_scan *scan, const uint32_t *host_of, size_t n);
+/* Which of these events, in their order, a scan of all files keeps; lines: of each. Counts those that it drops. */
+void ls_admit(ls_scan *scan, const ls_event *events, const uint32_t *lines, size_t n, uint8_t *kept);
+typedef struct ls_replay ls_replay;
+/* The numbers in a part's records, and what they are in the whole. data and the arrays must live as long. */
+ls_replay *ls_replay_new(ls_scan *scan, const char *data, size_t n, const int32_t *procs, size_t nprocs,
+                         const int32_t *threads, size_t nthreads, const uint32_t *files, size_t nfiles);
+void ls_replay_free(ls_replay *replay);
+/* Replays up to a number of records since the beginning. Returns 0, -1 if the data are no such records. */
+int ls_replay_to(ls_replay *replay, uint64_t records);

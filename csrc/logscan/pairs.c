@@ -7,7 +7,7 @@ enum { PATIENCE = 500 };
 struct end {
     uint64_t op;
     uint64_t order;
-    uint32_t call;
+    uint32_t proc, call;
 };
 
 /* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and need no pass. Equal ends
@@ -37,12 +37,23 @@ static int by_order(const void *a, const void *b)
 {
     const struct end *x = a, *y = b;
     if (x->order != y->order) return x->order < y->order ? -1 : 1;
+    /* of two processes the one that was seen first, whatever else is open */
+    if (x->proc != y->proc) return x->proc < y->proc ? -1 : 1;
     return x->call < y->call ? -1 : x->call > y->call;
 }
 
 static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
 {
     return scan->states.at[a].host_id == scan->states.at[b].host_id;
+}
+
+/* Whether the host of a process has new answers without a service: others wait until it has, whatever hosts without any
+ * relation to it print. */
+static bool answers_on(const struct ls_scan *scan, int32_t proc)
+{
+    const struct ls_rpc *r = scan->rpc;
+    uint32_t host = scan->states.at[proc].host_id;
+    return host < r->answered.n && r->answered.at[host];
 }
 
 /* Pairs answers without a service with served calls that nobody in their own process received. */
@@ -54,13 +65,14 @@ void ls_rpc_pair(struct ls_scan *scan, bool last)
     for (uint32_t i = 0; i < r->calls.n; i++) {
         struct call *c = &r->calls.at[i];
         if (c->flags & FREE) continue;
+        if (!last && !answers_on(scan, c->key_proc)) continue;
         bool served = c->flags & SERVED;
         if (served && (c->flags & RECEIVED)) continue;
         const ls_ref *ref = served ? &c->served : c->received.line ? &c->received : &c->matched;
         if (served && !last && !(c->flags & SUPERSEDED) &&
             scan->streams.at[ls_call_stream(scan, ref)].seq - ref->seq < PATIENCE)
             continue;
-        *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
+        *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .proc = (uint32_t)c->key_proc, .call = i};
     }
     struct end *spare = ls_realloc(NULL, ends.n * sizeof *spare), *end = sort_ends(ends.at, spare, ends.n);
     for (uint32_t i = 0, k; i < ends.n; i = k) {
@@ -104,4 +116,5 @@ void ls_rpc_pair(struct ls_scan *scan, bool last)
     free(spare);
     free(ends.at);
     r->orphans = 0;
+    if (r->answered.n) memset(r->answered.at, 0, r->answered.n * sizeof *r->answered.at);
 }

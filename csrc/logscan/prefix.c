@@ -131,13 +131,14 @@ static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t l
     if (!glued && clean) return h;
     if (ls_host_id((struct ls_scan *)scan, s + h, colon - h, false) != LS_NONE) return h;
     /* a log may begin within the name of its host: the only name that is known is then no whole one */
-    if (clean && scan->totals.lines <= 1 && scan->hosts.n == 1 && isalpha((unsigned char)s[h])) return h;
+    if (clean && ls_first_line(scan) && scan->hosts.n == 1 && isalpha((unsigned char)s[h])) return h;
     /* behind a blank inside a line, the start of a word may be the rest of the text before it: pod-worker-0 is a name
      */
     for (uint32_t k = h + 1; k < colon; k++)
         if ((!clean || isalnum((unsigned char)s[k - 1])) &&
             ls_host_id((struct ls_scan *)scan, s + k, colon - k, false) != LS_NONE)
             return k;
+    if (scan->part) ls_part_asked((struct ls_scan *)scan, s + h, colon - h);
     if (clean) return h;
     uint32_t k = h;
     while (k < colon && digit(s[k])) k++;

@@ -16,14 +16,18 @@ static void forget(struct ls_rpc *r)
 {
     ls_drop(&r->calls);
     ls_drop(&r->unused);
-    ls_drop(&r->begun);
+    for (uint32_t i = 0; i < r->states.n; i++) {
+        free(r->states.at[i].learned);
+        free(r->states.at[i].begun.at.at);
+    }
+    for (uint32_t i = 0; i < r->uses.n; i++) free(r->uses.at[i].at);
+    ls_drop(&r->uses);
+    ls_drop(&r->answered);
     ls_drop(&r->service_of);
     ls_drop(&r->states);
     ls_drop(&r->all);
     ls_drop(&r->taken);
     LS_INDEX_DROP(&r->index, &r->tally_index, &r->all_index);
-    free(r->recent);
-    r->recent = NULL;
 }
 
 void ls_rpc_free(struct ls_rpc *r)
@@ -32,27 +36,50 @@ void ls_rpc_free(struct ls_rpc *r)
     LS_FREE(r->services.at, r->tallies.at, r->out.at, r);
 }
 
-static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
+/* The name of a type. learned: the texts of those that have no fixed name, by type. */
+static const char *type_name(const struct ls_scan *scan, const uint64_t *learned, int64_t type, size_t *n)
 {
     static const char *const names[] = {"", "Init", "SharedInit", "Setup", "Connect", "Start", "Close"};
-    if (type > 0 && type <= 6) {
+    if (type > 0 && type < LEARNED) {
         *n = strlen(names[type]);
         return names[type];
     }
-    uint64_t learned = type > 0 && type < 32 ? scan->rpc->learned[type] : 0;
-    return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
+    uint64_t text = learned && type > 0 && type < TYPES ? learned[type] : 0;
+    return text ? ls_text_at(&scan->texts, text, n) : NULL;
+}
+
+/* A process's table of uses, with room for one more. */
+static struct uses *uses_of(struct ls_rpc *r, uint32_t proc)
+{
+    while (r->uses.n <= proc) ls_push(&r->uses);
+    struct uses *u = &r->uses.at[proc];
+    if (u->n && (u->filled * 2 <= u->n || u->n == MOST_GENERATIONS)) return u;
+    struct uses more = {.n = u->n ? u->n * 2 : FEW_GENERATIONS};
+    more.at = ls_zalloc(more.n * sizeof *more.at);
+    for (uint32_t i = 0; i < u->n; i++) {
+        if (!u->at[i].count) continue;
+        more.at[u->at[i].hash & (more.n - 1)] = u->at[i];
+        more.filled++;
+    }
+    free(u->at);
+    *u = more;
+    return u;
 }
 
 /* Generations are counted for many calls at once: each is elsewhere in memory, so all can be prefetched together. */
 void ls_rpc_count_generations(struct ls_rpc *r)
 {
     enum { AHEAD = 8 };
-    if (!r->recent) r->recent = ls_zalloc(GENERATIONS * sizeof *r->recent);
     for (uint32_t i = 0; i < r->nuncounted; i++) {
         const struct uncounted *u = &r->uncounted[i];
-        if (i + AHEAD < r->nuncounted) __builtin_prefetch(&r->recent[u[AHEAD].key % GENERATIONS], 1);
-        struct generation *g = &r->recent[u->key % GENERATIONS];
-        if (g->key != u->key) *g = (struct generation){.key = u->key};
+        if (i + AHEAD < r->nuncounted && u[AHEAD].proc < r->uses.n) {
+            const struct uses *next = &r->uses.at[u[AHEAD].proc];
+            if (next->n) __builtin_prefetch(&next->at[u[AHEAD].hash & (next->n - 1)], 1);
+        }
+        struct uses *of = uses_of(r, u->proc);
+        struct used *g = &of->at[u->hash & (of->n - 1)];
+        of->filled += !g->count;
+        if (g->hash != u->hash) *g = (struct used){.hash = u->hash};
         g->count++;
         struct call *c = &r->calls.at[u->call];
         if (c->uncounted != i + 1) continue; /* the slot belongs to another call by now */
@@ -65,13 +92,14 @@ void ls_rpc_count_generations(struct ls_rpc *r)
 static void set_generation(struct ls_scan *scan, struct call *c)
 {
     struct ls_rpc *r = scan->rpc;
-    uint64_t key = ls_mix(ls_mix(11, (uint32_t)c->key_proc), c->op);
     if (!scan->keep_calls) {
         if (r->nuncounted == COUNTED_AT_ONCE) ls_rpc_count_generations(r);
-        r->uncounted[r->nuncounted++] = (struct uncounted){.key = key, .call = (uint32_t)(c - r->calls.at)};
+        r->uncounted[r->nuncounted++] = (struct uncounted){
+            .proc = (uint32_t)c->key_proc, .hash = ls_fold(ls_mix(11, c->op)), .call = (uint32_t)(c - r->calls.at)};
         c->uncounted = r->nuncounted;
         return;
     }
+    uint64_t key = ls_mix(ls_mix(11, (uint32_t)c->key_proc), c->op);
     for (LS_EACH(&r->all_index, ls_fold(key), e))
         if (r->all.at[e].key == key) {
             c->generation = ++r->all.at[e].count;
@@ -95,6 +123,7 @@ static struct call *new_call(struct ls_scan *scan, const struct ls_record *rec, 
     else {
         ls_push(&r->calls);
         at = r->calls.n - 1;
+        r->most_calls = r->calls.n;
     }
     struct call *c = &r->calls.at[at];
     *c = (struct call){.op = op,
@@ -149,7 +178,7 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                    .received = c->received,
                    .matched = c->matched};
     size_t n;
-    const char *name = type_name(scan, c->type, &n);
+    const char *name = type_name(scan, scan->rpc->learned, c->type, &n);
     /* A learned name is already in the arena, but the arena may move while a text is added. */
     char copy[64];
     if (name && n < sizeof copy) {
@@ -293,10 +322,10 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
         state->conn_rank = -1;
     }
     size_t n;
-    const char *name = type_name(scan, type, &n);
-    for (uint32_t i = 0; name && i < r->begun.n; i++) {
-        struct begun *b = &r->begun.at[i];
-        if (!b->open || b->thread != rec->thread || !ls_same_text(&scan->texts, b->operation, name, n)) continue;
+    const char *name = type_name(scan, state->learned, type, &n);
+    for (uint32_t i = 0; name && i < state->begun.at.n; i++) {
+        struct begun *b = &state->begun.at.at[i];
+        if (!b->open || !ls_same_text(&scan->texts, b->operation, name, n)) continue;
         b->open = false;
         c->begun = b->ref;
         c->began = b->stamp;
@@ -306,11 +335,11 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
 }
 
 /* Whether the previous served line can belong to this operation. Such pairs teach the numbers of newer types. */
-static bool fits(struct ls_scan *scan, int64_t type, uint64_t operation)
+static bool fits(const struct ls_scan *scan, const struct service *state, uint64_t operation)
 {
     size_t n;
-    if (type < 0) return false;
-    const char *name = type_name(scan, type, &n);
+    if (state->fresh_type < 0) return false;
+    const char *name = type_name(scan, state->learned, state->fresh_type, &n);
     return !name || ls_same_text(&scan->texts, operation, name, n);
 }
 
@@ -323,13 +352,39 @@ static bool answered(const char *operation, uint32_t n)
     return true;
 }
 
+/* The operation that a call of a type with a newer number named, to the service that served it. */
+static void learn_type(struct ls_scan *scan, struct service *state, int64_t type, uint64_t operation)
+{
+    struct ls_rpc *r = scan->rpc;
+    if (!state->learned) state->learned = ls_zalloc(TYPES * sizeof *state->learned);
+    state->learned[type] = r->learned[type] = operation;
+    r->learned_in[type] = ls_part_turn(scan);
+}
+
+/* Adds an operation in progress to those of its service, without those that have ended since. */
+static void add_begun(struct ls_scan *scan, struct service *state, const struct begun *b)
+{
+    enum { MOST_OPEN = 4096 };
+    struct ls_rpc *r = scan->rpc;
+    uint32_t open = 0, n = state->begun.at.n;
+    for (uint32_t i = 0; i < n; i++)
+        if (state->begun.at.at[i].open) state->begun.at.at[open++] = state->begun.at.at[i];
+    state->begun.at.n = open;
+    r->underway -= n - open;
+    if (open >= MOST_OPEN || r->underway >= LS_MAX_ITEMS) {
+        scan->totals.dropped_items++;
+        return;
+    }
+    *ls_push(&state->begun.at) = *b;
+    if (++r->underway > r->most_underway) r->most_underway = r->underway;
+}
+
 /* "Received and initiated" is printed after the served line of a call that was done at once, and before it otherwise.
  * It has no opId, and its result is 0 also for a call in progress (7 in some forks), so the order of the lines decides.
  */
 static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
 {
-    enum { DONE = 0, IN_PROGRESS = 7, MOST_OPEN = 4096 };
-    struct ls_rpc *r = scan->rpc;
+    enum { DONE = 0, IN_PROGRESS = 7 };
     ls_service *s;
     struct service *state = service_of(scan, rec, &s);
     uint32_t n;
@@ -341,29 +396,26 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
         s->last_begun.line == rec->ref.line && s->last_begun.file == rec->ref.file && s->begun_operation == operation;
     uint64_t lines = scan->procs.at[rec->proc].lines;
     bool again = s->begun_operation == operation && state->lines + 1 == lines;
-    bool at_once = copy || fits(scan, state->fresh_type, operation) || !s->last_served.line || !answered(word, n);
+    bool at_once = copy || fits(scan, state, operation) || !s->last_served.line || !answered(word, n);
     s->last_begun = rec->ref;
     state->lines = lines;
     s->begun_operation = operation;
     s->begun_res = ls_role_int(m, F_RES, 0);
     s->begun += !copy && answered(word, n);
     if (s->begun_res == DONE && at_once) {
-        if (state->consumed != LS_NONE && r->begun.at[state->consumed].operation == operation)
-            r->begun.at[state->consumed].open = true; /* this call was served, not the one in progress */
-        if (state->fresh_type > 6 && state->fresh_type < 32) r->learned[state->fresh_type] = operation;
-    } else if (s->begun_res == DONE || s->begun_res == IN_PROGRESS) {
-        uint32_t i = 0;
-        while (i < r->begun.n && (r->begun.at[i].open || r->begun.n < MOST_OPEN)) i++;
-        if (i == r->begun.n && r->begun.n < MOST_OPEN) ls_push(&r->begun);
-        if (i < r->begun.n)
-            r->begun.at[i] = (struct begun){.proc = rec->proc,
-                                            .thread = rec->thread,
-                                            .operation = operation,
-                                            .ref = rec->ref,
-                                            .stamp = ls_stamp_of(scan, rec),
-                                            .open = true,
-                                            .again = again};
-    }
+        if (state->consumed != LS_NONE && state->begun.at.at[state->consumed].operation == operation)
+            state->begun.at.at[state->consumed].open = true; /* this call was served, not the one in progress */
+        if (state->fresh_type >= LEARNED && state->fresh_type < TYPES)
+            learn_type(scan, state, state->fresh_type, operation);
+    } else if (s->begun_res == DONE || s->begun_res == IN_PROGRESS)
+        add_begun(scan, state,
+                  &(struct begun){.proc = rec->proc,
+                                  .thread = rec->thread,
+                                  .operation = operation,
+                                  .ref = rec->ref,
+                                  .stamp = ls_stamp_of(scan, rec),
+                                  .open = true,
+                                  .again = again});
     state->consumed = LS_NONE;
     state->fresh_type = -1;
 }
@@ -383,6 +435,17 @@ static bool same_op(uint64_t a, uint64_t b)
     return a == b;
 }
 
+/* An answer came whose service is not known: another process of its host may have printed the call. */
+static void orphan(struct ls_scan *scan, int32_t proc)
+{
+    struct ls_rpc *r = scan->rpc;
+    uint32_t host = scan->states.at[proc].host_id;
+    while (r->answered.n <= host) ls_push(&r->answered);
+    r->answered.at[host]++;
+    r->orphans++;
+    ls_part_orphan(scan, host);
+}
+
 static void on_received(struct ls_scan *scan, const struct ls_record *rec, uint64_t op, uint32_t hash,
                         struct call *open, struct call *half)
 {
@@ -394,7 +457,7 @@ static void on_received(struct ls_scan *scan, const struct ls_record *rec, uint6
     c->caller_thread = rec->thread;
     c->received = rec->ref;
     c->ended = ls_stamp_of(scan, rec);
-    scan->rpc->orphans += !open;
+    if (!open) orphan(scan, rec->proc);
     if (!open && rec->proc >= 0) {
         const struct taken *last = taken_by(scan, rec->proc);
         c->again = half                                                                   ? LS_AGAIN_UNREAD
@@ -446,7 +509,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
             return; /* the line before, repeated */
         c = new_call(scan, rec, op, hash);
         if (!c) return;
-        r->orphans++;
+        orphan(scan, rec->proc);
     }
     c->flags = (c->flags | MATCHED | RECEIVED) & ~(uint32_t)QUEUED;
     c->caller = rec->proc;
@@ -493,6 +556,24 @@ void ls_rpc_round(struct ls_scan *scan)
     if (scan->rpc->orphans) ls_rpc_pair(scan, false);
 }
 
+static void hand_over_begun(struct ls_scan *scan, const struct begun *b)
+{
+    if (!b->open) return;
+    struct call c = {.type = -1,
+                     .peer_local_rank = -1,
+                     .resp_size = -1,
+                     .service = b->proc,
+                     .caller = -1,
+                     .service_thread = b->thread,
+                     .caller_thread = -1,
+                     .again = b->again ? LS_AGAIN_NEXT : 0,
+                     .began = b->stamp,
+                     .ended = b->stamp,
+                     .begun = b->ref};
+    hand_over(scan, &c, 1);
+    scan->rpc->out.at[scan->rpc->out.n - 1].stage = b->operation;
+}
+
 void ls_rpc_finish(struct ls_scan *scan)
 {
     struct ls_rpc *r = scan->rpc;
@@ -508,23 +589,9 @@ void ls_rpc_finish(struct ls_scan *scan)
         else
             hand_over(scan, c, served ? 2 : 3);
     }
-    for (uint32_t i = 0; i < r->begun.n; i++) {
-        struct begun *b = &r->begun.at[i];
-        if (!b->open) continue;
-        struct call c = {.type = -1,
-                         .peer_local_rank = -1,
-                         .resp_size = -1,
-                         .service = b->proc,
-                         .caller = -1,
-                         .service_thread = b->thread,
-                         .caller_thread = -1,
-                         .again = b->again ? LS_AGAIN_NEXT : 0,
-                         .began = b->stamp,
-                         .ended = b->stamp,
-                         .begun = b->ref};
-        hand_over(scan, &c, 1);
-        r->out.at[r->out.n - 1].stage = b->operation;
-    }
+    for (uint32_t k = 0; k < r->states.n; k++)
+        for (uint32_t i = 0; i < r->states.at[k].begun.at.n; i++)
+            hand_over_begun(scan, &r->states.at[k].begun.at.at[i]);
     forget(r);
 }
 

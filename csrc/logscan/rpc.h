@@ -10,9 +10,12 @@ enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED 
 /* Calls whose lines may be a repetition: see logscan.cdef.h. */
 enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
 
+/* Types of calls, of which those from LEARNED on have other names in some releases. */
+enum { LEARNED = 7, TYPES = 32 };
 enum { SERVED_TYPES = 16 }; /* whose tallies a service finds without a search: all that NCCL has */
 
-enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
+/* Uses of an opId by a process are counted in a table of the process: what is said of it does not depend on others. */
+enum { FEW_GENERATIONS = 32, MOST_GENERATIONS = 256, COUNTED_AT_ONCE = 256 };
 
 struct call {
     uint64_t op;
@@ -37,7 +40,14 @@ struct begun {
     bool open, again;
 };
 
+/* Operations of a service that are in progress, in the order of their lines. */
+struct underway {
+    LS_VEC(struct begun) at;
+};
+
 struct service {
+    struct underway begun;
+    uint64_t *learned;             /* names of the types from LEARNED on, texts; NULL: none so far */
     uint32_t consumed;             /* begun entry that the last served line closed, LS_NONE */
     int64_t fresh_type;            /* type of the served line just before, -1 */
     int64_t conn_rank;             /* of the connection that waits for its Init, -1 */
@@ -56,24 +66,35 @@ struct generation {
     uint32_t count;
 };
 
+/* How often a process used an opId, the newest for each slot: the slots are a hash of the opId. */
+struct used {
+    uint32_t hash, count;
+};
+struct uses {
+    struct used *at;
+    uint32_t n, filled; /* a power of two, 0: none yet */
+};
+
 struct uncounted {
-    uint64_t key;
-    uint32_t call;
+    uint32_t proc, hash, call;
 };
 
 struct ls_rpc {
     LS_VEC(struct call) calls;
     LS_VEC(uint32_t) unused;
     struct ls_index index;
-    uint32_t orphans; /* answers without a service, since the last pairing */
-    LS_VEC(struct begun) begun;
-    LS_VEC(uint32_t) service_of; /* by thread: index + 1 */
+    uint32_t most_calls;              /* the most that were open at a time, or a little more */
+    uint32_t orphans;                 /* answers without a service, since the last pairing */
+    uint32_t underway, most_underway; /* operations of all services */
+    LS_VEC(uint32_t) answered;        /* by host: answers without a service, since the last pairing */
+    LS_VEC(uint32_t) service_of;      /* by thread: index + 1 */
     LS_VEC(ls_service) services;
     LS_VEC(struct service) states;
     LS_VEC(ls_tally) tallies;
     struct ls_index tally_index;
-    uint64_t learned[32]; /* names of types, texts */
-    struct generation *recent;
+    uint64_t learned[TYPES];    /* the newest names of types, texts, for calls in the result */
+    uint32_t learned_in[TYPES]; /* the turn in which a type was learned */
+    LS_VEC(struct uses) uses;   /* by process */
     struct uncounted uncounted[COUNTED_AT_ONCE];
     uint32_t nuncounted;
     LS_VEC(struct generation) all;

@@ -9,6 +9,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;
+    if (mode & 8) ls_part_begin(scan);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
     scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
@@ -49,6 +50,7 @@ void ls_scan_free(ls_scan *scan)
     ls_fds_free(scan->fds);
     ls_comms_free(scan->comms);
     ls_book_free(scan->book);
+    ls_part_free(scan);
     LS_FREE(scan->texts.at, scan->event_texts.at, scan->messages.at, scan->files.at, scan->streams.at, scan->tags.at,
             scan->words.at, scan->hosts.at, scan->procs.at, scan->threads.at, scan->counts.at, scan->outside_counts,
             scan->number_of, scan->kept_of, scan->events.at, scan->values.at, scan->shapes.at, scan);
@@ -117,6 +119,11 @@ uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
 uint64_t ls_file_bytes(const ls_scan *scan, uint32_t file)
 {
     return scan->files.at[file].offset;
+}
+
+uint64_t ls_stream_lines(const ls_scan *scan, uint32_t stream)
+{
+    return scan->streams.at[stream].seq;
 }
 
 int ls_file_complete(const ls_scan *scan, uint32_t file)

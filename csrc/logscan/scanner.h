@@ -120,11 +120,14 @@ struct ls_rpc;
 struct ls_fds;
 struct ls_comms;
 struct ls_book;
+struct ls_part;
 
 struct ls_scan {
     const struct ls_catalogue *cat;
     ls_marker marker;
     bool emit_all, keep_calls, keep_messages;
+    bool continued;       /* its first line is not the first one of the job */
+    struct ls_part *part; /* of a scan of some files of a job, else NULL */
     ls_totals totals;
     struct ls_arena texts, event_texts, messages;
     LS_VEC(struct ls_file) files;
@@ -259,6 +262,28 @@ struct ls_book *ls_book_new(void);
 void ls_book_free(struct ls_book *book);
 void ls_book_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 void ls_book_finish(struct ls_scan *scan);
+
+/* part.c: what a scan of some files of a job keeps for the scan of all: see logscan.cdef.h. All do nothing in other
+ * scans. */
+void ls_part_begin(struct ls_scan *scan);
+void ls_part_free(struct ls_scan *scan);
+/* The turn in which a line is read. */
+uint32_t ls_part_turn(const struct ls_scan *scan);
+/* An answer on this host has no call in the files so far. */
+void ls_part_orphan(struct ls_scan *scan, uint32_t host);
+/* The start of a line may be one of these names of hosts with text glued to it, and is none that is known. */
+void ls_part_asked(struct ls_scan *scan, const char *s, uint32_t n);
+/* A line was counted for an event that is kept, the one with this number. */
+void ls_part_again(struct ls_scan *scan, uint32_t event);
+void ls_part_outside(struct ls_scan *scan, uint32_t message);
+/* Keeps a record of a tracker that sees all files. */
+void ls_part_later(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+
+/* Whether the line at hand is the first of all. */
+static inline bool ls_first_line(const struct ls_scan *scan)
+{
+    return scan->totals.lines <= 1 && !scan->continued;
+}
 
 /* A role's field of a match: false if the message or the line does not have it. */
 static inline bool ls_role_value(const struct ls_match *m, int field, uint64_t *value)

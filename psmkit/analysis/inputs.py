@@ -15,9 +15,11 @@ from psmkit.logparse.types import Ref
 from psmkit.model.errors import InputError, NothingToAnalyse
 from psmkit.model.wording import counted
 
-__all__ = ["check", "kept", "readable_twice", "scanned", "uncollected"]
+__all__ = ["Engine", "check", "kept", "readable_twice", "scanned", "uncollected"]
 
 _T = TypeVar("_T")
+#: A function as :func:`psmkit.logparse.scan`.
+Engine = Callable[..., ScanResult]
 #: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
 #: How many files, lines and characters of each are looked at if psmkit knows no line.
@@ -48,10 +50,11 @@ def scanned(
     keep_calls: bool = False,
     any_log: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    engine: Engine = logparse.scan,
 ) -> Iterator[ScanResult]:
     """The scan of ``paths`` with at least one line to judge; the arguments are those of :func:`psmkit.logparse.scan`.
 
-    ``any_log`` also accepts a log of another program, of which psmkit knows no line.
+    ``any_log`` also accepts a log of another program, of which psmkit knows no line. ``engine`` is what reads the logs.
 
     Raises:
         InputError: a path does not exist or cannot be read.
@@ -60,7 +63,7 @@ def scanned(
     """
     with (
         uncollected(),
-        logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
+        engine(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
     ):
         check(result, any_log=any_log)
         yield result

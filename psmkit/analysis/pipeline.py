@@ -11,7 +11,8 @@ from psmkit.analysis import asks, coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
-from psmkit.analysis.inputs import kept, scanned
+from psmkit.analysis.inputs import Engine, kept, scanned
+from psmkit.logparse import scan
 from psmkit.model import CODES, Finding, Report, Severity, Verdict
 from psmkit.model.structs import Struct
 from psmkit.model.wording import LAST_RESORT
@@ -26,6 +27,7 @@ def analyze(
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
     types_release: str = "",
+    engine: Engine = scan,
 ) -> Report:
     """Analyse logs and report the state of the job.
 
@@ -36,12 +38,14 @@ def analyze(
         types: of the job's NCCL library, those that cross a process boundary (:func:`psmkit.audit.types_of`).
         types_release: the release of this library, such as ``2.28.9``, if it is known: types of another release than the job's prove nothing.
 
+        engine: what reads the logs, such as :meth:`psmkit.cluster.Engine.scan`, which reads them on other machines.
+
     Raises:
         InputError: a path does not exist or cannot be read.
         NothingToAnalyse: the input is no log: it is empty, has only a line or two that psmkit does not know, or is a document.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
-    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
+    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress, engine=engine) as result:
         return analyse_job(kept(make_job(result, types=types, types_release=types_release)))
 
 

@@ -32,7 +32,7 @@ from psmkit.catalogue.entries import (
 )
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
+__all__ = ["UNMATCHED_WARN", "Catalogue", "load", "load_texts"]
 
 UNMATCHED_WARN = "unmatched.warn"
 _PREFIX = re.compile(rf"\bNCCL (?:{LEVEL_WORDS}) ")
@@ -74,6 +74,8 @@ class Catalogue:
     def __init__(self, messages: Sequence[Message], phrases: Sequence[Phrase] = ()) -> None:
         self.messages: tuple[Message, ...] = tuple(messages)
         self.phrases: tuple[Phrase, ...] = tuple(phrases)
+        #: The names and contents of the files that were added to psmkit's.
+        self.extra: tuple[tuple[str, bytes], ...] = ()
         #: By meaning: an engine for all of its phrases, and one for each.
         self._phrases: dict[str, tuple[Catalogue, list[tuple[Phrase, Catalogue]]]] = {}
         self.by_name: dict[str, Message] = {}
@@ -324,19 +326,27 @@ def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
     Raises:
         CatalogueError: a file is not TOML, an entry is invalid, or a sample does not match its entry; the error names file, entry and, for a pattern, the column.
     """
+    texts = []
+    for path in extra:
+        try:
+            texts.append((os.fspath(path), Path(path).read_bytes()))
+        except OSError as error:
+            raise CatalogueError(error.strerror or str(error), file=os.fspath(path)) from None
+    return load_texts(texts)
+
+
+def load_texts(extra: Sequence[tuple[str, bytes]]) -> Catalogue:
+    """As :func:`load`, of the names and the contents of TOML files, which :attr:`Catalogue.extra` has."""
     own = _own()
     if not extra:
         return own
     messages, phrases = list(own.messages), list(own.phrases)
-    for path in extra:
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise CatalogueError(error.strerror or str(error), file=os.fspath(path)) from None
-        table = _parse(os.fspath(path), data)
-        messages += read_file(os.fspath(path), table)
-        phrases += read_phrases(os.fspath(path), table)
+    for name, data in extra:
+        table = _parse(name, data)
+        messages += read_file(name, table)
+        phrases += read_phrases(name, table)
     catalogue = Catalogue(messages, phrases)
+    catalogue.extra = tuple(extra)
     _ = catalogue.native
     for message in messages[len(own.messages) :]:
         _check_samples(message, catalogue)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,6 +20,20 @@ _FORMATS = (*FORMATS, "html")
 _LEVELS = ("error", "warning", "inconclusive", "never")
 
 
+@contextmanager
+def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any]]:
+    """What reads the logs."""
+    if name == "local":
+        from psmkit.logparse import scan
+
+        yield scan
+        return
+    from psmkit.cluster import connected
+
+    with connected(scheduler) as cluster:
+        yield cluster.scan
+
+
 @click.command(
     "analyze",
     cls=Command,
@@ -24,6 +41,7 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
         "psmkit analyze logs/                          # a folder: one file a rank, or all in one",
         "psmkit analyze 'logs/rank-*.log' records/     # several inputs of one job",
         "psmkit analyze - < train.log",
+        "psmkit analyze --engine dask --scheduler tcp://head:8786 s3://bucket/job/",
         "psmkit analyze logs/ --format json --output report.json --fail-on inconclusive",
         "psmkit analyze logs/ --also junit report.xml --also markdown report.md",
     ),
@@ -57,6 +75,18 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
     type=click.Path(path_type=Path),
     help="The job's NCCL library, with debug information: names what responses of a proxy hold.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "dask")),
+    default="local",
+    help="What reads the logs: this process, or workers of dask.distributed. The report is the same.  [local]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDR",
+    help="With --engine dask: the address of its scheduler, such as tcp://head:8786 or tls://head:8786. Without it, processes of this machine "
+    "do the work.",
+)
 @click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
 @click.option(
     "-v",
@@ -73,12 +103,14 @@ def command(
     ranks: str | None,
     catalogues: tuple[str, ...],
     lib: Path | None,
+    engine: str,
+    scheduler: str | None,
     redacted: bool,
     verbose: bool,
 ) -> int:
     """Find out why a job hung or failed, and which lines prove it.
 
-    PATH is a file, a glob, a folder, or - for standard input. Compressed files (.gz, .zst, .xz, .bz2) and archives (.tar, .tar.gz, .zip)
+    PATH is a file, a glob, a folder, a URL of an object store such as s3://bucket/job/, or - for standard input. Compressed files (.gz, .zst, .xz, .bz2) and archives (.tar, .tar.gz, .zip)
     are read directly. Beside NCCL logs, psmkit reads the output of ncclras, proxy dumps, PyTorch Flight Recorder dumps in JSON, stacks of
     gdb, eu-stack, py-spy and faulthandler, inspections, and psmkit's record files.
 
@@ -101,6 +133,12 @@ def command(
 
     if form == "html" and redacted:
         raise click.UsageError("--redact cannot be used with --format html: the page holds the lines of the logs.")
+    if scheduler is not None and engine != "dask":
+        raise click.UsageError("--scheduler is used with --engine dask.")
+    if form == "html" and engine == "dask":
+        raise click.UsageError(
+            "--engine dask cannot be used with --format html: a page shows each call, and one process reads them."
+        )
 
     from psmkit import analyze
     from psmkit.analysis.inputs import uncollected
@@ -120,11 +158,18 @@ def command(
                 from psmkit.analysis.story import story
 
                 told = story(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
-            report = (
-                told.report
-                if told
-                else analyze(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
-            )
+            if told is not None:
+                report = told.report
+            else:
+                with _engine(engine, scheduler) as reads:
+                    report = analyze(
+                        paths,
+                        catalogue=catalogues or None,
+                        progress=progress,
+                        types=types,
+                        types_release=release,
+                        engine=reads,
+                    )
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:

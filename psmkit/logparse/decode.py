@@ -23,8 +23,10 @@ __all__ = [
     "INSTANCE",
     "PROCESS",
     "SERVICE",
+    "SHAPE",
     "TALLY",
     "THREAD",
+    "TURN",
     "Decoder",
     "array",
     "rows",
@@ -49,10 +51,12 @@ def _layout(kind: Any) -> np.dtype[Any]:
     )
 
 
-CALL, COUNT, EVENT, FD, INSTANCE, PROCESS, SERVICE, TALLY, THREAD = (
+CALL, COUNT, EVENT, FD, INSTANCE, PROCESS, SERVICE, SHAPE, TALLY, THREAD, TURN = (
     _layout(ffi.typeof(f"ls_{name}"))
-    for name in ("call", "count", "event", "fd", "instance", "process", "service", "tally", "thread")
-)
+    for name in (
+        "call", "count", "event", "fd", "instance", "process", "service", "shape", "tally", "thread", "turn",
+    )
+)  # fmt: skip
 
 _NO_DEVICE = -(1 << 31)
 _NO_MESSAGE = 0xFFFFFFFF

@@ -15,6 +15,7 @@ from psmkit.logparse.archives import HEAD, Budget, members
 from psmkit.logparse.copies import same
 from psmkit.logparse.foreign import sniff
 from psmkit.logparse.formats import archive, compression, encoding, is_record, unread
+from psmkit.logparse.remote import Remote, is_url, local_path, remote_files
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
@@ -74,6 +75,8 @@ class _Search:
     def path(self, path: str) -> None:
         if path == "-":
             self.stdin()
+        elif is_url(path):
+            self.url(path)
         elif os.path.isdir(path):
             self.folder(path)
         elif os.path.exists(path):
@@ -82,6 +85,25 @@ class _Search:
             self.glob(path)
         else:
             raise InputError(path, "no such file or folder")
+
+    def url(self, url: str) -> None:
+        here = local_path(url)
+        if here is not None:
+            self.path(here)
+            return
+        before = len(self.found)
+        for name, size in remote_files(url):
+            if name.rpartition("/")[2] == CATALOGUE:
+                continue
+            try:
+                for item in self.inspect(name, Place(Remote(name), 0, size)):
+                    self.add(item)
+            except _RefusedError as error:
+                self.refused[name] = self.unread[name] = f"it is {error}"
+            except InputError as error:
+                self.refused[name] = self.unread[name] = error.reason
+        if len(self.found) == before and not self.refused:
+            self.empty.append(url)
 
     def glob(self, pattern: str) -> None:
         names = sorted(glob.glob(pattern, recursive=True))

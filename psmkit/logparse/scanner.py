@@ -21,7 +21,7 @@ from psmkit.logparse.result import ScanResult, collect
 from psmkit.logparse.streams import whole
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["Feed", "Paths", "catalogue_of", "open_files", "scan"]
+__all__ = ["Feed", "Paths", "Sources", "catalogue_of", "open_files", "scan"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -64,6 +64,29 @@ def catalogue_of(given: Catalogue | Sequence[Path] | None, beside: Sequence[str]
 
 
 @dataclass
+class Sources:
+    """What the paths of a scan hold, each log once, with the catalogue for it."""
+
+    logs: list[Input]
+    foreign: list[ForeignInput]
+    catalogue: Catalogue
+    notes: list[str]
+
+    @classmethod
+    def find(cls, paths: Paths, given: Catalogue | Sequence[Path] | None) -> Sources:
+        """Look at ``paths``."""
+        notes: list[str] = []
+        beside: list[str] = []
+        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes, beside)
+        catalogue = catalogue_of(given, beside, notes)
+        found = without_copies(found, lambda item: item.kind == "record" or bool(processes(item, catalogue)), notes)
+        found = without_merged(found, lambda item: processes(item, catalogue), notes)
+        logs = [i for i in found if i.foreign is None]
+        foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
+        return cls(logs, foreign, catalogue, notes)
+
+
+@dataclass
 class Feed:
     """A scan in progress: the sorted inputs, the native scan, and the read positions."""
 
@@ -75,19 +98,14 @@ class Feed:
     notes: list[str] = field(default_factory=list)
     #: Bytes to read of each input at most; None: all.
     left: list[int] | None = None
+    #: Called after each turn of a stream with the number of the round and of the stream.
+    turned: Callable[[int, int], None] | None = None
 
     @classmethod
     def start(cls, paths: Paths, given: Catalogue | Sequence[Path] | None, mode: int) -> Feed:
         """Find the inputs of ``paths`` and prepare to read them."""
-        notes: list[str] = []
-        beside: list[str] = []
-        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes, beside)
-        catalogue = catalogue_of(given, beside, notes)
-        found = without_copies(found, lambda item: item.kind == "record" or bool(processes(item, catalogue)), notes)
-        found = without_merged(found, lambda item: processes(item, catalogue), notes)
-        logs = [i for i in found if i.foreign is None]
-        foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
-        return cls.of(logs, foreign, catalogue, mode, notes)
+        sources = Sources.find(paths, given)
+        return cls.of(sources.logs, sources.foreign, sources.catalogue, mode, sources.notes)
 
     @classmethod
     def of(
@@ -97,10 +115,12 @@ class Feed:
         catalogue: Catalogue,
         mode: int,
         notes: list[str],
+        arrangement: Arrangement | None = None,
     ) -> Feed:
-        """Prepare to read these logs."""
+        """Prepare to read these logs, which are arranged by their first lines unless that is given."""
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
-        arrangement = arrange(logs, catalogue)
+        if arrangement is None:
+            arrangement = arrange(logs, catalogue)
         for _ in arrangement.streams:
             lib.ls_scan_stream(native)
         for number in range(len(logs)):
@@ -118,7 +138,7 @@ class Feed:
         total, done = sum(i.size for i in self.inputs), 0
         queues = [deque(files) for files in self.arrangement.streams if files]
         readers: dict[int, Reader] = {}
-        room = open_files(len(queues))
+        room, turned, turn = open_files(len(queues)), self.turned, 0
         held = 0  # of files that have to stay open: a log can be closed and continued later, a compressed file cannot
         try:
             while queues:
@@ -130,6 +150,8 @@ class Feed:
                         lib.ls_end_file(self.native, file)
                         done += size
                         queue.popleft()
+                        if turned is not None:
+                            turned(turn, self.arrangement.stream_of[file])
                         yield
                         continue
                     if reader is None:
@@ -146,8 +168,10 @@ class Feed:
                         queue.popleft()
                     elif len(queues) > room and reader.can_park:
                         reader.park()
+                    if turned is not None:
+                        turned(turn, self.arrangement.stream_of[file])
                     yield
-                queues = [queue for queue in queues if queue]
+                queues, turn = [queue for queue in queues if queue], turn + 1
                 lib.ls_end_round(self.native)
                 if progress is not None:
                     progress(done, total)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from psmkit.logparse.records import RecordLines
+from psmkit.logparse.remote import Remote
 from psmkit.model.errors import InputError
 from psmkit.model.rows import row
 
@@ -44,9 +45,9 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the bytes of an input lie if it is no file of its own: ``size`` bytes at ``offset`` of a spool or of another file."""
+    """Where the bytes of an input lie if it is no file of its own: ``size`` bytes at ``offset`` of a spool, of another file, or of one in an object store."""
 
-    base: Spool | str
+    base: Spool | str | Remote
     offset: int
     size: int
 
@@ -124,6 +125,8 @@ def open_raw(source: Input) -> BinaryIO:
         if place is None:
             # Without O_NONBLOCK, to open a named pipe that nobody writes to would wait for ever.
             return open(source.path, "rb", buffering=0)
+        if isinstance(place.base, Remote):
+            return place.base.open(place.offset, place.size)
         if isinstance(place.base, Spool):
             return cast(BinaryIO, _Part(place.base.file.fileno(), place, own=False))
         return cast(BinaryIO, _Part(os.open(place.base, os.O_RDONLY | os.O_CLOEXEC), place, own=True))
