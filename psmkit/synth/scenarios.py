@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from tests.loggen.dialects import DIALECTS, Dialect
-from tests.loggen.job import Job, Plan
-from tests.loggen.sim import Fault, Line, Process
-from tests.loggen.surroundings import mpirun_signal, torchrun_failure, watchdog
+from psmkit.synth.dialects import DIALECTS, Dialect
+from psmkit.synth.job import Job, Plan
+from psmkit.synth.sim import Fault, Line, Process
+from psmkit.synth.surroundings import mpirun_signal, torchrun_failure, watchdog
 
 __all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"]
 
@@ -492,7 +493,7 @@ def generate(name: str, dialect: str, seed: int = 1, plan: Plan | None = None) -
         own = replace(own, environment=PSM_SETTINGS)
     job = Job(DIALECTS[dialect], own, seed, scenario.faults)
     for step in scenario.at_end:
-        job.timers.append(lambda step=step: step(job))
+        job.timers.append(partial(step, job))
     watch = scenario.observer
     if watch:
         job.observer = lambda site, process: watch(job, site, process)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.loggen.connections import Connections, Plan
-from tests.loggen.dialects import Dialect
-from tests.loggen.sim import Fault, NcclFailureError, Process, Task, pointer
+from psmkit.synth.connections import Connections, Plan
+from psmkit.synth.dialects import Dialect
+from psmkit.synth.sim import Fault, NcclFailureError, Process, Task, pointer
 
 __all__ = ["Job", "Plan"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.loggen.job import Job
+from psmkit.synth.job import Job
 
 __all__ = ["mpirun_signal", "torchrun_failure", "watchdog"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from tests.loggen.dialects import Dialect
-from tests.loggen.sim import Fault, NcclFailureError, Process, Request, Simulation, Task, pointer
+from psmkit.synth.dialects import Dialect
+from psmkit.synth.sim import Fault, NcclFailureError, Process, Request, Simulation, Task, pointer
 
 __all__ = ["Connections", "Plan"]
 
@@ -59,7 +61,7 @@ class Connections(Simulation):
         self.stuck: int | None = None  # the step that the devices never finish
         self.comms = {p.rank: p.base + 0xA1010 for p in self.processes}
         self.hashes = [self.random.getrandbits(64) for _ in self.processes]
-        self.names: dict[int, dict[str, object]] = {
+        self.names: dict[int, dict[str, Any]] = {
             p.rank: {
                 "comm": pointer(self.comms[p.rank]),
                 "rank": p.rank,
@@ -77,6 +79,9 @@ class Connections(Simulation):
     def _all(self, mark: object) -> Callable[[], bool]:
         """True when every rank has come past ``mark``; the dead and the missing never do."""
         return lambda: self.marks.get(mark, 0) == len(self.processes)
+
+    def _has(self, p: Process, mark: object) -> bool:
+        return mark in p.done
 
     def _local(self, p: Process) -> list[Process]:
         return [q for q in self.processes if q.host == p.host]
@@ -200,7 +205,7 @@ class Connections(Simulation):
         op = p.allocate("op", 0x390)
         request = Request(p, op, str(kind), detail)
         service.requests.append(request)
-        yield lambda: request.answered or request.failed or not service.alive
+        yield lambda: request.answered or bool(request.failed) or not service.alive
         if not request.answered:
             self.warn(
                 p,
@@ -292,10 +297,10 @@ class Connections(Simulation):
             self.mark(p, ("setup recv", what, recv_from))
         for send_to, recv_from in zip(to, frm, strict=True):
             sink, source = self.processes[send_to], self.processes[recv_from]
-            yield lambda sink=sink: ("setup recv", what, p.rank) in sink.done
+            yield partial(self._has, sink, ("setup recv", what, p.rank))
             for c in range(self.plan.channels):
                 yield from self._join(p, thread, "send", sink, c, what)
-            yield lambda source=source: ("setup send", what, p.rank) in source.done
+            yield partial(self._has, source, ("setup send", what, p.rank))
             for c in range(self.plan.channels):
                 yield from self._join(p, thread, "recv", source, c, what)
         self.mark(p, ("connected", what))

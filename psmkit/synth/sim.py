@@ -7,14 +7,15 @@ scheduler picks among the threads that may run by a seeded generator, so a log i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.loggen.dialects import Dialect
+from psmkit.synth.dialects import Dialect
 
 __all__ = ["Fault", "GoneError", "Line", "NcclFailureError", "Process", "Simulation", "Task", "pointer"]
 
-Task = Iterator["Callable[[], bool] | None"]
+Task = Generator["Callable[[], bool] | None", None, Any]
 
 
 class NcclFailureError(Exception):
@@ -105,7 +106,7 @@ class Request:
     caller: Process
     op: int
     kind: str
-    detail: dict[str, object]
+    detail: dict[str, Any]
     answered: bool = False
     failed: int = 0
 
