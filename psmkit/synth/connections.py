@@ -24,9 +24,11 @@ class Plan:
     hosts: int = 1
     work: str = "p2p"
     steps: int = 3
+    rounds: int = 0  # before all else of the work, each between two barriers
     channels: int = 2
     ahead: int = 2
     count: int = 65536
+    reach: int = 0  # transfers go to so many next ranks, 0: to all
     split: int = 0  # size of child communicators that ranks work in besides the whole, 0: none
     register: bool = False  # buffers with the neighbour's proxy, released in the teardown
     teardown: bool = True
@@ -47,9 +49,9 @@ class Connections(Simulation):
         per_host = plan.ranks // plan.hosts
         self.processes = [
             Process(
-                rank=r,
-                host=f"{plan.host}{r // per_host}",
-                ip=f"10.0.0.{1 + r // per_host}",
+                rank=self.rank_name(r),
+                host=self.host_name(r // per_host),
+                ip=self.address(r // per_host),
                 pid=plan.pid + r % per_host,
                 device=r % per_host,
                 local=r % per_host,
@@ -58,9 +60,12 @@ class Connections(Simulation):
             )
             for r in range(plan.ranks)
         ]
+        self.cuts: list[
+            int
+        ] = []  # how many lines there were when all came to the begin of each round, and to the end of the last one
         self.stuck: int | None = None  # the step that the devices never finish
         self.comms = {p.rank: p.base + 0xA1010 for p in self.processes}
-        self.hashes = [self.random.getrandbits(64) for _ in self.processes]
+        self.hashes = [self.identity() for _ in self.processes]
         self.names: dict[int, dict[str, Any]] = {
             p.rank: {
                 "comm": pointer(self.comms[p.rank]),
@@ -73,6 +78,24 @@ class Connections(Simulation):
             }
             for p in self.processes
         }
+
+    # -- names
+
+    def rank_name(self, rank: int) -> int:
+        """A rank as its lines show it."""
+        return rank
+
+    def host_name(self, host: int) -> str:
+        """A host, from 0."""
+        return f"{self.plan.host}{host}"
+
+    def address(self, host: int) -> str:
+        """The IP address of a host."""
+        return f"10.0.0.{1 + host}"
+
+    def identity(self) -> int:
+        """A random number of 64 bits that stands for something."""
+        return self.random.getrandbits(64)
 
     # -- small parts
 
@@ -102,9 +125,11 @@ class Connections(Simulation):
         if d.ras:
             self.info(p, t, f"[Proxy Service] Device {p.device} CPU core {self.random.randrange(64)}")
         while True:
+            p.idle = True
             yield lambda: bool(p.requests) or p.stopping
             if not p.requests:
                 break
+            p.idle = False
             request = p.requests.pop(0)
             kind = int(request.kind)
             name = _NAMES[kind]
@@ -269,7 +294,7 @@ class Connections(Simulation):
         self.mark(p, "uds gone")
 
     def _get_fd(self, p: Process, thread: str, server: Process, handle: str) -> Task:
-        op = self.random.getrandbits(64)
+        op = self.identity()
         where = f"comm {pointer(self.comms[p.rank])} rank {p.rank} tpRank {server.rank}({self.hashes[server.rank]:x}) reqSize 8 respSize 0"
         self.info(p, thread, f"ProxyCall UDS {where} respFd {pointer(p.base + 0xEDA48)} opId {pointer(op)}")
         request = Request(p, op, "GetFd", {"handle": handle})
@@ -377,15 +402,21 @@ class Connections(Simulation):
         raise NcclFailureError(1)
 
     def _register(self, p: Process, thread: str) -> Task:
-        peer = next(q for q in self._local(p) if q.local == p.local ^ 1)
+        peer = self._partner(p)
         for i in range(2):
-            base = p.base + 0x20000000 + (i << 21)
-            what = f"buffer {pointer(base)} size 65536 (baseAddr {pointer(base)} size 2097152) to peer {peer.rank}"
-            self.info(p, thread, f"rank {p.rank} - IPC registering {what}")
-            yield from self._call(p, thread, peer, REGISTER, size=8)
-            remote = pointer(peer.base + 0x30000000 + (i << 21))
-            self.info(p, thread, f"rank {p.rank} - IPC register {what} regAddr {remote} offsetOut 0")
-            p.registered.append((pointer(base), peer.rank, remote))
+            yield from self._register_buffer(p, thread, peer, p.base + 0x20000000 + (i << 21), i)
+
+    def _partner(self, p: Process) -> Process:
+        """The neighbour on the same host with which a process shares buffers; itself if there is none."""
+        return next((q for q in self._local(p) if q.local == p.local ^ 1), p)
+
+    def _register_buffer(self, p: Process, thread: str, peer: Process, base: int, i: int) -> Task:
+        what = f"buffer {pointer(base)} size 65536 (baseAddr {pointer(base)} size 2097152) to peer {peer.rank}"
+        self.info(p, thread, f"rank {p.rank} - IPC registering {what}")
+        yield from self._call(p, thread, peer, REGISTER, size=8)
+        remote = pointer(peer.base + 0x30000000 + (i << 21))
+        self.info(p, thread, f"rank {p.rank} - IPC register {what} regAddr {remote} offsetOut 0")
+        p.registered.append((pointer(base), peer.rank, remote))
 
     def _deregister(self, p: Process, thread: str) -> Task:
         for base, peer, remote in p.registered:
@@ -399,11 +430,12 @@ class Connections(Simulation):
     def _async_connect(self, p: Process) -> Task:
         """The thread that a group call starts for new connections."""
         n = self.plan.ranks
+        others = range(1, self.plan.reach + 1 if self.plan.reach else n)
         t = "async"
         self._env(p, t, "NCCL_PSM_P2P_NCHANNELS")
         try:
             yield from self._connect(
-                p, t, "p2p", [(p.rank + i) % n for i in range(1, n)], [(p.rank - i) % n for i in range(1, n)], 1
+                p, t, "p2p", [(p.rank + i) % n for i in others], [(p.rank - i) % n for i in others], 1
             )
             self.mark(p, "async ok")
         except NcclFailureError as failure:
