@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from psmkit.synth.scenarios import PSM_SETTINGS
 from tests.loggen import DIALECTS, Fault, Job, Plan
-from tests.loggen.scenarios import PSM_SETTINGS
 from tests.mutilate import Files
 
 __all__ = ["SITES", "boundaries", "cut_each", "lose_tail", "merged_tail", "stalled"]

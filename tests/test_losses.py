@@ -14,8 +14,8 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from psmkit.synth.surroundings import watchdog
 from tests.loggen import Job, Plan, generate
-from tests.loggen.surroundings import watchdog
 from tests.losses import SITES, boundaries, cut_each, lose_tail, merged_tail, stalled
 from tests.mutilate import Files
 from tests.test_mutilated import explain, load

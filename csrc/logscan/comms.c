@@ -125,7 +125,7 @@ static uint32_t group_lacking(const struct ls_comms *c, int64_t nranks, int64_t 
 static uint32_t new_instance(struct ls_scan *scan, int32_t proc, uint32_t group, uint64_t comm, int64_t rank,
                              int64_t nranks, int64_t dev, bool has_id, uint64_t commid)
 {
-    enum { MOST = 1 << 17, MOST_MEMBERS = 1 << 16 };
+    enum { MOST = 2 * LS_MAX_PROCS, MOST_MEMBERS = LS_MAX_PROCS };
     struct ls_comms *c = scan->comms;
     if (c->instances.n >= MOST) {
         scan->totals.dropped_items++;

@@ -135,6 +135,7 @@ static uint32_t unglued(struct ls_scan *scan, uint32_t stream, int32_t tag, uint
     return found;
 }
 
+/* LS_NONE: there are too many to add one. */
 static uint32_t find_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, int32_t tid)
 {
     uint32_t hash = proc_hash(stream, tag, host, pid);
@@ -144,6 +145,7 @@ static uint32_t find_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, ui
     }
     uint32_t e = unglued(scan, stream, tag, host, pid, tid);
     if (e != LS_NONE) return e;
+    if (scan->procs.n >= LS_MAX_PROCS) return LS_NONE;
     e = new_proc(scan, stream, tag, host, pid, 0);
     ls_index_add(&scan->proc_index, hash, e);
     return e;
@@ -154,21 +156,25 @@ static int32_t find_thread(struct ls_scan *scan, uint32_t proc, int32_t tid, uin
     uint32_t hash = ls_fold(ls_mix(ls_mix(4, proc), (uint32_t)tid));
     for (LS_EACH(&scan->thread_index, hash, e))
         if (scan->threads.at[e].proc == (int32_t)proc && scan->threads.at[e].tid == tid) return (int32_t)e;
+    if (scan->threads.n >= LS_MAX_THREADS) return -1;
     *ls_push(&scan->threads) =
         (ls_thread){.proc = (int32_t)proc, .tid = tid, .last_message = UINT32_MAX, .stream = stream};
     ls_index_add(&scan->thread_index, hash, scan->threads.n - 1);
     return (int32_t)scan->threads.n - 1;
 }
 
-/* The thread of a prefix, or -1 if there are absurdly many. */
+/* The thread of a prefix, or -1 for a new one if there are absurdly many. */
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p)
 {
-    enum { MOST = 1 << 20 };
-    if (scan->threads.n >= MOST || scan->procs.n >= MOST / 16 || scan->hosts.n >= MOST) return -1;
-    int32_t tag = ls_tag_id(scan, line + p->tag, p->tag_len);
-    uint32_t host = ls_host_id(scan, line + p->host, p->host_len, true);
-    uint32_t home = scan->homes.n ? home_of(scan, stream, host, p->pid) : stream;
-    return find_thread(scan, find_proc(scan, home, tag, host, p->pid, p->tid), p->tid, stream);
+    int32_t tag = ls_tag_id(scan, line + p->tag, p->tag_len), thread = -1;
+    uint32_t host = ls_host_id(scan, line + p->host, p->host_len, scan->procs.n < LS_MAX_PROCS);
+    if (host != LS_NONE) {
+        uint32_t home = scan->homes.n ? home_of(scan, stream, host, p->pid) : stream;
+        uint32_t proc = find_proc(scan, home, tag, host, p->pid, p->tid);
+        if (proc != LS_NONE) thread = find_thread(scan, proc, p->tid, stream);
+    }
+    scan->totals.dropped_lines += thread < 0;
+    return thread;
 }
 
 void ls_forget_prefixes(struct ls_scan *scan)

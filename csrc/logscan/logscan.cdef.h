@@ -84,7 +84,7 @@ typedef struct {
     uint64_t lines, bytes, matched, unmatched, other, torn, glued, cut, blank;
     uint64_t calls_matched, fds_matched, seq_matched, pairs_matched;
     uint64_t max_call_age, max_fd_age;
-    uint64_t dropped_events, dropped_items;
+    uint64_t dropped_events, dropped_items, dropped_lines; /* lines: of processes beyond the first ones */
 } ls_totals;
 
 /* state: 1 begun, 2 served, 3 received, 4 matched. Unknown processes, threads, types and sizes are -1. */

@@ -242,7 +242,7 @@ static uint32_t tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint6
         t->count++;
         return e;
     }
-    if (r->tallies.n >= LS_MAX_ITEMS) return LS_NONE;
+    if (r->tallies.n >= 10 * LS_MAX_PROCS) return LS_NONE;
     *ls_push(&r->tallies) = (ls_tally){.service = service,
                                        .served = served,
                                        .dir = dir,

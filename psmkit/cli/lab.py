@@ -11,6 +11,7 @@ from psmkit.cli.command import Group
 from psmkit.cli.lab_matrix import matrix
 from psmkit.cli.lab_nccl import nccl
 from psmkit.cli.lab_run import report, run
+from psmkit.cli.lab_synth import synth
 from psmkit.cli.output import check_output, show, show_listing
 from psmkit.model.wording import counted
 
@@ -38,6 +39,7 @@ command.add_command(run)
 command.add_command(report)
 command.add_command(nccl)
 command.add_command(matrix)
+command.add_command(synth)
 
 
 def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:

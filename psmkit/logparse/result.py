@@ -461,6 +461,11 @@ class _Collector:
             out.append(f"{t.dropped_events} lines of messages with too many sightings were counted and not kept")
         if t.dropped_items:
             out.append(f"{t.dropped_items} entries beyond the bounds of a tracker were counted and not followed")
+        if t.dropped_lines:
+            out.append(
+                f"{counted(t.dropped_lines, 'line')} of processes beyond the first {len(self.rows('ls_processes')):,} "
+                f"{plural(t.dropped_lines, 'was', 'were')} read without {plural(t.dropped_lines, 'its', 'their')} process"
+            )
         return out
 
 

@@ -11,9 +11,9 @@ import pytest
 from examples.cases.story import tell
 from psmkit.model import Report
 from psmkit.report import render
+from psmkit.synth.sim import Line
 from tests.analysis.texts import analyzed
 from tests.loggen import DIALECTS, Job, Plan
-from tests.loggen.sim import Line
 from tests.losses import stalled
 
 CASES = Path(__file__).parents[2] / "examples" / "cases"

@@ -9,9 +9,9 @@ import pytest
 import psmkit
 from psmkit.model import Finding, Report
 from psmkit.report import render
+from psmkit.synth.job import Job
 from tests.analysis.texts import Rank, ranks
 from tests.loggen import Plan, generate
-from tests.loggen.job import Job
 from tests.losses import lose_tail, merged_tail, stalled
 
 PASSSM = Path(__file__).parents[1] / "data" / "logs" / "passsm-8gpu.log"

@@ -207,15 +207,10 @@ def _generated(name: str, dialect: str, merged: bool, ranks: int | None) -> File
 
 def _simulated() -> Iterator[Subject]:
     for name, dialect in scenario_names(scored=True):
-        said = SCENARIOS[name].truth
-        truth = Truth(said.verdicts, said.culprits, tuple(said.codes), (), said.named and bool(said.culprits))
-        if DIALECTS[dialect].silent and not truth.well:
-            truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"), named=False)
-        if not DIALECTS[dialect].ends and truth.well:
-            truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
         for merged in (True, False):
             # Files have no common clock: what one log proves by its order, many may leave open.
-            told = truth if merged or truth.well else replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
+            said = SCENARIOS[name].truth_in(DIALECTS[dialect], merged)
+            told = Truth(said.verdicts, said.culprits, said.codes, (), said.named and bool(said.culprits))
             shape = "merged" if merged else "files"
             yield Subject(
                 f"{name}/{dialect}/{shape}",

@@ -1,4 +1,4 @@
-"""A simulator of NCCL's log: N ranks, several releases, faults at protocol steps, and the truth about each.
+"""The simulator of psmkit.synth as tests take it, and logs in shapes that only they need.
 
 log = generate("fd_answer_lost", "2.27", seed=3)
 log.merged(), log.files(), log.truth
@@ -6,9 +6,6 @@ log.merged(), log.files(), log.truth
 
 from __future__ import annotations
 
-from tests.loggen.dialects import DIALECTS
-from tests.loggen.job import Job, Plan
-from tests.loggen.scenarios import SCENARIOS, Log, Scenario, Truth, generate, scenario_names
-from tests.loggen.sim import Fault
+from psmkit.synth import DIALECTS, SCENARIOS, Fault, Job, Log, Plan, Scenario, Truth, generate, scenario_names
 
 __all__ = ["DIALECTS", "SCENARIOS", "Fault", "Job", "Log", "Plan", "Scenario", "Truth", "generate", "scenario_names"]

@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from tests.loggen.connections import Plan
-from tests.loggen.dialects import DIALECTS
-from tests.loggen.job import Job
-from tests.loggen.sim import Process, pointer
+from psmkit.synth.connections import Plan
+from psmkit.synth.dialects import DIALECTS
+from psmkit.synth.job import Job
+from psmkit.synth.sim import Process, pointer
 
 __all__ = ["calls", "stream", "write_stream"]
 

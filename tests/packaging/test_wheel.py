@@ -196,6 +196,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "lab nccl": ("--lib {lib}/libpsm.so.0 --out nccl", MISSING),
     "lab matrix": ("--nccl {lib}/libpsm.so.0 --out matrix", MISSING),
     "lab topology": ("", CLEAN),
+    "lab synth": ("--ranks 2", CLEAN),
     "lab cuda-coverage": ("", CLEAN),
     "lab faults": ("", CLEAN),
 }

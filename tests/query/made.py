@@ -9,8 +9,8 @@ import datetime
 import random
 from pathlib import Path
 
+from psmkit.synth.job import Plan
 from tests.loggen import generate
-from tests.loggen.job import Plan
 
 __all__ = ["LOG", "text"]
 

@@ -16,7 +16,7 @@ from psmkit.plan.programs import parse_program
 from psmkit.plan.types import Func
 from psmkit.reproduce.case import NoOperationsError, extract
 from psmkit.reproduce.write import tasks
-from tests.loggen.scenarios import generate
+from psmkit.synth.scenarios import generate
 from tests.reproduce.jobs import dumps, entry, logs
 
 

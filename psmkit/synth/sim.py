@@ -7,14 +7,15 @@ scheduler picks among the threads that may run by a seeded generator, so a log i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.loggen.dialects import Dialect
+from psmkit.synth.dialects import Dialect
 
 __all__ = ["Fault", "GoneError", "Line", "NcclFailureError", "Process", "Simulation", "Task", "pointer"]
 
-Task = Iterator["Callable[[], bool] | None"]
+Task = Generator["Callable[[], bool] | None", None, Any]
 
 
 class NcclFailureError(Exception):
@@ -82,6 +83,7 @@ class Process:
     child: int = 0  # the child communicator
     ras_port: int = 0
     stopping: bool = False
+    idle: bool = True  # its service thread has printed all about the requests that it took
 
     def allocate(self, kind: str = "buffer", size: int = 0x210) -> int:
         spare = self.free.get(kind)
@@ -105,7 +107,7 @@ class Request:
     caller: Process
     op: int
     kind: str
-    detail: dict[str, object]
+    detail: dict[str, Any]
     answered: bool = False
     failed: int = 0
 
@@ -122,6 +124,8 @@ class Simulation:
         self.tasks: list[tuple[Process, Task, list[Callable[[], bool] | None]]] = []
         self.timers: list[Callable[[], None]] = []
         self.clock = 0
+        self.armed = True  # whether faults strike, and visits count for them
+        self.struck = False  # whether one did
         self.marks: dict[object, int] = {}
         self.observer: Callable[[str, Process], None] = lambda site, process: None
 
@@ -172,10 +176,13 @@ class Simulation:
     def visit(self, site: str, process: Process) -> str | None:
         """The action of the fault that strikes here, if one does."""
         self.observer(site, process)
+        if not self.armed:
+            return None
         key = (site, process.rank)
         self.visits[key] = self.visits.get(key, 0) + 1
         for fault in self.faults:
             if fault.site == site and fault.rank == process.rank and fault.nth == self.visits[key]:
+                self.struck = True
                 if fault.action == "kill":
                     self.kill(process)
                     raise GoneError

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from tests.loggen.dialects import Dialect
-from tests.loggen.sim import Fault, NcclFailureError, Process, Request, Simulation, Task, pointer
+from psmkit.synth.dialects import Dialect
+from psmkit.synth.sim import Fault, NcclFailureError, Process, Request, Simulation, Task, pointer
 
 __all__ = ["Connections", "Plan"]
 
@@ -22,9 +24,11 @@ class Plan:
     hosts: int = 1
     work: str = "p2p"
     steps: int = 3
+    rounds: int = 0  # before all else of the work, each between two barriers
     channels: int = 2
     ahead: int = 2
     count: int = 65536
+    reach: int = 0  # transfers go to so many next ranks, 0: to all
     split: int = 0  # size of child communicators that ranks work in besides the whole, 0: none
     register: bool = False  # buffers with the neighbour's proxy, released in the teardown
     teardown: bool = True
@@ -45,9 +49,9 @@ class Connections(Simulation):
         per_host = plan.ranks // plan.hosts
         self.processes = [
             Process(
-                rank=r,
-                host=f"{plan.host}{r // per_host}",
-                ip=f"10.0.0.{1 + r // per_host}",
+                rank=self.rank_name(r),
+                host=self.host_name(r // per_host),
+                ip=self.address(r // per_host),
                 pid=plan.pid + r % per_host,
                 device=r % per_host,
                 local=r % per_host,
@@ -56,10 +60,13 @@ class Connections(Simulation):
             )
             for r in range(plan.ranks)
         ]
+        self.cuts: list[
+            int
+        ] = []  # how many lines there were when all came to the begin of each round, and to the end of the last one
         self.stuck: int | None = None  # the step that the devices never finish
         self.comms = {p.rank: p.base + 0xA1010 for p in self.processes}
-        self.hashes = [self.random.getrandbits(64) for _ in self.processes]
-        self.names: dict[int, dict[str, object]] = {
+        self.hashes = [self.identity() for _ in self.processes]
+        self.names: dict[int, dict[str, Any]] = {
             p.rank: {
                 "comm": pointer(self.comms[p.rank]),
                 "rank": p.rank,
@@ -72,11 +79,32 @@ class Connections(Simulation):
             for p in self.processes
         }
 
+    # -- names
+
+    def rank_name(self, rank: int) -> int:
+        """A rank as its lines show it."""
+        return rank
+
+    def host_name(self, host: int) -> str:
+        """A host, from 0."""
+        return f"{self.plan.host}{host}"
+
+    def address(self, host: int) -> str:
+        """The IP address of a host."""
+        return f"10.0.0.{1 + host}"
+
+    def identity(self) -> int:
+        """A random number of 64 bits that stands for something."""
+        return self.random.getrandbits(64)
+
     # -- small parts
 
     def _all(self, mark: object) -> Callable[[], bool]:
         """True when every rank has come past ``mark``; the dead and the missing never do."""
         return lambda: self.marks.get(mark, 0) == len(self.processes)
+
+    def _has(self, p: Process, mark: object) -> bool:
+        return mark in p.done
 
     def _local(self, p: Process) -> list[Process]:
         return [q for q in self.processes if q.host == p.host]
@@ -97,9 +125,11 @@ class Connections(Simulation):
         if d.ras:
             self.info(p, t, f"[Proxy Service] Device {p.device} CPU core {self.random.randrange(64)}")
         while True:
+            p.idle = True
             yield lambda: bool(p.requests) or p.stopping
             if not p.requests:
                 break
+            p.idle = False
             request = p.requests.pop(0)
             kind = int(request.kind)
             name = _NAMES[kind]
@@ -200,7 +230,7 @@ class Connections(Simulation):
         op = p.allocate("op", 0x390)
         request = Request(p, op, str(kind), detail)
         service.requests.append(request)
-        yield lambda: request.answered or request.failed or not service.alive
+        yield lambda: request.answered or bool(request.failed) or not service.alive
         if not request.answered:
             self.warn(
                 p,
@@ -264,7 +294,7 @@ class Connections(Simulation):
         self.mark(p, "uds gone")
 
     def _get_fd(self, p: Process, thread: str, server: Process, handle: str) -> Task:
-        op = self.random.getrandbits(64)
+        op = self.identity()
         where = f"comm {pointer(self.comms[p.rank])} rank {p.rank} tpRank {server.rank}({self.hashes[server.rank]:x}) reqSize 8 respSize 0"
         self.info(p, thread, f"ProxyCall UDS {where} respFd {pointer(p.base + 0xEDA48)} opId {pointer(op)}")
         request = Request(p, op, "GetFd", {"handle": handle})
@@ -292,10 +322,10 @@ class Connections(Simulation):
             self.mark(p, ("setup recv", what, recv_from))
         for send_to, recv_from in zip(to, frm, strict=True):
             sink, source = self.processes[send_to], self.processes[recv_from]
-            yield lambda sink=sink: ("setup recv", what, p.rank) in sink.done
+            yield partial(self._has, sink, ("setup recv", what, p.rank))
             for c in range(self.plan.channels):
                 yield from self._join(p, thread, "send", sink, c, what)
-            yield lambda source=source: ("setup send", what, p.rank) in source.done
+            yield partial(self._has, source, ("setup send", what, p.rank))
             for c in range(self.plan.channels):
                 yield from self._join(p, thread, "recv", source, c, what)
         self.mark(p, ("connected", what))
@@ -372,15 +402,21 @@ class Connections(Simulation):
         raise NcclFailureError(1)
 
     def _register(self, p: Process, thread: str) -> Task:
-        peer = next(q for q in self._local(p) if q.local == p.local ^ 1)
+        peer = self._partner(p)
         for i in range(2):
-            base = p.base + 0x20000000 + (i << 21)
-            what = f"buffer {pointer(base)} size 65536 (baseAddr {pointer(base)} size 2097152) to peer {peer.rank}"
-            self.info(p, thread, f"rank {p.rank} - IPC registering {what}")
-            yield from self._call(p, thread, peer, REGISTER, size=8)
-            remote = pointer(peer.base + 0x30000000 + (i << 21))
-            self.info(p, thread, f"rank {p.rank} - IPC register {what} regAddr {remote} offsetOut 0")
-            p.registered.append((pointer(base), peer.rank, remote))
+            yield from self._register_buffer(p, thread, peer, p.base + 0x20000000 + (i << 21), i)
+
+    def _partner(self, p: Process) -> Process:
+        """The neighbour on the same host with which a process shares buffers; itself if there is none."""
+        return next((q for q in self._local(p) if q.local == p.local ^ 1), p)
+
+    def _register_buffer(self, p: Process, thread: str, peer: Process, base: int, i: int) -> Task:
+        what = f"buffer {pointer(base)} size 65536 (baseAddr {pointer(base)} size 2097152) to peer {peer.rank}"
+        self.info(p, thread, f"rank {p.rank} - IPC registering {what}")
+        yield from self._call(p, thread, peer, REGISTER, size=8)
+        remote = pointer(peer.base + 0x30000000 + (i << 21))
+        self.info(p, thread, f"rank {p.rank} - IPC register {what} regAddr {remote} offsetOut 0")
+        p.registered.append((pointer(base), peer.rank, remote))
 
     def _deregister(self, p: Process, thread: str) -> Task:
         for base, peer, remote in p.registered:
@@ -394,11 +430,12 @@ class Connections(Simulation):
     def _async_connect(self, p: Process) -> Task:
         """The thread that a group call starts for new connections."""
         n = self.plan.ranks
+        others = range(1, self.plan.reach + 1 if self.plan.reach else n)
         t = "async"
         self._env(p, t, "NCCL_PSM_P2P_NCHANNELS")
         try:
             yield from self._connect(
-                p, t, "p2p", [(p.rank + i) % n for i in range(1, n)], [(p.rank - i) % n for i in range(1, n)], 1
+                p, t, "p2p", [(p.rank + i) % n for i in others], [(p.rank - i) % n for i in others], 1
             )
             self.mark(p, "async ok")
         except NcclFailureError as failure:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from tests.loggen.connections import Connections, Plan
-from tests.loggen.dialects import Dialect
-from tests.loggen.sim import Fault, NcclFailureError, Process, Task, pointer
+from psmkit.synth.connections import Connections, Plan
+from psmkit.synth.dialects import Dialect
+from psmkit.synth.sim import Fault, NcclFailureError, Process, Task, pointer
 
-__all__ = ["Job", "Plan"]
+__all__ = ["STEPS", "Job", "Plan"]
+
+#: Collectives of a round.
+STEPS = 4
 
 
 class Job(Connections):
@@ -16,6 +20,7 @@ class Job(Connections):
 
     def __init__(self, dialect: Dialect, plan: Plan, seed: int = 1, faults: tuple[Fault, ...] = ()) -> None:
         super().__init__(dialect, plan, seed, faults)
+        self._slowest: int | None = None  # what finished() found; None: a process went on
         for p in self.processes:
             if p.rank in plan.missing:
                 p.alive = False
@@ -29,6 +34,7 @@ class Job(Connections):
             yield from self._init(p)
             if self.plan.split:
                 yield from self._split(p)
+            yield from self._rounds(p)
             if self.plan.work in ("coll", "both"):
                 yield from self._collectives(p)
             if self.plan.work in ("p2p", "both"):
@@ -229,6 +235,7 @@ class Job(Connections):
             "ras",
             f"RAS established connection with {succ.ip}<{succ.ras_port}> (sendQ empty, experiencingDelays 0, startRetryTime 0.00s)",
         )
+        self.mark(p, "ras linked")
         pred = self.processes[(p.rank - 1) % n]
         yield lambda: "destroyed" in p.done or "destroyed" in pred.done
         if "destroyed" not in p.done:  # the neighbour was first: nothing is wrong
@@ -263,16 +270,63 @@ class Job(Connections):
 
     def finished(self) -> int:
         """Steps that all devices have done."""
-        slowest = min(q.ops for q in self.processes)
+        if self._slowest is None:
+            self._slowest = min(q.ops for q in self.processes)
+        slowest = self._slowest
         return slowest if self.stuck is None else min(slowest, self.stuck)
+
+    def _advance(self, p: Process) -> None:
+        p.ops += 1
+        self._slowest = None
+
+    def _rounds(self, p: Process) -> Task:
+        """Rounds of work that leave nothing open: some collectives, and a buffer that a neighbour's proxy registers and releases."""
+        for number in range(self.plan.rounds + 1 if self.plan.rounds else 0):
+            if number == 0 and self.dialect.ras:
+                yield self._all("ras linked")
+            self.mark(p, ("round", number))
+            yield partial(self._begun, number)
+            if number == self.plan.rounds:
+                return
+            for i in range(STEPS):
+                yield self._pace(p)
+                coll, count = ("AllReduce", self.plan.count) if p.ops % 4 else ("AllGather", self.plan.count // 4)
+                self._enqueue(p, coll, count, p.ops)
+                if i == 1:
+                    self.info(p, "main", f"Mem Realloc old size 32, new size 64 pointer {pointer(p.base + 0x8800)}")
+                    self.info(p, "main", "misc/utils.cc:233 memory stack hunk malloc(65536)")
+                self._advance(p)
+                yield None
+            peer = self._partner(p)
+            if self.dialect.uds and peer is not p:
+                yield from self._shared(p, peer)
+
+    def _shared(self, p: Process, peer: Process) -> Task:
+        """A buffer of a neighbour by its descriptor, which is closed again, and one of its own that the neighbour registers and releases."""
+        fd = p.next_fd
+        yield from self._get_fd(p, "main", peer, pointer(peer.base + 0x9900))
+        p.next_fd = fd
+        yield from self._register_buffer(p, "main", peer, p.base + 0x20000000, 0)
+        yield from self._deregister(p, "main")
+        p.registered.clear()
+
+    def _begun(self, number: int) -> bool:
+        """True when all came to the begin of a round, and nothing of the one before is still to be printed."""
+        if number < len(self.cuts):
+            return True
+        if self.marks.get(("round", number), 0) < len(self.processes) or not all(q.idle for q in self.processes):
+            return False
+        self.cuts.append(len(self.lines))
+        self.armed = self.armed or number == self.plan.rounds
+        return True
 
     def _collectives(self, p: Process) -> Task:
         if self.plan.register:
             yield from self._register(p, "main")
-        for step in range(self.plan.steps):
+        for _ in range(self.plan.steps):
             yield self._pace(p)
             action = self.visit("collective", p)
-            coll, count = ("AllReduce", self.plan.count) if step % 4 else ("AllGather", self.plan.count // 4)
+            coll, count = ("AllReduce", self.plan.count) if p.ops % 4 else ("AllGather", self.plan.count // 4)
             if action == "other operation":
                 coll, self.stuck = "ReduceScatter", p.ops
             elif action == "other count":
@@ -291,26 +345,29 @@ class Job(Connections):
                 )
                 self.chain(p, "main", 1, "enqueue.cc:1449 ncclLaunchKernel", "group.cc:293 doLaunches")
                 raise NcclFailureError(1)
-            self._enqueue(p, coll, count, step)
+            self._enqueue(p, coll, count, p.ops)
             if p.child:
-                self._enqueue(p, "AllReduce", 4096, step, child=True)
-            p.ops += 1
+                self._enqueue(p, "AllReduce", 4096, p.ops, child=True)
+            self._advance(p)
             yield None
 
     def _sendrecv(self, p: Process) -> Task:
         n = self.plan.ranks
-        first = self.plan.steps if self.plan.work == "both" else 0
+        reach = self.plan.reach
+        peers = (
+            [((p.rank + i) % n, (p.rank - i) % n) for i in range(1, reach + 1)] if reach else [(i, i) for i in range(n)]
+        )
         for step in range(self.plan.steps):
             yield self._pace(p)
-            for peer in range(n):
+            for to, frm in peers:
                 count = self.plan.count
                 if self.visit("send", p) == "short":
                     count, self.stuck = count // 2, p.ops
-                self._enqueue(p, "Send", count, first + step, peer, datatype=1)
+                self._enqueue(p, "Send", count, p.ops, to, datatype=1)
                 if self.visit("recv", p) == "forget":
                     self.stuck = p.ops
                 else:
-                    self._enqueue(p, "Recv", self.plan.count, first + step, peer, datatype=1)
+                    self._enqueue(p, "Recv", self.plan.count, p.ops, frm, datatype=1)
             if step == 0:
                 self.start(p, self._async_connect(p))
                 yield (
@@ -320,7 +377,7 @@ class Job(Connections):
                     if isinstance(mark, tuple) and mark[0] == "async failed":
                         raise NcclFailureError(int(mark[1]))
             if self.dialect.psm:
-                for i in range(n):
+                for i in range(1, reach + 1) if reach else range(n):
                     to, frm = (p.rank + i) % n, (p.rank - i) % n
                     size = self.plan.count
                     self.info(
@@ -329,7 +386,7 @@ class Job(Connections):
                         f"rank[{p.rank}] addP2pToPlan: sendRank={to}, sendAddr={pointer(p.base + 0x61000)}, sendBytes={size}, "
                         f"recvRank={frm}, recvAddr={pointer(p.base + 0xFCF000)}, recvBytes={size}",
                     )
-            p.ops += 1
+            self._advance(p)
             yield None
 
     # -- teardown

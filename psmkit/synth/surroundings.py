@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.loggen.job import Job
+from psmkit.synth.job import Job
 
-__all__ = ["mpirun_signal", "torchrun_failure", "watchdog"]
+__all__ = ["heartbeat", "mpirun_signal", "torchrun_failure", "watchdog"]
 
 
 def watchdog(job: Job, silent: frozenset[int] = frozenset(), op: str = "ALLREDUCE") -> None:
@@ -26,12 +26,24 @@ def watchdog(job: Job, silent: frozenset[int] = frozenset(), op: str = "ALLREDUC
         )
 
 
+def heartbeat(job: Job) -> None:
+    """PyTorch's monitor sees in every process that runs that its watchdog makes no progress: a call of NCCL does not return."""
+    for p in job.processes:
+        if p.runs:
+            job.stderr(
+                p.rank,
+                f"[rank{p.rank}]:[E1121 01:53:22.{100 + p.rank % 800}408271 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {p.rank}] "
+                "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives. This typically "
+                "indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang blocking the watchdog",
+            )
+
+
 def torchrun_failure(job: Job, rank: int, code: int, signal: str = "") -> None:
     """torchrun saw a worker end and stops the others."""
     p = job.processes[rank]
     stamp = "1121 01:36:01.204000 5990 torch/distributed/elastic/multiprocessing/api.py"
     for q in job.processes:
-        if q.runs:
+        if q.runs and q.host == p.host:
             job.stderr(None, f"W{stamp}:897] Sending process {q.pid} closing signal SIGTERM")
     job.stderr(
         None,
@@ -67,6 +79,6 @@ def mpirun_signal(job: Job, rank: int, number: int, name: str) -> None:
     job.stderr(None, line)
     job.stderr(
         None,
-        f"mpirun noticed that process rank {rank} with PID {p.pid} on node {p.host} exited on signal {number} ({name}).",
+        f"mpirun noticed that process rank {p.rank} with PID {p.pid} on node {p.host} exited on signal {number} ({name}).",
     )
     job.stderr(None, line)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from tests.loggen.dialects import DIALECTS, Dialect
-from tests.loggen.job import Job, Plan
-from tests.loggen.sim import Fault, Line, Process
-from tests.loggen.surroundings import mpirun_signal, torchrun_failure, watchdog
+from psmkit.synth.dialects import DIALECTS, Dialect
+from psmkit.synth.job import Job, Plan
+from psmkit.synth.sim import Fault, Line, Process
+from psmkit.synth.surroundings import heartbeat, mpirun_signal, torchrun_failure, watchdog
 
 __all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"]
 
@@ -22,6 +23,7 @@ class Truth:
     culprits: frozenset[int] = frozenset()
     codes: tuple[str, ...] = ()
     named: bool = True
+    stages: tuple[str, ...] = ()  # of the culprit; none: not judged
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,64 @@ class Log:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``at_end`` runs when nothing moves any more: timeouts, RAS, launchers. ``dialects`` None: all."""
+    """``at_end`` runs when nothing moves any more: timeouts, RAS, launchers; it gets the rank of the (first) fault. ``dialects`` None: all."""
 
     name: str
     truth: Truth
     plan: Plan
     faults: tuple[Fault, ...] = ()
-    at_end: tuple[Callable[[Job], None], ...] = ()
+    at_end: tuple[Callable[[Job, int], None], ...] = ()
     dialects: tuple[str, ...] | None = None
     observer: Callable[[Job, str, Process], None] | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether it can strike one rank of any job, after any amount of work."""
+        whose = {fault.rank for fault in self.faults}
+        return (
+            self.plan.hosts == 1
+            and not (self.plan.split or self.plan.missing or self.plan.overrides or self.observer)
+            and len(whose) < 2
+            and self.truth.culprits == whose
+            and not any(
+                f.site == "bootstrap" or f.action == "swap" for f in self.faults
+            )  # the begin, two clients at once
+            # without transfers all connections are made at the begin
+            and (self.plan.work != "coll" or all(f.site in ("collective", "deregister") for f in self.faults))
+        )
+
+    def truth_in(self, dialect: Dialect, merged: bool = True) -> Truth:
+        """What there is to find in the log of a release. ``merged``: it is one log, whose lines have an order."""
+        truth = self.truth
+        well = truth.verdicts[0] == "healthy"
+        open_ = (dialect.silent and not well) or (well and not dialect.ends) or not (merged or well)
+        if open_ and "inconclusive" not in truth.verdicts:
+            truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
+        if not dialect.silent:
+            return truth
+        # what a release does not print leaves nobody to name, and of its proxies some print nothing
+        quiet = "opId" in dialect.silent and any(fault.site.startswith("service.") for fault in self.faults)
+        return replace(truth, named=False, codes=() if quiet else truth.codes)
+
+    def moved(self, rank: int) -> Scenario:
+        """The same in a job of any size: work before it, the fault in ``rank``, transfers between neighbours only.
+
+        Only of one that is :attr:`late`.
+        """
+        collective = self.plan.work == "coll"
+        work, steps, ahead = ("coll", 8, 4) if collective else ("both", 2, 2)
+        plan = replace(self.plan, work=work, steps=steps, ahead=ahead, channels=1, reach=1)
+        # a rank connects to one neighbour only
+        faults = tuple(replace(f, rank=rank, nth=min(f.nth, 3) if f.site == "collective" else 1) for f in self.faults)
+        # a reply that is printed as sent may be lost by either side
+        culprits = {f.rank for f in faults} | {f.rank - 1 for f in faults if f.action == "lose reply"}
+        # after the wait in a call of NCCL PyTorch says in each process that it lasts
+        waits = not collective and self.truth.verdicts[0] == "hung" and not self.name.endswith("_silent")
+        told = replace(self.truth, culprits=frozenset(culprits))
+        if waits:
+            told = replace(told, verdicts=("hung",))
+        at_end = self.at_end + ((_heartbeat,) if waits else ())
+        return replace(self, plan=plan, faults=faults, at_end=at_end, truth=told)
 
     def covers(self, dialect: Dialect) -> bool:
         if self.plan.work != "coll" and not dialect.transfers:
@@ -75,29 +126,58 @@ P2P_8 = Plan(ranks=8, work="p2p")
 PSM_SETTINGS = {"NCCL_PASS_SM": "1", "NCCL_PSM_BUFFER_SIZE": "1048576", "NCCL_BUFFSIZE": "1048576"}
 
 
-def _truth(verdicts: str, culprits: tuple[int, ...] = (), codes: str = "", named: bool = True) -> Truth:
-    return Truth(tuple(verdicts.split()), frozenset(culprits), tuple(codes.split()), named)
+def _truth(
+    verdicts: str, culprits: tuple[int, ...] = (), codes: str = "", named: bool = True, stages: str = ""
+) -> Truth:
+    """Words of texts; those of ``stages`` have commas between them."""
+    return Truth(
+        tuple(verdicts.split()),
+        frozenset(culprits),
+        tuple(codes.split()),
+        named,
+        tuple(filter(None, stages.split(","))),
+    )
 
 
 HEALTHY = _truth("healthy")
 
 
-def _stall(rank: int) -> Callable[[Job], None]:
-    return lambda job: job.ras_stall(job.processes[rank])
+def _stall(job: Job, rank: int) -> None:
+    job.ras_stall(job.processes[rank])
 
 
-def _segfault(job: Job) -> None:
-    p = job.processes[2]
-    job.stderr(2, f"[{p.host}:{p.pid}] *** Process received signal ***")
-    job.stderr(2, f"[{p.host}:{p.pid}] Signal: Segmentation fault (11)")
-    job.stderr(2, f"[{p.host}:{p.pid}] Signal code: Address not mapped (1)")
-    job.stderr(2, f"[{p.host}:{p.pid}] Failing at address: 0x8")
+def _watchdog(job: Job, _rank: int) -> None:
+    watchdog(job)
+
+
+def _heartbeat(job: Job, _rank: int) -> None:
+    heartbeat(job)
+
+
+def _sigkill(job: Job, rank: int) -> None:
+    torchrun_failure(job, rank, -9, "SIGKILL")
+
+
+def _sigsegv(job: Job, rank: int) -> None:
+    torchrun_failure(job, rank, -11, "SIGSEGV")
+
+
+def _mpirun(job: Job, rank: int) -> None:
+    mpirun_signal(job, rank, 9, "Killed")
+
+
+def _segfault(job: Job, rank: int) -> None:
+    p = job.processes[rank]
+    job.stderr(rank, f"[{p.host}:{p.pid}] *** Process received signal ***")
+    job.stderr(rank, f"[{p.host}:{p.pid}] Signal: Segmentation fault (11)")
+    job.stderr(rank, f"[{p.host}:{p.pid}] Signal code: Address not mapped (1)")
+    job.stderr(rank, f"[{p.host}:{p.pid}] Failing at address: 0x8")
     job.kill(p)
 
 
-def _shm_full(job: Job) -> None:
+def _shm_full(job: Job, rank: int) -> None:
     """One rank finds /dev/shm full when its proxy starts."""
-    p = job.processes[1]
+    p = job.processes[rank]
     name = "/dev/shm/nccl-WU88OE"
     job.warn(
         p,
@@ -125,9 +205,9 @@ def _shm_full(job: Job) -> None:
     job.kill(p)
 
 
-def _mode_split(job: Job) -> None:
+def _mode_split(job: Job, rank: int) -> None:
     """Rank 3 takes files in /dev/shm, its peer reads the descriptor as one of cuMem."""
-    p = job.processes[2]
+    p = job.processes[rank]
     broken = "/dev/shm/nccl-\u040c"
     job.warn(
         p,
@@ -150,9 +230,9 @@ def _mode_split(job: Job) -> None:
     job.exit(p)
 
 
-def _truncated(job: Job) -> None:
+def _truncated(job: Job, rank: int) -> None:
     """Another NCCL_PASS_SM: the ranks exchange other connect infos."""
-    p = job.processes[0]
+    p = job.processes[rank]
     job.warn(p, "async", "bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "bootstrapRecv")
     job.chain(
         p,
@@ -179,9 +259,9 @@ def _harmless(job: Job, site: str, p: Process) -> None:
         job.info(p, "main", "Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.")
 
 
-def _refused(job: Job) -> None:
+def _refused(job: Job, rank: int) -> None:
     """A rank cannot reach the bootstrap root."""
-    p = job.processes[2]
+    p = job.processes[rank]
     where = f"{job.processes[0].ip}<41234>"
     for i in range(1, 4):
         job.info(
@@ -228,9 +308,9 @@ def _scraped(job: Job, site: str, p: Process) -> None:
         )
 
 
-def _completion_error(job: Job) -> None:
+def _completion_error(job: Job, rank: int) -> None:
     """A link goes down: the sender's queue pair runs out of retries."""
-    p, peer = job.processes[0], job.processes[3]
+    p, peer = job.processes[rank], job.processes[3]
     job.warn(
         p,
         "progress",
@@ -241,7 +321,7 @@ def _completion_error(job: Job) -> None:
     job.chain(p, "progress", 6, "proxy.cc:878", end=" [Progress Thread]")
 
 
-def _time_limit(job: Job) -> None:
+def _time_limit(job: Job, _rank: int) -> None:
     job.stderr(None, "slurmstepd: error: *** JOB 4711 ON node0 CANCELLED AT 2026-11-21T02:35:22 DUE TO TIME LIMIT ***")
 
 
@@ -266,7 +346,7 @@ _LIST = (
     # Torn down, but something is left.
     Scenario(
         "registration_kept",
-        _truth("leaking", (1,), "PSM505 PSM506", named=False),
+        _truth("leaking", (1,), "PSM505 PSM506", named=False, stages="teardown,done"),
         Plan(work="coll", steps=8, register=True),
         (Fault("deregister", "forget", 1, 2),),
         dialects=("2.27", "2.30"),
@@ -276,50 +356,56 @@ _LIST = (
     # -- a rank dies
     Scenario(
         "kill_in_setup",
-        _truth("failed", (1,), "PSM402 PSM403 PSM408 PSM108 PSM401"),
+        _truth("failed", (1,), "PSM402 PSM403 PSM408 PSM108 PSM401", stages="killed"),
         P2P,
         (Fault("setup send", "kill", 1, 3),),
-        (lambda job: torchrun_failure(job, 1, -9, "SIGKILL"),),
+        (_sigkill,),
     ),
     Scenario(
         "kill_in_setup_silent",
-        _truth("failed hung inconclusive", (1,), "PSM402 PSM403 PSM108 PSM401 PSM304 PSM407", named=False),
+        _truth(
+            "failed hung inconclusive",
+            (1,),
+            "PSM402 PSM403 PSM108 PSM401 PSM304 PSM407",
+            named=False,
+            stages="killed,lost,connect,setup",
+        ),
         P2P,
         (Fault("setup send", "kill", 1, 3),),
     ),
     Scenario(
         "kill_at_work",
-        _truth("failed", (2,), "PSM402 PSM403 PSM408"),
+        _truth("failed", (2,), "PSM402 PSM403 PSM408", stages="killed"),
         COLL,
         (Fault("collective", "kill", 2, 7),),
-        (lambda job: torchrun_failure(job, 2, -9, "SIGKILL"),),
+        (_sigkill,),
     ),
     Scenario(
         "kill_at_work_mpirun",
-        _truth("failed", (2,), "PSM402 PSM403 PSM408"),
+        _truth("failed", (2,), "PSM402 PSM403 PSM408", stages="killed"),
         COLL,
         (Fault("collective", "kill", 2, 7),),
-        (lambda job: mpirun_signal(job, 2, 9, "Killed"),),
+        (_mpirun,),
     ),
     Scenario(
         "segfault_at_work",
-        _truth("failed", (2,), "PSM402"),
+        _truth("failed", (2,), "PSM402", stages="killed"),
         COLL,
         (Fault("collective", "never", 2, 9),),
-        (_segfault, lambda job: torchrun_failure(job, 2, -11, "SIGSEGV")),
+        (_segfault, _sigsegv),
     ),
     # -- a rank stops
     Scenario(
         "stop_in_setup",
-        _truth("hung", (1,), "PSM407 PSM304 PSM403 PSM103 PSM202 PSM101"),
+        _truth("hung", (1,), "PSM407 PSM304 PSM403 PSM103 PSM202 PSM101", stages="connect,setup"),
         P2P,
         (Fault("setup send", "stop", 1, 2),),
-        (_stall(1),),
+        (_stall,),
         RAS,
     ),
     Scenario(
         "stop_in_setup_silent",
-        _truth("hung inconclusive", (1,)),
+        _truth("hung inconclusive", (1,), stages="connect,setup"),
         P2P,
         (Fault("setup send", "stop", 1, 2),),
         dialects=("2.18", "2.21"),
@@ -329,27 +415,27 @@ _LIST = (
         _truth("hung", (3,), "PSM407 PSM202 PSM304 PSM403 PSM103"),
         COLL,
         (Fault("setup recv", "stop", 3, 1),),
-        (_stall(3),),
+        (_stall,),
         RAS,
     ),
     Scenario(
         "stop_at_work",
-        _truth("hung", (2,), "PSM407 PSM302 PSM304 PSM403"),
+        _truth("hung", (2,), "PSM407 PSM302 PSM304 PSM403", stages="AllReduce,AllGather"),
         LONG,
         (Fault("collective", "stop", 2, 9),),
-        (_stall(2),),
+        (_stall,),
         RAS,
     ),
     Scenario(
         "lag_at_work",
-        _truth("hung", (2,), "PSM302 PSM304 PSM305"),
+        _truth("hung", (2,), "PSM302 PSM304 PSM305", stages="AllReduce,AllGather"),
         LONG,
         (Fault("collective", "never", 2, 9),),
-        (lambda job: watchdog(job),),
+        (_watchdog,),
     ),
     Scenario(
         "lag_without_watchdog",
-        _truth("hung inconclusive", (2,), "PSM302 PSM304"),
+        _truth("hung inconclusive", (2,), "PSM302 PSM304", stages="AllReduce,AllGather"),
         LONG,
         (Fault("collective", "never", 2, 9),),
     ),
@@ -369,17 +455,17 @@ _LIST = (
     # -- wrong calls
     Scenario(
         "other_operation",
-        _truth("hung", (1,), "PSM301"),
+        _truth("hung", (1,), "PSM301", stages="AllReduce,ReduceScatter"),
         replace(LONG, ahead=20),
         (Fault("collective", "other operation", 1, 12),),
-        (lambda job: watchdog(job),),
+        (_watchdog,),
     ),
     Scenario(
         "other_count",
-        _truth("hung", (3,), "PSM301"),
+        _truth("hung", (3,), "PSM301", stages="AllReduce"),
         replace(LONG, ahead=20),
         (Fault("collective", "other count", 3, 12),),
-        (lambda job: watchdog(job),),
+        (_watchdog,),
     ),
     Scenario(
         "recv_forgotten",
@@ -394,26 +480,28 @@ _LIST = (
         (Fault("send", "short", 2, 10),),
     ),
     # -- the fd exchange loses a message
-    _exchange("fd_request_lost", _truth("hung inconclusive", (1,), "PSM102"), "lose request", 3),
-    _exchange("fd_answer_lost", _truth("hung inconclusive", (1,), "PSM102"), "lose answer", 3),
-    _exchange("fd_reply_lost", _truth("hung inconclusive", (1,), "PSM102", named=False), "lose reply", 3),
+    _exchange("fd_request_lost", _truth("hung inconclusive", (1,), "PSM102", stages="fd*"), "lose request", 3),
+    _exchange("fd_answer_lost", _truth("hung inconclusive", (1,), "PSM102", stages="fd*"), "lose answer", 3),
+    _exchange(
+        "fd_reply_lost", _truth("hung inconclusive", (1,), "PSM102 PSM304", named=False, stages="fd*"), "lose reply", 3
+    ),
     _exchange("fd_handles_swapped", _truth("failed", (1,), "PSM109"), "swap", 2),
     # -- the proxy does not answer
     Scenario(
         "setup_swallowed",
-        _truth("hung inconclusive", (1,), "PSM101 PSM103 PSM304 PSM202"),
+        _truth("hung inconclusive", (1,), "PSM101 PSM103 PSM304 PSM202", stages="proxy Setup,Setup,connect"),
         P2P_8,
         (Fault("service.Setup", "swallow", 1, 2),),
     ),
     Scenario(
         "answer_lost",
-        _truth("hung inconclusive", (1,), "PSM101"),
+        _truth("hung inconclusive", (1,), "PSM101 PSM304", stages="Setup,proxy Setup,connect"),
         P2P_8,
         (Fault("service.Setup", "mute", 1, 2),),
     ),
     Scenario(
         "connect_begun",
-        _truth("hung inconclusive", (1,), "PSM101"),
+        _truth("hung inconclusive", (1,), "PSM101", stages="Connect,proxy Connect,connect"),
         P2P_8,
         (Fault("service.Connect", "begin", 1, 2),),
         dialects=PSM,
@@ -444,19 +532,29 @@ _LIST = (
         dialects=("2.21",),
     ),
     Scenario(
-        "import_fails", _truth("failed", (1,), "PSM401 PSM508 PSM509 PSM405"), P2P, (Fault("import", "fail", 1, 2),)
+        "import_fails",
+        _truth("failed", (1,), "PSM401 PSM508 PSM509 PSM405", stages="error"),
+        P2P,
+        (Fault("import", "fail", 1, 2),),
     ),
     Scenario(
         "setup_fails",
-        _truth("failed", (2,), "PSM107 PSM401 PSM405 PSM509"),
+        _truth("failed", (2,), "PSM107 PSM401 PSM405 PSM509", stages="error"),
         P2P,
         (Fault("service.Setup", "error", 2, 2),),
     ),
     Scenario(
-        "kernel_fails", _truth("failed", (2,), "PSM401 PSM405"), COLL, (Fault("collective", "async error", 2, 8),)
+        "kernel_fails",
+        _truth("failed", (2,), "PSM401 PSM405", stages="error"),
+        COLL,
+        (Fault("collective", "async error", 2, 8),),
     ),
     Scenario(
-        "shm_full", _truth("failed", (1,), "PSM503"), P2P, (Fault("service.Setup", "swallow", 1, 1),), (_shm_full,)
+        "shm_full",
+        _truth("failed", (1,), "PSM503", stages="shared memory,error"),
+        P2P,
+        (Fault("service.Setup", "swallow", 1, 1),),
+        (_shm_full,),
     ),
     Scenario(
         "mode_split",
@@ -491,8 +589,9 @@ def generate(name: str, dialect: str, seed: int = 1, plan: Plan | None = None) -
     if dialect == "passsm" and not own.environment:
         own = replace(own, environment=PSM_SETTINGS)
     job = Job(DIALECTS[dialect], own, seed, scenario.faults)
+    struck = scenario.faults[0].rank if scenario.faults else 0
     for step in scenario.at_end:
-        job.timers.append(lambda step=step: step(job))
+        job.timers.append(partial(step, job, struck))
     watch = scenario.observer
     if watch:
         job.observer = lambda site, process: watch(job, site, process)
