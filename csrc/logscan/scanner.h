@@ -36,6 +36,15 @@ ls_marker ls_best_marker(bool wide);
 /* Marks the first bytes of n; returns how many. */
 size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
+/* What is needed to read lines, apart from what the lines before said: it decides how fast a line is read, not what is
+ * read. */
+struct ls_parser {
+    const struct ls_catalogue *cat;
+    ls_marker marker;
+    struct ls_guesses *guesses;
+    bool lean; /* fields that nobody uses are left out */
+};
+
 /* The end of a line that may go on in the next one. */
 struct ls_wrapped {
     char *text; /* LS_WRAP_MAX bytes */
@@ -123,7 +132,7 @@ struct ls_book;
 
 struct ls_scan {
     const struct ls_catalogue *cat;
-    ls_marker marker;
+    struct ls_parser parser;
     bool emit_all, keep_calls, keep_messages;
     ls_totals totals;
     struct ls_arena texts, event_texts, messages;
@@ -144,7 +153,6 @@ struct ls_scan {
     struct ls_index thread_index;
     LS_VEC(struct ls_remembered) prefixes;
     struct ls_index prefix_index;
-    struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
     uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
                           * messages */
