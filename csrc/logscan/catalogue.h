@@ -130,6 +130,7 @@ struct ls_pattern {
     bool wide;                    /* it has fields that may contain blanks, and so another record */
     bool far;                     /* it has tokens with far rivals */
     uint8_t captures;
+    uint8_t room[2]; /* fields of the message up to the last one that is stored; the second: by such a scan as above */
     bool ends_in_field;        /* the last token is a field whose value could be cut off without notice */
     uint8_t type[LS_CAPTURES]; /* capture offsets */
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
@@ -177,8 +178,9 @@ struct ls_match {
     uint32_t unfinished; /* no match, and more text may finish a pattern: literal bytes of it that are there. As torn,
                             but also within a field of any text */
     bool ends_in_field;
-    struct ls_capture field[LS_FIELDS + 1]; /* the last entry receives what is not stored */
     const char *text;
+    const struct ls_capture *field;       /* by their place in the message: own, or those of a parsed line */
+    struct ls_capture own[LS_FIELDS + 1]; /* the last entry receives what is not stored */
 };
 
 /* Match text at its start; anywhere: the match may end before the text does. */
@@ -197,20 +199,73 @@ struct ls_guess {
     uint16_t known;
     unsigned char bytes[LS_KNOWN];
 };
+/* layout.c: texts of a pattern whose fields are at the same places. */
+enum {
+    LS_LAYOUT_SETS = 512,
+    LS_LAYOUT_WAYS = 2,
+    LS_LAYOUT_MOST = 192,   /* bytes of a text */
+    LS_LAYOUT_ROOM = 16,    /* fields of a message */
+    LS_LAYOUT_NUMBERS = 15, /* of which the value is read */
+    LS_LAYOUT_BEHIND = 32,  /* bytes behind a text that are read with it */
+};
+struct ls_number {
+    uint8_t slot, start, n;
+};
+struct ls_layout_block {
+    char same[32];       /* the bytes of all texts, a line end where they differ */
+    uint8_t allowed[32]; /* which bytes may stand there */
+};
+struct ls_layout {
+    uint32_t key;
+    uint32_t pattern; /* + 1, 0: none */
+    uint16_t n;       /* bytes of a text */
+    uint8_t room, hexes, decimals;
+    struct ls_number number[LS_LAYOUT_NUMBERS]; /* the hexadecimal ones, then the others */
+    _Alignas(64) struct ls_capture field[LS_LAYOUT_ROOM];
+    _Alignas(64) struct ls_layout_block block[LS_LAYOUT_MOST / 32];
+};
+struct ls_layouts {
+    struct ls_layout layout[LS_LAYOUT_SETS][LS_LAYOUT_WAYS];
+    uint8_t next[LS_LAYOUT_SETS]; /* the one to replace next */
+    uint8_t tries[LS_LAYOUT_SETS];
+    uint32_t missed;
+};
+/* Reads a text of n bytes if it has a known layout: returns the pattern + 1, else 0. LS_LAYOUT_BEHIND bytes after it
+ * may be read. fields: has room for LS_LAYOUT_ROOM. */
+typedef uint32_t (*ls_fitter)(const struct ls_layouts *all, uint32_t key, const char *text, size_t n,
+                              struct ls_capture *fields);
+/* The fitter of this processor, NULL if it has none. */
+ls_fitter ls_best_fitter(void);
+/* Adds the layout of a text that a guess fits. */
+void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, uint32_t key, const struct ls_guess *g,
+                   const char *text, size_t n, bool lean);
+
 struct ls_guesses {
     struct ls_guess guess[LS_GUESSES][LS_GUESS_WAYS];
     uint8_t next[LS_GUESSES];   /* the guess to replace next */
     uint8_t futile[LS_GUESSES]; /* guesses made since one was correct */
+    ls_fitter fitter;
+    struct ls_layouts *layouts;
+    void *room; /* what they are in */
 };
+struct ls_guesses *ls_guesses_new(void);
+void ls_guesses_free(struct ls_guesses *guesses);
 
-/* As ls_match of a whole NCCL message, but only for predicted patterns: false means nothing. room bytes after the text
- * may be read; the first of them, if any, is a line end or a blank. lean: fields that no tracker and no event uses may
- * be left out. */
+/* The pattern + 1 of a whole NCCL message, if it is a predicted one and no second record may follow it, else 0. room
+ * bytes after the text may be read; the first of them, if any, is a line end or a blank. lean: fields that no tracker
+ * and no event uses may be left out. forks: the second record may be of a fork of NCCL. fields: has room for LS_FIELDS
+ * + 1; those of the message are written to the first ls_pattern.room[lean]. */
+uint32_t ls_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                     size_t room, bool lean, bool forks, struct ls_capture *fields);
+/* As ls_match, but only for predicted patterns: false means nothing. */
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       size_t room, bool lean, struct ls_match *out);
+                       bool lean, bool forks, struct ls_match *out);
 /* Predict the pattern of a match for the next such text. */
 void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);
+/* Fits the tokens of a pattern to a text. starts: receives the place of each field. */
+bool ls_follow(const struct ls_catalogue *cat, uint32_t pattern, const char *text, size_t n, struct ls_match *out,
+               uint32_t *starts);
 void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
                    uint32_t *lengths);
 
@@ -227,9 +282,9 @@ static inline bool ls_is_text(int type)
     return type == LS_ADDR || type == LS_WORD || type == LS_STR || type == LS_REST;
 }
 
-void ls_widen(const struct ls_pattern *pat, struct ls_match *out);
+void ls_widen(const struct ls_pattern *pat, const struct ls_message *message, struct ls_capture *fields);
 
-/* Fill in the data of a match besides its fields. */
+/* Fill in the data of a match besides its fields, which the caller has. */
 static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls_pattern *pat, const char *text,
                                  const char *end, struct ls_match *out)
 {
@@ -242,7 +297,6 @@ static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls
     out->end = (uint32_t)(end - text);
     out->ends_in_field = pat->ends_in_field;
     out->text = text;
-    if (pat->widened) ls_widen(pat, out);
 }
 
 #endif

@@ -314,7 +314,8 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
     if (rec->level != LS_WARN && rec->level != LS_ABORT) return;
     struct ls_match m = {
         .message = &scan->cat->messages.at[0], .index = 0, .present = 1, .texts = 1, .text = text, .end = n};
-    m.field[0].length = n;
+    m.own[0] = (struct ls_capture){.length = n};
+    m.field = m.own;
     ls_count *c = count_of(scan, rec, 0);
     c->count += rec->repeated;
     c->last = rec->ref;

@@ -3,6 +3,7 @@
  * A guess is correct if the text fits the tokens of the pattern and the search would have found the same: if no rival
  * of a field (see straight.c) leads to an end. Close rivals are checked in the text itself. For far ones a guess stores
  * the bytes that were read to see that they fail; they fail for all texts that start with these bytes. */
+#include "scanner.h"
 #include "values.h"
 
 enum {
@@ -34,7 +35,7 @@ static bool close_rivals_fail(const struct ls_trie *trie, const struct ls_token 
 /* The readers below are for texts followed by ROOM readable bytes, the first of which is not part of a word, so they
  * need not check for the end. They leave uncommon cases to the readers that do. They have no loops over digits, whose
  * length no processor predicts. */
-enum { WORD = 8, ROOM = 16 };
+enum { WORD = 8, ROOM = LS_LAYOUT_BEHIND };
 
 static inline bool literal_fits(const struct ls_token *t, const unsigned char *s, const char *p, const char *e)
 {
@@ -122,11 +123,11 @@ static inline const char *word(int stop, const char *p, const char *e)
     return stop < 0 || stop == ' ' ? q : q - p > 1 ? memchr(p + 1, stop, (size_t)(q - p - 1)) : NULL;
 }
 
-/* Fits the tokens of a pattern to a text, one after the other, and writes the fields to out. starts, if given, receives
- * the position of each field. */
+/* Fits the tokens of a pattern to a text, one after the other, and writes the fields. starts, if given, receives the
+ * position of each field. */
 static inline __attribute__((always_inline)) bool follow(const struct ls_catalogue *cat, uint32_t pattern,
                                                          const char *text, const char *e, bool lean,
-                                                         struct ls_match *out, uint32_t *starts)
+                                                         struct ls_capture *fields, uint32_t *starts)
 {
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     const struct ls_token *t = &cat->tokens.at[pat->first_token], *last = t + pat->tokens;
@@ -174,20 +175,20 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
             q = ls_read_value(t->type[0], p, e, &value);
         }
         if (!q) return false;
-        struct ls_capture *c = &out->field[t->slot];
+        struct ls_capture *c = &fields[t->slot];
         c->value = value;
         c->start = (uint32_t)(p - text);
         c->length = (uint32_t)(q - p);
         p = q;
     }
     if (p != e) return false;
-    ls_fill_match(cat, pat, text, e, out);
+    if (pat->widened) ls_widen(pat, &cat->messages.at[pat->message], fields);
     return true;
 }
 
-/* The row of guesses for a text: by the words before its first number, because what follows varies, and by its last
- * byte, because patterns with the same start mostly end differently. */
-static uint32_t row_of(const char *text, size_t n)
+/* What is hashed of a text: the words before its first number, because what follows varies, and its last byte, because
+ * patterns with the same start mostly end differently. */
+static inline uint64_t hash_of(const char *text, size_t n)
 {
     uint64_t head;
     memcpy(&head, text, sizeof head);
@@ -196,22 +197,37 @@ static uint32_t row_of(const char *text, size_t n)
     if (number) head &= ((number & (0 - number)) >> 7) - 1;
     unsigned char end = (unsigned char)text[n - 1];
     if ((unsigned)(end - '0') < 10 || (unsigned)(end - 'a') < 6) end = '0';
-    return (uint32_t)((head ^ (uint64_t)end << 57) * 0x9e3779b97f4a7c15u >> 54);
+    return (head ^ (uint64_t)end << 57) * 0x9e3779b97f4a7c15u;
 }
 
-static inline bool guess(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                         bool lean, struct ls_match *out)
+/* The row of guesses for a text. */
+static inline uint32_t row_of(uint64_t hash)
 {
-    uint32_t row = row_of(text, n);
+    return (uint32_t)(hash >> 54);
+}
+
+/* Whether a second record may follow on the line: forks, also one of a fork of NCCL. Only fields that may contain
+ * blanks can hold it. */
+static bool may_hold_more(const struct ls_pattern *pat, const char *text, uint32_t n, bool forks)
+{
+    int level;
+    uint32_t body;
+    return pat->wide && (text[n - 1] == ']' || ls_find_tag(text, 0, n, forks, &level, &body) >= 0);
+}
+
+static const struct ls_guess *guess(const struct ls_catalogue *cat, struct ls_guesses *guesses, uint32_t row,
+                                    const char *text, size_t n, bool lean, bool forks, struct ls_capture *fields)
+{
     for (int i = 0; i < LS_GUESS_WAYS; i++) {
         const struct ls_guess *g = &guesses->guess[row][i];
-        if (!g->pattern) return false;
+        if (!g->pattern) return NULL;
         if (g->known && (n < g->known || !ls_equal(text, g->bytes, g->known))) continue;
-        if (!follow(cat, g->pattern - 1, text, text + n, lean, out, NULL)) continue;
+        if (!follow(cat, g->pattern - 1, text, text + n, lean, fields, NULL)) continue;
+        if (may_hold_more(&cat->patterns.at[g->pattern - 1], text, (uint32_t)n, forks)) return NULL;
         guesses->futile[row] = 0;
-        return true;
+        return g;
     }
-    return false;
+    return NULL;
 }
 
 /* A copy of a text with room after it, if it is not too long. */
@@ -227,20 +243,72 @@ static bool make_room(struct roomy *to, const char *text, size_t n)
     return true;
 }
 
-static __attribute__((noinline)) bool guess_copy(const struct ls_catalogue *cat, struct ls_guesses *guesses,
-                                                 const char *text, size_t n, bool lean, struct ls_match *out)
+static inline uint32_t expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                                bool lean, bool forks, struct ls_capture *fields)
+{
+    uint64_t hash = hash_of(text, n);
+    uint32_t key = (uint32_t)((hash ^ n) * 0x9e3779b97f4a7c15u >> 32);
+    uint32_t pattern = guesses->fitter ? guesses->fitter(guesses->layouts, key, text, n, fields) : 0;
+    if (pattern) return pattern;
+    const struct ls_guess *g = guess(cat, guesses, row_of(hash), text, n, lean, forks, fields);
+    if (!g) return 0;
+    if (guesses->fitter) ls_add_layout(cat, guesses->layouts, key, g, text, n, lean);
+    return g->pattern;
+}
+
+static __attribute__((noinline)) uint32_t expected_copy(const struct ls_catalogue *cat, struct ls_guesses *guesses,
+                                                        const char *text, size_t n, bool lean, bool forks,
+                                                        struct ls_capture *fields)
 {
     struct roomy copy;
-    if (!make_room(&copy, text, n) || !guess(cat, guesses, copy.text, n, lean, out)) return false;
-    out->text = text;
-    return true;
+    return make_room(&copy, text, n) ? expected(cat, guesses, copy.text, n, lean, forks, fields) : 0;
+}
+
+uint32_t ls_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                     size_t room, bool lean, bool forks, struct ls_capture *fields)
+{
+    if (n < WORD) return 0;
+    return room >= ROOM ? expected(cat, guesses, text, n, lean, forks, fields)
+                        : expected_copy(cat, guesses, text, n, lean, forks, fields);
 }
 
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       size_t room, bool lean, struct ls_match *out)
+                       bool lean, bool forks, struct ls_match *out)
 {
-    if (n < WORD) return false;
-    return room >= ROOM ? guess(cat, guesses, text, n, lean, out) : guess_copy(cat, guesses, text, n, lean, out);
+    uint32_t pattern = ls_expected(cat, guesses, text, n, 0, lean, forks, out->own);
+    if (!pattern) return false;
+    out->field = out->own;
+    ls_fill_match(cat, &cat->patterns.at[pattern - 1], text, text + n, out);
+    return true;
+}
+
+bool ls_follow(const struct ls_catalogue *cat, uint32_t pattern, const char *text, size_t n, struct ls_match *out,
+               uint32_t *starts)
+{
+    struct roomy copy;
+    if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, false, out->own, starts))
+        return false;
+    out->field = out->own;
+    ls_fill_match(cat, &cat->patterns.at[pattern], text, text + n, out);
+    return true;
+}
+
+struct ls_guesses *ls_guesses_new(void)
+{
+    enum { LINE = 64 }; /* of the cache */
+    struct ls_guesses *g = ls_zalloc(sizeof *g);
+    g->fitter = ls_best_fitter();
+    if (g->fitter) { /* only those that are used get memory */
+        g->room = ls_zalloc(sizeof *g->layouts + LINE);
+        g->layouts = (struct ls_layouts *)(((uintptr_t)g->room + LINE - 1) & ~(uintptr_t)(LINE - 1));
+    }
+    return g;
+}
+
+void ls_guesses_free(struct ls_guesses *guesses)
+{
+    if (guesses) free(guesses->room);
+    free(guesses);
 }
 
 /* A search that knows only the start of a text. */
@@ -338,9 +406,7 @@ static uint32_t bytes_to_know(const struct ls_catalogue *cat, uint32_t pattern, 
     uint32_t starts[2 * LS_CAPTURES];
     struct proof p = {
         .trie = &cat->tries[LS_WHERE_NCCL], .text = text, .n = n < LS_KNOWN ? (uint32_t)n : (uint32_t)LS_KNOWN};
-    struct roomy copy;
-    if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, false, &m, starts))
-        return LS_KNOWN + 1;
+    if (!ls_follow(cat, pattern, text, n, &m, starts)) return LS_KNOWN + 1;
     for (uint32_t i = 0; i < pat->tokens; i++) {
         const struct ls_token *t = &cat->tokens.at[pat->first_token + i];
         if (t->rivals != LS_RIVALS_FAR) continue;
@@ -356,7 +422,7 @@ void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const
 {
     const struct ls_pattern *pat = &cat->patterns.at[found->pattern];
     if (!pat->tokens || n < WORD) return;
-    uint32_t row = row_of(text, n), known = 0;
+    uint32_t row = row_of(hash_of(text, n)), known = 0;
     if (pat->far) {
         if (guesses->futile[row] == FUTILE) return;
         guesses->futile[row]++;
@@ -376,10 +442,13 @@ int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, cons
                   uint64_t *present, uint64_t *values, uint32_t *starts, uint32_t *lengths)
 {
     struct ls_match m;
-    struct ls_guesses *guesses = ls_zalloc(sizeof *guesses);
-    if (seen_n && ls_match(cat, LS_WHERE_NCCL, seen, seen_n, false, &m)) ls_expect(cat, guesses, seen, seen_n, &m);
-    bool right = ls_match_expected(cat, guesses, text, n, 0, false, &m);
-    free(guesses);
+    struct ls_guesses *guesses = ls_guesses_new();
+    if (seen_n && ls_match(cat, LS_WHERE_NCCL, seen, seen_n, false, &m)) {
+        ls_expect(cat, guesses, seen, seen_n, &m);
+        ls_match_expected(cat, guesses, seen, seen_n, false, true, &m); /* its layout */
+    }
+    bool right = ls_match_expected(cat, guesses, text, n, false, true, &m);
+    ls_guesses_free(guesses);
     if (!right) return -1;
     ls_show_match(&m, 0, present, values, starts, lengths);
     return (int)m.index;

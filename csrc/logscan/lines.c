@@ -1,11 +1,8 @@
 /* Bytes to lines, lines to records. */
 #define _GNU_SOURCE
-#include "scanner.h"
+#include "lines.h"
 
 #include <ctype.h>
-
-/* What every link of Markdown to an address has. */
-#define LINK "](http"
 
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
@@ -20,18 +17,6 @@ static void outside(struct ls_scan *scan, const struct ls_record *at, const char
     if (!whole || found) return;
     scan->totals.other++;
     ls_match_other(scan, &rec, s, n);
-}
-
-static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
-{
-    ls_thread *t = &scan->threads.at[rec->thread];
-    if (!t->lines++) t->first = rec->ref;
-    t->last = rec->ref;
-    ls_process *p = &scan->procs.at[rec->proc];
-    if (!p->lines++) p->first = rec->ref;
-    if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
-        p->last = rec->ref;
-    if (rec->time_len) ls_note_stamp(p, rec->ref.seq, rec->time, rec->time_len);
 }
 
 static void damaged(struct ls_scan *scan, const struct ls_record *rec)
@@ -94,9 +79,9 @@ static void cut_short(struct ls_scan *scan, struct ls_torn *t)
     t->n = 0;
 }
 
-static void end_torn(struct ls_scan *scan, const struct ls_file *f)
+void ls_cut_torn(struct ls_scan *scan, struct ls_torn *torn)
 {
-    if (f->torn && f->torn->n) cut_short(scan, f->torn);
+    if (torn->n) cut_short(scan, torn);
 }
 
 /* Whether a line without a prefix completes the torn record above it: joined with or without a blank. */
@@ -145,7 +130,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
-    if (found) ls_expect(scan->cat, scan->guesses, s + low, high - low, &m);
+    if (found) ls_expect(scan->cat, scan->parser.guesses, s + low, high - low, &m);
     if (!found) {
         /* A line of a posted log ends with the marks of its emphasis. */
         uint32_t end = unmark(s, low, high);
@@ -212,27 +197,6 @@ static bool spelled_escape(const char *s, uint32_t n)
     return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
-static inline uint32_t prefix_hash(uint32_t stream, const char *s, uint32_t tag)
-{
-    return ls_fold(ls_hash_bytes(stream, s, tag));
-}
-
-/* Uses what is known about a prefix that was seen before. */
-static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
-                              uint32_t hash)
-{
-    for (LS_EACH(&scan->prefix_index, hash, e)) {
-        const struct ls_remembered *p = &scan->prefixes.at[e];
-        if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
-        rec->proc = p->proc;
-        rec->thread = p->thread;
-        rec->device = p->device;
-        rec->tag = p->tag;
-        return true;
-    }
-    return false;
-}
-
 static void remember(struct ls_scan *scan, const struct ls_record *rec, const char *s, uint32_t tag, uint32_t hash)
 {
     if (scan->prefixes.n == LS_PREFIXES) ls_forget_prefixes(scan);
@@ -261,50 +225,18 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
     return true;
 }
 
-/* One record of a predicted message. It cannot contain a second one if no field of it may contain blanks. forks:
- * another one may be of a fork of NCCL. room: readable bytes after the line. */
-static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n,
-                            size_t room, bool forks)
+/* One record of a predicted message. forks: another one may be of a fork of NCCL. */
+static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n, bool forks)
 {
     struct ls_match m;
-    int level;
-    uint32_t body, high = ls_trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, !scan->emit_all, &m))
+    uint32_t high = ls_trim(s, low, n);
+    if (rec->thread < 0 ||
+        !ls_match_expected(scan->cat, scan->parser.guesses, s + low, high - low, scan->parser.lean, forks, &m))
         return false;
-    if (scan->cat->patterns.at[m.pattern].wide &&
-        (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
-        return false;
+    end_torn(scan, &scan->files.at[rec->ref.file]);
     touch(scan, rec);
     ls_on_match(scan, rec, &m);
     return true;
-}
-
-/* A line that ends in the bytes at hand. */
-struct found {
-    const char *s;
-    uint32_t n;
-    uint32_t tag;    /* the place of the first tag, if the line may be a common one, else LS_NONE */
-    uint32_t hash;   /* of the text before the tag */
-    uint32_t prefix; /* what it may be among those remembered, LS_NONE: none */
-    bool cut;
-};
-
-/* The common line: no escape sequence, a known prefix, a predicted message. room: readable bytes after it, from a line
- * end on. Returns false, without any effect, for all others. */
-static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct found *line,
-                               size_t room)
-{
-    enum { INFO_TAG = 10 };
-    if (line->tag == LS_NONE) return false;
-    struct ls_record rec;
-    rec.stream = stream;
-    if (!remembered(scan, &rec, line->s, line->tag, line->hash)) return false;
-    rec.ref = *ref;
-    rec.level = LS_INFO;
-    rec.where = rec.time = NULL;
-    rec.where_len = rec.time_len = 0;
-    rec.repeated = 1;
-    return expected(scan, &rec, line->s, line->tag + INFO_TAG, line->n, room, false);
 }
 
 /* A copy of a line that may be changed. */
@@ -341,7 +273,8 @@ static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     struct ls_record rec = {
         .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = line_tag, .device = INT32_MIN, .repeated = 1};
     uint32_t from, end;
-    if (n && ls_boxed(s, n, &from, &end)) {
+    /* The left border of a box is before the record; behind its tag it is the text's own. */
+    if (n && ls_boxed(s, n, &from, &end) && ls_find_tag(s, 0, from, true, &level, &body) < 0) {
         bool own = scan->scratch && s >= scan->scratch && s < scan->scratch + scan->scratch_cap;
         if (!own) s = scratch(scan, s, end);
         ls_unbox(scan->scratch + (s - scan->scratch), from);
@@ -376,7 +309,7 @@ static void on_text(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         rec.device = ls_bare_device(s, (uint32_t)tag, level);
     }
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
-    if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
+    if (!cut && expected(scan, &rec, s, body, n, forks)) return;
     for (;;) {
         struct ls_prefix p = {0};
         uint32_t next_body;
@@ -412,13 +345,13 @@ static void on_folded(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, 
     scan->totals.blank = blank;
 }
 
-static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
+void ls_on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
 {
     if ((n && memchr(s, 0x1b, n)) || spelled_escape(s, n)) {
         s = scratch(scan, s, n);
         n = ls_strip_ansi(scan->scratch, s, n, true);
     }
-    if (memmem(s, n, LINK, sizeof LINK - 1)) {
+    if (memmem(s, n, LS_LINK, sizeof LS_LINK - 1)) {
         s = scratch(scan, s, n);
         n = ls_unlink(scan->scratch, s, n);
     }
@@ -437,158 +370,4 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
     n = ls_unfold(scan->scratch, n);
     on_folded(scan, ref, stream, s, n, cut, tag);
-}
-
-static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
-{
-    scan->totals.lines++;
-    return (ls_ref){.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
-}
-
-/* A line that was carried over from bytes before. */
-static void carried_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, bool cut)
-{
-    ls_ref ref = next_line(scan, f, file, f->start);
-    on_line(scan, &ref, f->stream, f->carry, f->carried, cut);
-}
-
-static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
-{
-    size_t room = LS_LINE_MAX - f->carried, take = n < room ? n : room;
-    if (f->skipping) return;
-    if (f->carried + take > f->carry_cap) {
-        f->carry_cap = (uint32_t)(f->carried + take + 256);
-        f->carry = ls_realloc(f->carry, f->carry_cap);
-    }
-    if (take) memcpy(f->carry + f->carried, s, take);
-    f->carried += (uint32_t)take;
-    if (take < n) {
-        scan->totals.cut++;
-        carried_line(scan, f, file, true);
-        f->carried = 0;
-        f->skipping = true;
-    }
-}
-
-/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
- * lines before the first is read, so that the processor waits once and not for each. */
-static void load_ahead(const struct ls_scan *scan, struct found *lines, uint32_t n)
-{
-    const struct ls_index *index = &scan->prefix_index;
-    if (!index->slot) return;
-    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = lines[i].hash & index->mask;
-        lines[i].prefix = lines[i].tag == LS_NONE ? LS_NONE : ls_index_find(index, lines[i].hash, &at);
-        if (lines[i].prefix == LS_NONE) continue;
-        __builtin_prefetch(&scan->prefixes.at[lines[i].prefix]);
-        __builtin_prefetch((const char *)&scan->prefixes.at[lines[i].prefix] + 64);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (lines[i].prefix == LS_NONE) continue;
-        const struct ls_remembered *p = &scan->prefixes.at[lines[i].prefix];
-        __builtin_prefetch(&scan->threads.at[p->thread], 1);
-        __builtin_prefetch((char *)&scan->threads.at[p->thread] + 64, 1);
-        __builtin_prefetch(&scan->procs.at[p->proc].lines, 1);
-        __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
-        __builtin_prefetch(&scan->states.at[p->proc], 1);
-        ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
-    }
-}
-
-/* Reads n lines, which follow each other; e: the end of the bytes that may be read. */
-static void read_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, struct found *lines,
-                       uint32_t n, const char *e)
-{
-    enum { FEW = 1024 }; /* prefixes that stay in a near cache */
-    for (uint32_t i = 0; i < n; i++)
-        lines[i].hash = lines[i].tag == LS_NONE ? 0 : prefix_hash(f->stream, lines[i].s, lines[i].tag);
-    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n);
-    const char *first = lines->s;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct found *line = &lines[i];
-        ls_ref ref = next_line(scan, f, file, offset + (uint64_t)(line->s - first));
-        if (!common_line(scan, &ref, f->stream, line, (size_t)(e - line->s) - line->n))
-            on_line(scan, &ref, f->stream, line->s, line->n, line->cut);
-        scan->totals.cut += line->cut;
-    }
-}
-
-static inline void set_found(struct found *to, const char *s, const char *end, bool odd)
-{
-    size_t n = (size_t)(end - s);
-    to->s = s;
-    to->cut = n > LS_LINE_MAX;
-    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
-    to->tag = LS_NONE;
-    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LINK, sizeof LINK - 1))) return;
-    /* remembered prefixes do not begin with a spelled escape */
-    if (n && !to->cut && end[-1] != 'm') to->tag = ls_find_info(s, to->n);
-}
-
-/* Reads the lines that end before e; returns what follows them. */
-static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
-{
-    enum { LINES = 32 };
-    const char *line = p;
-    struct ls_marks marks;
-    struct found found[LINES];
-    bool odd = false;
-    for (const char *span = p; span < e;) {
-        size_t n = ls_mark(scan->marker, span, (size_t)(e - span), &marks);
-        odd |= marks.odd;
-        for (uint32_t i = 0; i < marks.n;) {
-            uint32_t k = 0;
-            for (; k < LINES && i < marks.n; i++) {
-                const char *end = span + marks.end[i];
-                set_found(&found[k++], line, end, odd);
-                line = end + 1;
-            }
-            read_lines(scan, f, file, f->offset + (uint64_t)(found->s - p), found, k, e);
-        }
-        if (marks.n) odd = marks.odd; /* a line may have begun before its end */
-        span += n;
-    }
-    return line;
-}
-
-void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
-{
-    struct ls_file *f = &scan->files.at[file];
-    const char *p = data, *e = data + n;
-    scan->totals.bytes += n;
-    if (!n) return;
-    f->complete = e[-1] == '\n';
-    if (f->carried || f->skipping) {
-        const char *nl = memchr(p, '\n', n);
-        size_t part = nl ? (size_t)(nl - p) : n;
-        f->offset += part;
-        carry(scan, f, file, p, part);
-        if (!nl) return;
-        if (!f->skipping) carried_line(scan, f, file, false);
-        f->carried = 0;
-        f->skipping = false;
-        f->offset++;
-        p = nl + 1;
-    }
-    const char *rest = whole_lines(scan, f, file, p, e);
-    f->offset += (uint64_t)(rest - p);
-    if (rest < e) {
-        f->start = f->offset;
-        f->offset += (uint64_t)(e - rest);
-        carry(scan, f, file, rest, (size_t)(e - rest));
-    }
-}
-
-void ls_end_file(ls_scan *scan, uint32_t file)
-{
-    struct ls_file *f = &scan->files.at[file];
-    if (f->carried) carried_line(scan, f, file, true);
-    end_torn(scan, f);
-    ls_end_wrapped(scan, &f->wrapped);
-    f->carried = 0;
-    f->skipping = false;
-    free(f->carry);
-    f->carry = NULL;
-    f->carry_cap = 0;
 }

@@ -245,13 +245,13 @@ again:
 }
 
 /* A message has a float field if one of its patterns reads the field as an integer. */
-void ls_widen(const struct ls_pattern *pat, struct ls_match *out)
+void ls_widen(const struct ls_pattern *pat, const struct ls_message *message, struct ls_capture *fields)
 {
     for (int i = 0; i < pat->captures; i++) {
-        if (pat->slot[i] < 0 || pat->type[i] == LS_FLOAT || out->message->type[pat->slot[i]] != LS_FLOAT ||
+        if (pat->slot[i] < 0 || pat->type[i] == LS_FLOAT || message->type[pat->slot[i]] != LS_FLOAT ||
             ls_is_text(pat->type[i]))
             continue;
-        struct ls_capture *c = &out->field[pat->slot[i]];
+        struct ls_capture *c = &fields[pat->slot[i]];
         double d = (double)(int64_t)c->value;
         memcpy(&c->value, &d, sizeof d);
     }
@@ -262,8 +262,10 @@ static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const stru
 {
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     for (int i = 0; i < pat->captures; i++)
-        if (pat->slot[i] >= 0) out->field[pat->slot[i]] = cap[i];
+        if (pat->slot[i] >= 0) out->own[pat->slot[i]] = cap[i];
+    out->field = out->own;
     ls_fill_match(cat, pat, text, end, out);
+    if (pat->widened) ls_widen(pat, out->message, out->own);
 }
 
 static void begin(struct walk *w, const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere)

@@ -5,8 +5,8 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
 {
     struct ls_scan *scan = ls_zalloc(sizeof *scan);
     scan->cat = cat;
-    scan->marker = ls_best_marker(true);
     scan->emit_all = mode & 1;
+    scan->parser = (struct ls_parser){.cat = cat, .marker = ls_best_marker(true), .lean = !scan->emit_all};
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;
     if (mode & 8) ls_part_begin(scan);
@@ -30,9 +30,10 @@ static void forget(ls_scan *scan)
     LS_INDEX_DROP(&scan->tag_index, &scan->word_index, &scan->host_index, &scan->proc_index, &scan->pid_index,
                   &scan->thread_index, &scan->prefix_index, &scan->event_index, &scan->shape_index);
     ls_drop(&scan->prefixes);
-    LS_FREE(scan->shared, scan->guesses, scan->scratch);
+    LS_FREE(scan->shared, scan->scratch);
+    ls_guesses_free(scan->parser.guesses);
     scan->shared = NULL;
-    scan->guesses = NULL;
+    scan->parser.guesses = NULL;
     scan->scratch = NULL;
 }
 
@@ -65,8 +66,8 @@ uint32_t ls_scan_stream(ls_scan *scan)
 uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
 {
     struct ls_file *f = ls_push(&scan->files);
-    if (!scan->guesses) /* a scan that only peeks has no files: there is one for each log of a job */
-        scan->guesses = ls_zalloc(sizeof *scan->guesses);
+    if (!scan->parser.guesses) /* a scan that only peeks has no files: there is one for each log of a job */
+        scan->parser.guesses = ls_guesses_new();
     f->stream = stream;
     f->complete = true;
     return scan->files.n - 1;

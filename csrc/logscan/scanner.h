@@ -38,6 +38,15 @@ ls_marker ls_best_marker(bool wide);
 /* Marks the first bytes of n; returns how many. */
 size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
+/* What is needed to read lines, apart from what the lines before said: it decides how fast a line is read, not what is
+ * read. */
+struct ls_parser {
+    const struct ls_catalogue *cat;
+    ls_marker marker;
+    struct ls_guesses *guesses;
+    bool lean; /* fields that nobody uses are left out */
+};
+
 /* The end of a line that may go on in the next one. */
 struct ls_wrapped {
     char *text; /* LS_WRAP_MAX bytes */
@@ -126,7 +135,7 @@ struct ls_part;
 
 struct ls_scan {
     const struct ls_catalogue *cat;
-    ls_marker marker;
+    struct ls_parser parser;
     bool emit_all, keep_calls, keep_messages;
     bool continued;       /* its first line is not the first one of the job */
     struct ls_part *part; /* of a scan of some files of a job, else NULL */
@@ -149,7 +158,6 @@ struct ls_scan {
     struct ls_index thread_index;
     LS_VEC(struct ls_remembered) prefixes;
     struct ls_index prefix_index;
-    struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
     uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
                           * messages */

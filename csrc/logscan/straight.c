@@ -86,6 +86,9 @@ static void keep(struct way *w, struct ls_pattern *pat)
         int slot = type == LS_TYPES || type == LS_BLANKS ? -1 : pat->slot[captures++];
         t->slot = slot < 0 ? LS_FIELDS : (uint8_t)slot;
         t->type[1] = slot < 0 || !used(&cat->messages.at[pat->message], slot) ? skipped(type) : (uint8_t)type;
+        for (int lean = 0; lean < 2; lean++)
+            if (slot >= pat->room[lean] && (!lean || used(&cat->messages.at[pat->message], slot)))
+                pat->room[lean] = (uint8_t)(slot + 1);
         uint32_t short_n = t->n < LS_HEAD ? t->n : LS_HEAD;
         memcpy(t->head, w->bytes + t->at, short_n);
         t->mask = (1u << short_n) - 1;

@@ -8,21 +8,23 @@
 #include <string.h>
 
 /* A scan cannot continue with half a table: if it runs out of memory it ends the process with a message. */
-static inline void *ls_realloc(void *p, size_t size)
+static inline void *ls_need(void *p)
 {
-    void *q = realloc(p, size ? size : 1);
-    if (!q) {
+    if (!p) {
         fputs("psmkit: out of memory while scanning logs\n", stderr);
         abort();
     }
-    return q;
+    return p;
+}
+
+static inline void *ls_realloc(void *p, size_t size)
+{
+    return ls_need(realloc(p, size ? size : 1));
 }
 
 static inline void *ls_zalloc(size_t size)
 {
-    void *p = ls_realloc(NULL, size);
-    memset(p, 0, size);
-    return p;
+    return ls_need(calloc(1, size ? size : 1));
 }
 
 /* Declares a growing array of T. */

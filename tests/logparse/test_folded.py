@@ -144,3 +144,10 @@ def test_a_line_in_a_box_says_what_it_says_outside(sides: str, width: int, tmp_p
 
 def test_a_table_is_no_box(tmp_path: Path) -> None:
     assert events(tmp_path, "| RuntimeError: a | b |\n")[0].fields["what"] == "a | b |"
+
+
+def test_a_row_of_a_table_that_nccl_prints_is_no_box(tmp_path: Path) -> None:
+    text = "node0:7:7 [0] NCCL INFO   Algorithm   |                             PAT                  |\n"
+    (tmp_path / "a.log").write_text(text)
+    with closing(scan(tmp_path / "a.log")) as data:
+        assert (data.totals.matched, data.totals.unmatched) == (1, 0)

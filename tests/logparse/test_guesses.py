@@ -80,6 +80,13 @@ def damaged(data: st.DataObject, text: bytes) -> bytes:
     return text[: data.draw(st.integers(1, 200))] if data.draw(st.booleans()) else text
 
 
+def other_digits(rng: random.Random, text: bytes) -> bytes:
+    """A text with other digits at the same places, of any kind: its fields are where they were, or it has others."""
+    kinds = [b"0123456789", b"0123456789abcdef", b"abcdefABCDEF"]
+    kind = rng.choice(kinds)
+    return bytes(rng.choice(kind) if chr(c) in "0123456789abcdef" and rng.random() < 0.5 else c for c in text)
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_guess_is_what_the_full_match_says(engine: Engine, data: st.DataObject) -> None:
@@ -89,6 +96,9 @@ def test_a_guess_is_what_the_full_match_says(engine: Engine, data: st.DataObject
     engine.expect_agreement(seen, again)
     engine.expect_agreement(seen, damaged(data, again))
     engine.expect_agreement(seen, damaged(data, seen))
+    rng = random.Random(data.draw(st.integers(0, 1 << 32)))
+    for _ in range(8):
+        engine.expect_agreement(seen, other_digits(rng, seen))
 
 
 def test_a_guess_holds_for_texts_of_other_patterns_that_begin_alike(engine: Engine) -> None:
@@ -199,6 +209,7 @@ def test_guesses_agree_in_small_crowded_catalogues(data: st.DataObject) -> None:
         for _ in range(2):
             text = re.sub(r"{[^}]*}", lambda _: data.draw(_WORDS), shape)
             texts.append((text + data.draw(st.sampled_from(["", "", "", " end", " 12"]))).strip(" ").encode())
+    rng = random.Random(data.draw(st.integers(0, 1 << 32)))
     for seen in texts:
-        for text in texts:
+        for text in [*texts, *(other_digits(rng, seen) for _ in range(4))]:
             engine.expect_agreement(seen, text)

@@ -1,0 +1,221 @@
+/* Bytes to lines, and what most lines say. Lines are read in two steps: what a line says by itself, then what it means
+ * for its process, in the order of the lines. */
+#define _GNU_SOURCE
+#include "lines.h"
+
+enum { INFO_TAG = 10 }; /* bytes of "NCCL INFO " */
+
+static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
+{
+    scan->totals.lines++;
+    return (ls_ref){.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
+}
+
+/* A line that was carried over from bytes before. */
+static void carried_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, bool cut)
+{
+    ls_ref ref = next_line(scan, f, file, f->start);
+    ls_on_line(scan, &ref, f->stream, f->carry, f->carried, cut);
+}
+
+static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
+{
+    size_t room = LS_LINE_MAX - f->carried, take = n < room ? n : room;
+    if (f->skipping) return;
+    if (f->carried + take > f->carry_cap) {
+        f->carry_cap = (uint32_t)(f->carried + take + 256);
+        f->carry = ls_realloc(f->carry, f->carry_cap);
+    }
+    if (take) memcpy(f->carry + f->carried, s, take);
+    f->carried += (uint32_t)take;
+    if (take < n) {
+        scan->totals.cut++;
+        carried_line(scan, f, file, true);
+        f->carried = 0;
+        f->skipping = true;
+    }
+}
+
+/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
+ * lines before the first is read, so that the processor waits once and not for each. */
+static void load_ahead(const struct ls_scan *scan, struct ls_line *lines, uint32_t n)
+{
+    const struct ls_index *index = &scan->prefix_index;
+    if (!index->slot) return;
+    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = lines[i].hash & index->mask;
+        lines[i].prefix = lines[i].tag == LS_NONE ? LS_NONE : ls_index_find(index, lines[i].hash, &at);
+        if (lines[i].prefix == LS_NONE) continue;
+        __builtin_prefetch(&scan->prefixes.at[lines[i].prefix]);
+        __builtin_prefetch((const char *)&scan->prefixes.at[lines[i].prefix] + 64);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (lines[i].prefix == LS_NONE) continue;
+        const struct ls_remembered *p = &scan->prefixes.at[lines[i].prefix];
+        __builtin_prefetch(&scan->threads.at[p->thread], 1);
+        __builtin_prefetch((char *)&scan->threads.at[p->thread] + 64, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].lines, 1);
+        __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
+        __builtin_prefetch(&scan->states.at[p->proc], 1);
+        ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
+    }
+}
+
+/* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
+ * others. */
+static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct ls_line *line,
+                               const struct ls_capture *fields)
+{
+    if (!line->pattern) return false;
+    struct ls_record rec;
+    rec.stream = stream;
+    if (!remembered(scan, &rec, line->s, line->tag, line->hash) || rec.thread < 0) return false;
+    rec.ref = *ref;
+    rec.level = LS_INFO;
+    rec.where = rec.time = NULL;
+    rec.where_len = rec.time_len = 0;
+    rec.repeated = 1;
+    end_torn(scan, &scan->files.at[ref->file]);
+    touch(scan, &rec);
+    struct ls_match m;
+    m.field = fields + line->fields;
+    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + INFO_TAG,
+                  line->s + line->end, &m);
+    ls_on_match(scan, &rec, &m);
+    return true;
+}
+
+/* Passes on n lines, which follow each other. offset: of the first. */
+static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, struct ls_line *lines,
+                       uint32_t n, const struct ls_capture *fields)
+{
+    enum { FEW = 1024 }; /* prefixes that stay in a near cache */
+    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n);
+    const char *first = lines->s;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct ls_line *line = &lines[i];
+        ls_ref ref = next_line(scan, f, file, offset + (uint64_t)(line->s - first));
+        if (!common_line(scan, &ref, f->stream, line, fields))
+            ls_on_line(scan, &ref, f->stream, line->s, line->n, line->cut);
+        scan->totals.cut += line->cut;
+    }
+}
+
+/* Reads a line as far as it needs no other. e: the end of the bytes that may be read. Returns how many fields were
+ * written. */
+static inline uint32_t parse_line(const struct ls_parser *p, uint32_t stream, const char *s, const char *end,
+                                  const char *e, bool odd, struct ls_line *to, struct ls_capture *fields)
+{
+    size_t n = (size_t)(end - s);
+    to->s = s;
+    to->cut = n > LS_LINE_MAX;
+    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
+    to->tag = LS_NONE;
+    to->hash = to->pattern = 0;
+    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LS_LINK, sizeof LS_LINK - 1))) return 0;
+    /* Remembered prefixes do not begin with a spelled escape. */
+    if (!n || to->cut || end[-1] == 'm') return 0;
+    to->tag = ls_find_info(s, to->n);
+    if (to->tag == LS_NONE) return 0;
+    to->hash = prefix_hash(stream, s, to->tag);
+    uint32_t low = to->tag + INFO_TAG;
+    to->end = ls_trim(s, low, to->n);
+    to->pattern = ls_expected(p->cat, p->guesses, s + low, to->end - low, (size_t)(e - end), p->lean, false, fields);
+    return to->pattern ? p->cat->patterns.at[to->pattern - 1].room[p->lean] : 0;
+}
+
+/* The lines of some bytes, in turn. */
+struct cursor {
+    const char *line, *span, *end;
+    size_t spanned; /* bytes whose ends are marked, from span on */
+    struct ls_marks marks;
+    uint32_t mark;
+    bool odd;
+};
+
+static void begin(struct cursor *c, const char *s, const char *e)
+{
+    c->line = c->span = s;
+    c->end = e;
+    c->spanned = 0;
+    c->marks.n = c->mark = 0;
+    c->odd = false;
+}
+
+/* Reads the next lines; returns how many, 0 at the end. */
+static uint32_t next_lines(const struct ls_parser *p, uint32_t stream, struct cursor *c, struct ls_line *lines,
+                           uint32_t most, struct ls_capture *fields)
+{
+    uint32_t n = 0, used = 0;
+    for (;;) {
+        for (; c->mark < c->marks.n && n < most; n++) {
+            const char *end = c->span + c->marks.end[c->mark++];
+            lines[n].fields = used;
+            used += parse_line(p, stream, c->line, end, c->end, c->odd, &lines[n], fields + used);
+            c->line = end + 1;
+        }
+        if (n) return n;
+        if (c->marks.n) c->odd = c->marks.odd; /* a line may have begun before its end */
+        c->span += c->spanned;
+        if (c->span == c->end) return 0;
+        c->spanned = ls_mark(p->marker, c->span, (size_t)(c->end - c->span), &c->marks);
+        c->odd |= c->marks.odd;
+        c->mark = 0;
+    }
+}
+
+/* Reads the lines that end before e; returns what follows them. */
+static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
+{
+    enum { LINES = 32 };
+    struct ls_line lines[LINES];
+    struct ls_capture fields[LINES * LS_FIELDS + 1];
+    struct cursor c;
+    uint32_t n;
+    begin(&c, p, e);
+    while ((n = next_lines(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
+        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, fields);
+    return c.line;
+}
+
+void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+{
+    struct ls_file *f = &scan->files.at[file];
+    const char *p = data, *e = data + n;
+    scan->totals.bytes += n;
+    if (!n) return;
+    f->complete = e[-1] == '\n';
+    if (f->carried || f->skipping) {
+        const char *nl = memchr(p, '\n', n);
+        size_t part = nl ? (size_t)(nl - p) : n;
+        f->offset += part;
+        carry(scan, f, file, p, part);
+        if (!nl) return;
+        if (!f->skipping) carried_line(scan, f, file, false);
+        f->carried = 0;
+        f->skipping = false;
+        f->offset++;
+        p = nl + 1;
+    }
+    const char *rest = whole_lines(scan, f, file, p, e);
+    f->offset += (uint64_t)(rest - p);
+    if (rest < e) {
+        f->start = f->offset;
+        f->offset += (uint64_t)(e - rest);
+        carry(scan, f, file, rest, (size_t)(e - rest));
+    }
+}
+
+void ls_end_file(ls_scan *scan, uint32_t file)
+{
+    struct ls_file *f = &scan->files.at[file];
+    if (f->carried) carried_line(scan, f, file, true);
+    end_torn(scan, f);
+    ls_end_wrapped(scan, &f->wrapped);
+    f->carried = 0;
+    f->skipping = false;
+    free(f->carry);
+    f->carry = NULL;
+    f->carry_cap = 0;
+}

@@ -1,0 +1,69 @@
+/* Between the bytes of a log and its records: feed.c finds lines and what most of them say, lines.c reads the others.
+ */
+#ifndef LOGSCAN_LINES_H
+#define LOGSCAN_LINES_H
+
+#include "scanner.h"
+
+/* What every link of Markdown to an address has. */
+#define LS_LINK "](http"
+
+/* A line that ends in the bytes at hand, and what can be said of it without the lines before. */
+struct ls_line {
+    const char *s;
+    uint32_t n;
+    uint32_t tag;     /* the place of the first tag, if the line may be a common one, else LS_NONE */
+    uint32_t hash;    /* of the stream and of the text before the tag */
+    uint32_t prefix;  /* what it may be among those remembered, LS_NONE: none */
+    uint32_t pattern; /* + 1 of its message, 0: unknown */
+    uint32_t end;     /* of its message */
+    uint32_t fields;  /* where those of its message are */
+    bool cut;
+};
+
+/* A line that is no common one: with its prefix, its escape sequences, and what other lines say of it. */
+void ls_on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut);
+
+/* No line completes the torn record. */
+void ls_cut_torn(struct ls_scan *scan, struct ls_torn *torn);
+
+static inline void end_torn(struct ls_scan *scan, const struct ls_file *f)
+{
+    if (f->torn) ls_cut_torn(scan, f->torn);
+}
+
+/* Notes a line of its thread and of its process. */
+static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
+{
+    ls_thread *t = &scan->threads.at[rec->thread];
+    if (!t->lines++) t->first = rec->ref;
+    t->last = rec->ref;
+    ls_process *p = &scan->procs.at[rec->proc];
+    if (!p->lines++) p->first = rec->ref;
+    if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
+        p->last = rec->ref;
+    if (rec->time_len) ls_note_stamp(p, rec->ref.seq, rec->time, rec->time_len);
+}
+
+static inline uint32_t prefix_hash(uint32_t stream, const char *s, uint32_t tag)
+{
+    return ls_fold(ls_hash_bytes(stream, s, tag));
+}
+
+/* Uses what is known about a prefix that was seen before. */
+static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
+                              uint32_t hash)
+{
+    for (LS_EACH(&scan->prefix_index, hash, e)) {
+        const struct ls_remembered *p = &scan->prefixes.at[e];
+        if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
+        rec->proc = p->proc;
+        rec->thread = p->thread;
+        rec->device = p->device;
+        rec->tag = p->tag;
+        return true;
+    }
+    return false;
+}
+
+#endif
