@@ -302,12 +302,13 @@ static bool take_fields(struct ls_replay *r, const struct ls_message *message, s
     for (uint64_t left = m->present; left; left &= left - 1) {
         int i = __builtin_ctzll(left);
         if (m->texts & 1ull << i) {
-            if (!take_text(r, &m->field[i], &used)) return false;
+            if (!take_text(r, &m->own[i], &used)) return false;
         } else {
             if (!take_number(r, &v)) return false;
-            m->field[i].value = values[i] ^= v;
+            m->own[i].value = values[i] ^= v;
         }
     }
+    m->field = m->own;
     m->text = r->text;
     return true;
 }
