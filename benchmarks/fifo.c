@@ -1,7 +1,7 @@
 /* Bytes from a buffer of one process into a buffer of another, pinned to two processors: libpsm's FIFO in host memory
  * and its p2p path beside what the machine gives. One line a turn: NAME SECONDS.
  *
- *   fifo bare|fifo TURNS              one way of 8 bytes: a word on a cache line, and psm_fifo.h
+ *   fifo small TURNS                  one way of 8 bytes: a word on a cache line, and psm_fifo.h
  *   fifo bandwidth BYTES TURNS        memcpy, process_vm_readv; psm_fifo.h and a bare FIFO in a memfd, of 8 x 256 KiB
  *                                     and, -128, of 8 x 128 KiB, which a processor's own cache holds beside the rest
  *
@@ -24,7 +24,7 @@
 
 #include "psm/psm_fifo.h"
 
-enum { SLOTS = 8, SLOT = 256 << 10, LESS = 128 << 10, SMALL = 8, SMALL_ROUNDS = 500, LINE = 64 };
+enum { SLOTS = 8, SLOT = 256 << 10, LESS = 128 << 10, SMALL = 8, SMALL_ROUNDS = 500, LINE = 64, PAGE = 4096 };
 
 static double now(void)
 {
@@ -89,24 +89,19 @@ static inline void wait_for(_Atomic uint64_t *word, uint64_t value)
     while (atomic_load_explicit(word, memory_order_acquire) != value) relax(&turns);
 }
 
-static void bare(int turns)
+/* Words on lines of one page, there and back; each turn has another page, because the way to a line depends on its
+ * address. */
+enum { PLACES = 64, WORDS = PAGE / sizeof(uint64_t), BACK = 2 * LINE / sizeof(uint64_t) };
+
+static void bare_turn(_Atomic uint64_t *words, bool answers, int turn)
 {
-    _Atomic uint64_t *there = shared(4096), *back = there + 2 * LINE / sizeof *there;
-    uint64_t n = 0, all = (uint64_t)turns * SMALL_ROUNDS;
-    if (other() == 0) {
-        for (n = 1; n <= all; n++) {
-            wait_for(there, n);
-            atomic_store_explicit(back, n, memory_order_release);
-        }
-        _exit(0);
-    }
-    for (int turn = 0; turn < turns; turn++) {
-        double begin = now();
-        for (int i = 0; i < SMALL_ROUNDS; i++) {
-            atomic_store_explicit(there, ++n, memory_order_release);
-            wait_for(back, n);
-        }
-        report("bare", (now() - begin) / SMALL_ROUNDS / 2);
+    _Atomic uint64_t *there = words + turn % PLACES * WORDS, *back = there + BACK;
+    uint64_t n = (uint64_t)(turn / PLACES) * SMALL_ROUNDS;
+    for (int i = 0; i < SMALL_ROUNDS; i++) {
+        n++;
+        if (answers) wait_for(there, n);
+        atomic_store_explicit(answers ? back : there, n, memory_order_release);
+        if (!answers) wait_for(back, n);
     }
 }
 
@@ -150,29 +145,33 @@ static psmFifo *attach(const psmFifo *fifo, uint32_t slot_bytes)
     return mine;
 }
 
+static void fifo_turn(psmFifo *out, psmFifo *in, bool answers, int turn)
+{
+    for (int i = 0; i < SMALL_ROUNDS; i++) {
+        uint64_t sent = (uint64_t)turn << 32 | (unsigned)i, word = sent;
+        if (!answers) send_all(out, (uint8_t *)&sent, SMALL);
+        receive_all(in, (uint8_t *)&word, SMALL);
+        if (word != sent) die("another word came");
+        if (answers) send_all(out, (uint8_t *)&word, SMALL);
+    }
+}
+
 static void small(int turns)
 {
     psmFifo *there = make(SMALL), *back = make(SMALL);
-    uint64_t word = 0;
-    uint8_t *bytes = (uint8_t *)&word;
-    if (other() == 0) {
-        psmFifo *in = attach(there, SMALL), *out = attach(back, SMALL);
-        for (int i = 0; i < turns * SMALL_ROUNDS; i++) {
-            receive_all(in, bytes, SMALL);
-            send_all(out, bytes, SMALL);
-        }
-        _exit(0);
-    }
+    _Atomic uint64_t *words = shared(PLACES * PAGE);
+    bool answers = other() == 0;
+    psmFifo *out = answers ? attach(back, SMALL) : there, *in = answers ? attach(there, SMALL) : back;
     for (int turn = 0; turn < turns; turn++) {
         double begin = now();
-        for (int i = 0; i < SMALL_ROUNDS; i++) {
-            uint64_t sent = word = (uint64_t)turn << 32 | (unsigned)i;
-            send_all(there, bytes, SMALL);
-            receive_all(back, bytes, SMALL);
-            if (word != sent) die("another word came back");
-        }
-        report("fifo", (now() - begin) / SMALL_ROUNDS / 2);
+        bare_turn(words, answers, turn);
+        double middle = now();
+        fifo_turn(out, in, answers, turn);
+        if (answers) continue;
+        report("fifo", (now() - middle) / SMALL_ROUNDS / 2);
+        report("bare", (middle - begin) / SMALL_ROUNDS / 2);
     }
+    if (answers) _exit(0);
     psmFifoClose(there);
     psmFifoClose(back);
 }
@@ -311,9 +310,7 @@ static void bandwidth(size_t bytes, int turns)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    if (argc == 3 && strcmp(what, "bare") == 0)
-        bare(atoi(argv[2]));
-    else if (argc == 3 && strcmp(what, "fifo") == 0)
+    if (argc == 3 && strcmp(what, "small") == 0)
         small(atoi(argv[2]));
     else if (argc == 4 && strcmp(what, "bandwidth") == 0)
         bandwidth(strtoull(argv[2], NULL, 10), atoi(argv[3]));

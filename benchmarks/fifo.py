@@ -33,6 +33,7 @@ from psmkit.lab.cuda import LIBRARIES, environment, folder  # noqa: E402
 HERE = Path(__file__).parent
 MIB = 1 << 20
 LIMIT = 120.0  # seconds for a program
+SMALL_BYTES = 8
 SIZES = (4 * MIB, 64 * MIB)
 PORT = 13337  # port on which the ends of ucx_perftest meet
 Found = dict[str, list[float]]  # seconds by name, one for each turn
@@ -143,9 +144,8 @@ def small(bench: Bench, repeat: int, turns: int) -> list[str]:
     found = collect(
         repeat,
         [
-            lambda: bench.fifo("bare", turns),
-            lambda: bench.fifo("fifo", turns),
-            lambda: bench.peers(8, turns, 500),
+            lambda: bench.fifo("small", turns),
+            lambda: bench.peers(SMALL_BYTES, turns, 500),
             lambda: bench.p2p("small", turns),
             lambda: bench.p2p("group", turns),
         ],

@@ -163,7 +163,7 @@ def own_fifo(made: dict[str, Path], size: int, rounds: int, env: dict[str, str])
     way = Way("libpsm's FIFO, 8 x 256 KiB", [])
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        arguments = ("fifo", 20) if size == 8 else ("bandwidth", size, 5)
+        arguments = ("small", 20) if size == 8 else ("bandwidth", size, 5)
         for name, seconds in fifo.run([made["fifo"], *arguments], env).items():
             found[name] += seconds
     way.turns = [seconds * 1e9 for seconds in found["fifo"]]

@@ -27,11 +27,11 @@ from psmkit.cli.config import tree  # noqa: E402
 LIMIT = 120.0  # seconds for a run
 
 
-def measure(program: Path, repeat: int, rounds: int) -> dict[str, list[float]]:
+def measure(program: Path, repeat: int, rounds: int, sleeping: bool = True) -> dict[str, list[float]]:
     """Median nanoseconds by name, one for each turn."""
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeat):
-        for env in (clean(), {**clean(), "PSM_SPIN": "0"}):
+        for env in (clean(), {**clean(), "PSM_SPIN": "0"}) if sleeping else (clean(),):
             done = subprocess.run(
                 [program, str(rounds)], env=env, capture_output=True, text=True, timeout=LIMIT, check=True
             )

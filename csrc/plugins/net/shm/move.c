@@ -75,12 +75,12 @@ static bool peer_is_gone(struct shm_comm *c)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* This end is done with the current slot. */
+/* This end is done with the current slot. Without a branch: a processor predicts badly what happens once a round. */
 static inline void advance(struct shm_comm *c)
 {
+    char *at = c->at + c->stride, *ring = c->ring;
     c->step++;
-    c->at += c->stride;
-    if (c->at == c->end) c->at = c->ring;
+    c->at = at == c->end ? ring : at;
 }
 
 /* Small messages without a call: stored in the line of the slot's header. */
@@ -104,13 +104,15 @@ static ncclResult_t stuck(struct shm_comm *c)
     return net_peer_gone(&c->net, "closed the connection");
 }
 
+static inline uint64_t look(struct shm_comm *c)
+{
+    return c->free_until = psm_line_load(&c->head->freed) + c->slots;
+}
+
 static ncclResult_t push(struct shm_comm *c)
 {
     while (c->first < c->begun) {
-        if (c->step >= c->free_until) {
-            c->free_until = psm_line_load(&c->head->freed) + c->slots;
-            if (c->step >= c->free_until) return stuck(c);
-        }
+        if (c->step >= c->free_until && c->step >= look(c)) return stuck(c);
         struct shm_message *m = &c->queue[c->first & c->net.mask];
         struct shm_slot *slot = (struct shm_slot *)c->at;
         size_t rest = m->too_large ? 0 : m->part->size - c->offset;
@@ -178,6 +180,8 @@ static inline bool push_whole(struct shm_comm *c, const struct shm_message *m)
     advance(c);
     c->first = ++c->begun;
     net_part_done(m->request);
+    /* Behind the message, which so does not wait for the line that the receiver has written. */
+    if (c->free_until - c->step < c->slots - c->half) look(c);
     return true;
 }
 
@@ -247,11 +251,16 @@ static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
     return ncclSuccess;
 }
 
-/* This end is done with the slot, and notifies the sender once per half round. */
+static inline void give_back(struct shm_comm *c)
+{
+    psm_line_store(&c->head->freed, c->free_until = c->step);
+}
+
+/* This end is done with the slot, and notifies the sender once per half round, and while it waits. */
 static inline void emptied(struct shm_comm *c)
 {
     advance(c);
-    if (c->step - c->free_until >= c->half) psm_line_store(&c->head->freed, c->free_until = c->step);
+    if (c->step - c->free_until >= c->half) give_back(c);
 }
 
 /* A message in one slot for a receive of one buffer: does what match and pull do. False: it is another kind, or wrong.
@@ -279,6 +288,7 @@ static ncclResult_t pull(struct shm_comm *c)
         struct shm_slot *slot = (struct shm_slot *)c->at;
         if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody waits for more */
         if (atomic_load_explicit(&slot->step, memory_order_acquire) != c->step + 1) {
+            if (c->step != c->free_until) give_back(c);
             if (++c->idle % LOOK || !peer_is_gone(c)) {
                 /* A thread that does nothing else reads the line less often, so that the sender gets it sooner;
                  * with more connections each look is that rare anyway. */
