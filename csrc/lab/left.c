@@ -20,15 +20,6 @@ static bool is_of_driver(const char *number)
            memcmp(address.sun_path + 1, name, sizeof name - 1) == 0; /* behind the 0 of an abstract name */
 }
 
-int lab_open_files(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    for (struct dirent *entry; folder && (entry = readdir(folder));) count += entry->d_name[0] != '.';
-    if (folder) closedir(folder);
-    return count > 0 ? count - 1 : 0; /* without that of the folder */
-}
-
 int64_t lab_private(void)
 {
     long long kib = 0;

@@ -37,7 +37,6 @@ static void send_result(const char *word, const struct lab_result *r)
         lab_put_int(report.out, "peers", r->peers[0]);
         lab_put_int(report.out, "far_peers", r->peers[1]);
         lab_put_int(report.out, "held", r->held);
-        lab_put_int(report.out, "files", r->files);
         lab_put_int(report.out, "kept", r->kept);
     }
     lab_report_end(&report);

@@ -38,8 +38,8 @@ struct lab_result {
     struct psm_error error;
     int ends[2];         /* of connections that were set up: within the node, to other nodes */
     int peers[2];        /* with such connections */
-    int held, files;     /* descriptors that this took: libpsm's sockets and memfds; all */
-    int64_t kept;        /* and bytes of private memory */
+    int held;            /* what this took: sockets and memfds of libpsm, */
+    int64_t kept;        /* bytes of private memory */
     int left;            /* sockets and memfds that libpsm left open */
     char left_what[160]; /* the first of them */
 };
@@ -52,8 +52,7 @@ __attribute__((visibility("default"))) int psm_rank_main(int argc, char **argv);
 
 /* Sockets and memfds of this process, but for those that CUDA has for itself, emulated or real; what: the last one. */
 int lab_descriptors(char *what, size_t size);
-/* All descriptors of this process, and its private memory in bytes; 0: unknown. */
-int lab_open_files(void);
+/* The private memory of this process in bytes; 0: unknown. */
 int64_t lab_private(void);
 
 #endif

@@ -515,7 +515,6 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     struct run all = {.c = c, .result = result, .rank = rank, .ranks = ranks}, *run = &all;
     char ignored[160];
     int open_before = lab_descriptors(ignored, sizeof ignored);
-    int files_before = lab_open_files();
     int64_t private_before = lab_private();
     double begun = lab_now();
     *result = (struct lab_result){.o = {.task = &c->task, .rank = rank, .check.from = -1}};
@@ -536,7 +535,6 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     bool ready = together(run, "ready");
     result->o.setup_seconds = lab_now() - begun;
     result->held = lab_descriptors(ignored, sizeof ignored) - open_before;
-    result->files = lab_open_files() - files_before;
     result->kept = lab_private() - private_before;
     for (int r = 0; run->peers && r < ranks; r++) {
         int ways = r == rank ? 0 : run->peers[r].sends + run->peers[r].recvs;

@@ -170,6 +170,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "reproduce": ("{calls} -o case --no-lab", (0,)),
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
+    "plan what-if": ("{log} --ranks 64", MISSING),  # it has no connections
     "audit contract": ("transport.c", MISSING),
     "audit structs": ("{lib}/libpsm.so.0", MISSING),
     "audit symbols": ("{lib}/libnccl-net-psm.so", MISSING),
