@@ -19,7 +19,7 @@ from psmkit.logparse.arrange import Arrangement, Head, Peek, arranged
 from psmkit.logparse.joined import TooMuchError, joined, related
 from psmkit.logparse.parts import Part, Share, check_unchanged, read_part, unpacked
 from psmkit.logparse.result import ScanResult
-from psmkit.logparse.scanner import Paths, Sources
+from psmkit.logparse.scanner import Paths, Sources, read
 from psmkit.logparse.shares import by_host, shares, units
 from psmkit.logparse.streams import Input
 from psmkit.model.errors import PsmkitError
@@ -116,14 +116,16 @@ class Engine:
             return logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
         self._wait_for_workers()
         sources = Sources.find(paths, catalogue)
+        if not sources.logs:
+            return read(sources)
         job = _Job(sources.logs, sources.catalogue, progress)
         heads = self._heads(job)
         arrangement = arranged(job.inputs, heads)
         try:
             parts = self._parts(job, arrangement, heads)
+            return joined(parts, job.catalogue, job.inputs, arrangement.stream_of, sources.foreign, sources.notes)
         except TooMuchError:
-            return logparse.scan(paths, catalogue=catalogue, progress=progress)
-        return joined(parts, job.catalogue, job.inputs, arrangement.stream_of, sources.foreign, sources.notes)
+            return read(sources, progress=progress)  # not by the paths: standard input was read
 
     def _wait_for_workers(self) -> None:
         end = time.monotonic() + _PATIENCE
@@ -239,8 +241,8 @@ class _Job:
     def took(self, share: Share, answer: bytes, where: str) -> tuple[Share, Part]:
         """The part of a share."""
         part = unpacked(answer, self.catalogue, where)
-        for number, read in zip(share.numbers, part.read, strict=True):
-            check_unchanged(self.inputs[number], read)
+        for number, size in zip(share.numbers, part.read, strict=True):
+            check_unchanged(self.inputs[number], size)
         if self._progress is not None:
             self._done = min(self._done + share.size, self.size)
             self._progress(self._done, self.size)

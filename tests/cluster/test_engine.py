@@ -29,6 +29,7 @@ pytest.importorskip("distributed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 BIN = Path(sys.executable).parent
+STACKS = 'Current thread 0x00007f0000000000 (most recent call first):\n  File "/t/train.py", line 3 in step\n  File "/t/train.py", line 9 in <module>\n'
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,21 @@ def test_a_job_beyond_the_bounds_of_one_scan_is_read_here(
 
     monkeypatch.setattr(engine, "related", too_much)
     assert report(job, cluster.scan) == report(job)
+
+
+def test_standard_input_is_read_here(job: Path) -> None:
+    command = [str(BIN / "psmkit"), "analyze", "-", "--format", "json"]
+    log = b"".join(file.read_bytes() for file in sorted(job.glob("*.log")))
+    ours, here = (
+        subprocess.run([*command, *more], input=log, capture_output=True, timeout=300)
+        for more in (["--engine", "dask"], [])
+    )
+    assert ours.stderr == b"" and ours.stdout == here.stdout
+
+
+def test_inputs_that_are_no_logs_need_no_worker(cluster: Engine, tmp_path: Path) -> None:
+    (tmp_path / "stacks.txt").write_text(STACKS)
+    assert report(tmp_path, cluster.scan) == report(tmp_path)
 
 
 def test_messages_of_a_user_reach_the_workers(cluster: Engine, small_shares: None, job: Path) -> None:
