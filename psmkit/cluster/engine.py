@@ -26,7 +26,8 @@ from psmkit.model.errors import PsmkitError
 
 __all__ = ["Engine", "connected"]
 
-_PATIENCE = 60.0  # seconds without a worker
+_CONNECT = 30.0  # seconds for the answer of a scheduler
+_PATIENCE = 120.0  # seconds without a worker: one that died starts again
 _TICK = 1.0
 _PER_WORKER = 4  # shares: a worker that is lost loses one, and the last ones to end are small
 _LEAST = 4 << 20  # bytes of a share
@@ -68,7 +69,7 @@ def connected(scheduler: str | None = None, workers: int | None = None) -> Itera
         else:
             address = scheduler
         try:
-            client = stack.enter_context(distributed.Client(address, set_as_default=False, timeout=_PATIENCE))
+            client = stack.enter_context(distributed.Client(address, set_as_default=False, timeout=_CONNECT))
         except (OSError, ValueError, TimeoutError, RuntimeError) as error:
             raise PsmkitError(
                 f"no dask scheduler answers at {scheduler} ({type(error).__name__}: {error}): "
