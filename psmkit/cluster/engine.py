@@ -187,7 +187,7 @@ class Engine:
                 out.append(job.took(share, read_part(share, job.catalogue), "this process"))
         return sorted(out, key=lambda part: min(part[0].streams))
 
-    def _answers(self, task: Callable[[bytes], bytes], asked: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    def _answers(self, task: Callable[[bytes], bytes], asked: Sequence[bytes]) -> Iterator[tuple[int, memoryview]]:
         """The answers to requests, with their numbers, as they come. A worker that is lost is one whose work others do again."""
         distributed = _distributed()
         waiting = {
@@ -217,7 +217,7 @@ class Engine:
             raise PsmkitError("the connection to the dask scheduler is lost")
         return self.workers > 0
 
-    def _answer(self, future: Any) -> bytes:
+    def _answer(self, future: Any) -> memoryview:
         distributed = _distributed()
         try:
             return tasks.said(future.result(), "dask")
@@ -239,7 +239,7 @@ class _Job:
         self.size = sum(item.size for item in inputs)
         self._progress, self._done = progress, 0
 
-    def took(self, share: Share, answer: bytes, where: str) -> tuple[Share, Part]:
+    def took(self, share: Share, answer: bytes | memoryview, where: str) -> tuple[Share, Part]:
         """The part of a share."""
         part = unpacked(answer, self.catalogue, where)
         for number, size in zip(share.numbers, part.read, strict=True):
