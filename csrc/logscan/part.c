@@ -301,6 +301,7 @@ static bool take_fields(struct ls_replay *r, const struct ls_message *message, s
     if (fields < 64 && m->present >> fields) return false;
     for (uint64_t left = m->present; left; left &= left - 1) {
         int i = __builtin_ctzll(left);
+        m->field[i] = (struct ls_capture){0};
         if (m->texts & 1ull << i) {
             if (!take_text(r, &m->own[i], &used)) return false;
         } else {
@@ -479,6 +480,10 @@ void ls_admit(ls_scan *scan, const ls_event *events, const uint32_t *lines, size
     uint32_t *outside = ls_zalloc((scan->cat->messages.n + 1) * sizeof *outside), admitted = 0;
     for (size_t i = 0; i < n; i++) {
         const ls_event *e = &events[i];
+        if (e->message >= scan->cat->messages.n) {
+            kept[i] = 0;
+            continue;
+        }
         const struct ls_message *m = &scan->cat->messages.at[e->message];
         uint32_t most = m->keep == LS_KEEP_DISTINCT || m->keep == LS_KEEP_LATEST ? LS_MAX_DISTINCT : LS_MAX_ALL;
         bool rare = scan->kept_of[e->message] < LS_RARE_EVENTS && admitted < LS_MOST_EVENTS;

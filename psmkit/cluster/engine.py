@@ -19,14 +19,15 @@ from psmkit.logparse.arrange import Arrangement, Head, Peek, arranged
 from psmkit.logparse.joined import TooMuchError, joined, related
 from psmkit.logparse.parts import Part, Share, check_unchanged, read_part, unpacked
 from psmkit.logparse.result import ScanResult
-from psmkit.logparse.scanner import Paths, Sources
+from psmkit.logparse.scanner import Paths, Sources, read
 from psmkit.logparse.shares import by_host, shares, units
 from psmkit.logparse.streams import Input
 from psmkit.model.errors import PsmkitError
 
 __all__ = ["Engine", "connected"]
 
-_PATIENCE = 60.0  # seconds without a worker
+_CONNECT = 30.0  # seconds for the answer of a scheduler
+_PATIENCE = 120.0  # seconds without a worker: one that died starts again
 _TICK = 1.0
 _PER_WORKER = 4  # shares: a worker that is lost loses one, and the last ones to end are small
 _LEAST = 4 << 20  # bytes of a share
@@ -68,7 +69,7 @@ def connected(scheduler: str | None = None, workers: int | None = None) -> Itera
         else:
             address = scheduler
         try:
-            client = stack.enter_context(distributed.Client(address, set_as_default=False, timeout=_PATIENCE))
+            client = stack.enter_context(distributed.Client(address, set_as_default=False, timeout=_CONNECT))
         except (OSError, ValueError, TimeoutError, RuntimeError) as error:
             raise PsmkitError(
                 f"no dask scheduler answers at {scheduler} ({type(error).__name__}: {error}): "
@@ -116,14 +117,16 @@ class Engine:
             return logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
         self._wait_for_workers()
         sources = Sources.find(paths, catalogue)
+        if not sources.logs:
+            return read(sources)
         job = _Job(sources.logs, sources.catalogue, progress)
         heads = self._heads(job)
         arrangement = arranged(job.inputs, heads)
         try:
             parts = self._parts(job, arrangement, heads)
+            return joined(parts, job.catalogue, job.inputs, arrangement.stream_of, sources.foreign, sources.notes)
         except TooMuchError:
-            return logparse.scan(paths, catalogue=catalogue, progress=progress)
-        return joined(parts, job.catalogue, job.inputs, arrangement.stream_of, sources.foreign, sources.notes)
+            return read(sources, progress=progress)  # not by the paths: standard input was read
 
     def _wait_for_workers(self) -> None:
         end = time.monotonic() + _PATIENCE
@@ -184,7 +187,7 @@ class Engine:
                 out.append(job.took(share, read_part(share, job.catalogue), "this process"))
         return sorted(out, key=lambda part: min(part[0].streams))
 
-    def _answers(self, task: Callable[[bytes], bytes], asked: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    def _answers(self, task: Callable[[bytes], bytes], asked: Sequence[bytes]) -> Iterator[tuple[int, memoryview]]:
         """The answers to requests, with their numbers, as they come. A worker that is lost is one whose work others do again."""
         distributed = _distributed()
         waiting = {
@@ -214,7 +217,7 @@ class Engine:
             raise PsmkitError("the connection to the dask scheduler is lost")
         return self.workers > 0
 
-    def _answer(self, future: Any) -> bytes:
+    def _answer(self, future: Any) -> memoryview:
         distributed = _distributed()
         try:
             return tasks.said(future.result(), "dask")
@@ -236,11 +239,11 @@ class _Job:
         self.size = sum(item.size for item in inputs)
         self._progress, self._done = progress, 0
 
-    def took(self, share: Share, answer: bytes, where: str) -> tuple[Share, Part]:
+    def took(self, share: Share, answer: bytes | memoryview, where: str) -> tuple[Share, Part]:
         """The part of a share."""
         part = unpacked(answer, self.catalogue, where)
-        for number, read in zip(share.numbers, part.read, strict=True):
-            check_unchanged(self.inputs[number], read)
+        for number, size in zip(share.numbers, part.read, strict=True):
+            check_unchanged(self.inputs[number], size)
         if self._progress is not None:
             self._done = min(self._done + share.size, self.size)
             self._progress(self._done, self.size)

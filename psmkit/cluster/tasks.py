@@ -57,14 +57,14 @@ def heads(asked: bytes) -> bytes:
     return _answered(asked, find)
 
 
-def heads_of(answer: bytes) -> dict[int, Head]:
+def heads_of(answer: memoryview) -> dict[int, Head]:
     """The heads in an answer, by the numbers of their inputs."""
     return {
         number: Head(
             {((tag, host, pid), tid): None for tag, host, pid, tid in threads},
             {(tag, host, pid) for tag, host, pid in born},
         )
-        for number, threads, born in json.loads(answer)
+        for number, threads, born in json.loads(bytes(answer))
     }
 
 
@@ -79,14 +79,14 @@ def part_of(given: Mapping[str, Any]) -> Share:
     return Share(given["streams"], given["files"], _inputs(given), homes)
 
 
-def said(answer: bytes, worker: str) -> bytes:
+def said(answer: bytes, worker: str) -> memoryview:
     """What a task returned.
 
     Raises:
         PsmkitError: it is an error.
     """
     if answer[:1] == _GOOD:
-        return answer[1:]
+        return memoryview(answer)[1:]
     told = json.loads(answer[1:])
     if told["path"] is not None:
         raise InputError(told["path"], f"{told['reason']} (on the worker {told['host']})")

@@ -181,7 +181,7 @@ def _packed(feed: Feed, catalogue: Catalogue, notes: Sequence[tuple[int, int, st
     return b"".join((_SIZE.pack(len(tables)), tables, ffi.buffer(later, records) if records else b""))
 
 
-def unpacked(data: bytes, catalogue: Catalogue, where: str) -> Part:
+def unpacked(data: bytes | memoryview, catalogue: Catalogue, where: str) -> Part:
     """What :func:`read_part` returned; ``where`` names the machine that did.
 
     Raises:

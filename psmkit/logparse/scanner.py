@@ -21,7 +21,7 @@ from psmkit.logparse.result import ScanResult, collect
 from psmkit.logparse.streams import whole
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["Feed", "Paths", "Sources", "catalogue_of", "open_files", "scan"]
+__all__ = ["Feed", "Paths", "Sources", "catalogue_of", "open_files", "read", "scan"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -237,7 +237,15 @@ def scan(
         InputError: a path does not exist or cannot be read.
         CatalogueError: a TOML file is invalid.
     """
-    feed = Feed.start(paths, catalogue, _KEEP_CALLS if keep_calls else 0)
+    return read(Sources.find(paths, catalogue), keep_calls=keep_calls, progress=progress, chunk=chunk)
+
+
+def read(
+    sources: Sources, *, keep_calls: bool = False, progress: Progress | None = None, chunk: int = 1 << 20
+) -> ScanResult:
+    """Read what was found; arguments and result are those of :func:`scan`."""
+    mode = _KEEP_CALLS if keep_calls else 0
+    feed = Feed.of(sources.logs, sources.foreign, sources.catalogue, mode, sources.notes)
     for _ in feed.run(chunk, progress):
         pass
     return collect(feed.native, feed.catalogue, feed.inputs, feed.arrangement.stream_of, feed.foreign, feed.notes)

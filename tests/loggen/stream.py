@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -18,7 +20,7 @@ from psmkit.synth.dialects import DIALECTS
 from psmkit.synth.job import Job
 from psmkit.synth.sim import Process, pointer
 
-__all__ = ["calls", "stream", "write_stream"]
+__all__ = ["calls", "stream", "write_files", "write_stream"]
 
 _TEMPLATES = 12
 _OP, _RELEASE, _UDS, _BUFFER = range(4)  # fresh ids of a rank in a round
@@ -176,3 +178,18 @@ def calls(size: int, seed: int = 1, processes: int = 4096) -> Iterator[bytes]:
 def write_stream(file: BinaryIO, size: int, seed: int = 1, ranks: int = 64, dialect: str = "2.27") -> int:
     """Write a stream to ``file``; returns how many bytes were written."""
     return sum(file.write(piece) for piece in stream(size, seed, ranks, dialect))
+
+
+def write_files(folder: Path, size: int, seed: int = 1, ranks: int = 64, dialect: str = "2.27") -> int:
+    """Write the lines of a stream into a file for each process, as NCCL_DEBUG_FILE=nccl.%h.%p.log does; returns how many bytes were written."""
+    files: dict[bytes, BinaryIO] = {}
+    with ExitStack() as stack:
+        for piece in stream(size, seed, ranks, dialect):
+            for line in piece.splitlines(keepends=True):
+                host, pid, _ = line.split(b":", 2)
+                file = files.get(host + b":" + pid)
+                if file is None:
+                    opened = (folder / f"nccl.{host.decode()}.{pid.decode()}.log").open("wb", buffering=1 << 16)
+                    file = files[host + b":" + pid] = stack.enter_context(opened)
+                file.write(line)
+    return sum(path.stat().st_size for path in folder.iterdir())
