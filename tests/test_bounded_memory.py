@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from psmkit.logparse import scan
+from tests.loggen import odd
 from tests.loggen.stream import stream, write_stream
 
 KEPT = ("events", "counts", "calls", "fds", "instances", "groups", "pairs", "ledger", "shapes", "threads", "processes")
+
+
+LIMIT = 400_000  # LS_MAX_ITEMS
+
+
+def written(path: Path, pieces: odd.Pieces) -> Path:
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+    return path
 
 
 def kept(path: Path) -> tuple[dict[str, int], int]:
@@ -41,3 +54,63 @@ def test_a_log_without_its_end_keeps_what_is_open_only(tmp_path: Path) -> None:
     assert matched > 1000
     assert found["calls"] <= 8
     assert found["fds"] <= 8
+
+
+def test_a_job_of_many_bytes_keeps_no_more_than_one_of_few(tmp_path: Path) -> None:
+    """With fresh ids in each round, as `psmkit lab synth` writes them."""
+    short, _ = kept(written(tmp_path / "short.log", odd.job(128, 3_000_000)))
+    long, matched = kept(written(tmp_path / "long.log", odd.job(128, 24_000_000)))
+    assert matched > 10_000
+    assert long == short
+
+
+def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
+    path = written(tmp_path / "job.log", odd.long_line(30_000_000))
+    result = scan([str(path)])
+    try:
+        assert result.totals.bytes == path.stat().st_size
+        assert any("longer than 1 MiB was cut" in note for note in result.notes), result.notes
+        assert sum(len(shape.shape) for shape in result.shapes) < 100_000
+    finally:
+        result.close()
+
+
+def test_calls_that_nobody_receives_are_followed_to_a_bound(tmp_path: Path) -> None:
+    path = written(tmp_path / "job.log", odd.unanswered(LIMIT + 50_000))
+    result = scan([str(path)])
+    try:
+        assert LIMIT - 100 < len(result.calls) <= LIMIT
+        assert any(
+            "entries beyond the bounds of a tracker were counted and not followed" in note for note in result.notes
+        ), result.notes
+    finally:
+        result.close()
+
+
+def test_unknown_lines_are_counted_by_a_bounded_number_of_shapes(tmp_path: Path) -> None:
+    found: list[int] = []
+    for size in (1_000_000, 8_000_000):
+        result = scan([str(written(tmp_path / "job.log", odd.unmatched(size)))])
+        try:
+            assert result.totals.unmatched > size / 100
+            found.append(len(result.shapes))
+        finally:
+            result.close()
+    assert found[0] == found[1] <= 4096
+
+
+def test_an_analysis_of_a_long_job_needs_no_more_room(tmp_path: Path) -> None:
+    """Counted by the system: it ends well within a limit that the log would not fit in."""
+    path = written(tmp_path / "job.log", odd.job(64, 60_000_000))
+    code = (
+        "import resource, sys, psmkit\n"
+        "psmkit.analyze([sys.argv[2]])\n"  # what a small log needs is there: modules, the catalogue, arenas of threads
+        "now = int(next(l for l in open('/proc/self/status') if l.startswith('VmData')).split()[1]) << 10\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (now + (24 << 20), now + (24 << 20)))\n"
+        "print(psmkit.analyze([sys.argv[1]]).verdict.value)\n"
+    )
+    small = written(tmp_path / "small.log", odd.job(64))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), str(small)], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.split() == ["healthy"], done.stderr[-500:]

@@ -31,7 +31,7 @@ FAULTS: dict[str, str] = {
 }
 #: Other names of dialects.
 ALIASES = {"vccl": "passsm"}
-_WHOLE = 4_000_000  # bytes: a round up to this size is one template
+_WHOLE = 1_000_000  # bytes: a round up to this size is one template
 _BATCH = 4_000_000  # bytes that are rendered at a time
 
 

@@ -16,7 +16,7 @@ from psmkit.synth.template import Bytes, Ints, Numbers, Template, width
 __all__ = ["Bytes", "Repeated", "Section", "Unit"]
 
 _PIECE = 4_000_000  # bytes that are rendered at a time
-_SLICES = 8  # of a round: a host prints its lines of each at once
+_SLICES = 3  # of a round: a host prints its lines of each at once
 
 
 class Repeated(Protocol):

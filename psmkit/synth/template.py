@@ -88,6 +88,7 @@ class Template:
     def __init__(self, text: Bytes, holes: dict[tuple[str, int], tuple[Ints, ...]], numbers: Numbers) -> None:
         """``holes``: by kind and width the places, the values, the hosts (-1: that of the row) and what is added to that of the row."""
         self.text, self.holes, self.numbers = text, holes, numbers
+        self._places: dict[tuple[str, int], Ints] = {}  # of each byte of the holes
 
     def __len__(self) -> int:
         return len(self.text)
@@ -155,7 +156,9 @@ class Template:
                 rounds_, done_ = rounds, done
             own = _hosts(hosts, at, by, self.numbers.layout.hosts)
             chars = _FILL[kind](self.numbers, own, values, rounds_, done_, wide)
-            out[:, (places[:, None] + np.arange(wide)).ravel()] = chars.reshape(len(chars), -1)
+            if (kind, wide) not in self._places:
+                self._places[kind, wide] = (places[:, None] + np.arange(wide)).ravel()
+            out[:, self._places[kind, wide]] = chars.reshape(len(chars), -1)
         return out
 
 
