@@ -1,9 +1,6 @@
-/* Bytes to lines, and what most lines say. Lines are read in two steps: what a line says by itself, then what it means
- * for its process, in the order of the lines. */
-#define _GNU_SOURCE
+/* Bytes to lines, lines to the scan. Lines are read in two steps: what a line says by itself (parse.c), then what it
+ * means for its process, in the order of the lines. */
 #include "lines.h"
-
-enum { INFO_TAG = 10 }; /* bytes of "NCCL INFO " */
 
 static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
 {
@@ -80,7 +77,7 @@ static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t
     touch(scan, &rec);
     struct ls_match m;
     m.field = fields + line->fields;
-    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + INFO_TAG,
+    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + LS_INFO_TAG,
                   line->s + line->end, &m);
     ls_on_match(scan, &rec, &m);
     return true;
@@ -102,79 +99,16 @@ static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, u
     }
 }
 
-/* Reads a line as far as it needs no other. e: the end of the bytes that may be read. Returns how many fields were
- * written. */
-static inline uint32_t parse_line(const struct ls_parser *p, uint32_t stream, const char *s, const char *end,
-                                  const char *e, bool odd, struct ls_line *to, struct ls_capture *fields)
-{
-    size_t n = (size_t)(end - s);
-    to->s = s;
-    to->cut = n > LS_LINE_MAX;
-    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
-    to->tag = LS_NONE;
-    to->hash = to->pattern = 0;
-    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LS_LINK, sizeof LS_LINK - 1))) return 0;
-    /* Remembered prefixes do not begin with a spelled escape. */
-    if (!n || to->cut || end[-1] == 'm') return 0;
-    to->tag = ls_find_info(s, to->n);
-    if (to->tag == LS_NONE) return 0;
-    to->hash = prefix_hash(stream, s, to->tag);
-    uint32_t low = to->tag + INFO_TAG;
-    to->end = ls_trim(s, low, to->n);
-    to->pattern = ls_expected(p->cat, p->guesses, s + low, to->end - low, (size_t)(e - end), p->lean, false, fields);
-    return to->pattern ? p->cat->patterns.at[to->pattern - 1].room[p->lean] : 0;
-}
-
-/* The lines of some bytes, in turn. */
-struct cursor {
-    const char *line, *span, *end;
-    size_t spanned; /* bytes whose ends are marked, from span on */
-    struct ls_marks marks;
-    uint32_t mark;
-    bool odd;
-};
-
-static void begin(struct cursor *c, const char *s, const char *e)
-{
-    c->line = c->span = s;
-    c->end = e;
-    c->spanned = 0;
-    c->marks.n = c->mark = 0;
-    c->odd = false;
-}
-
-/* Reads the next lines; returns how many, 0 at the end. */
-static uint32_t next_lines(const struct ls_parser *p, uint32_t stream, struct cursor *c, struct ls_line *lines,
-                           uint32_t most, struct ls_capture *fields)
-{
-    uint32_t n = 0, used = 0;
-    for (;;) {
-        for (; c->mark < c->marks.n && n < most; n++) {
-            const char *end = c->span + c->marks.end[c->mark++];
-            lines[n].fields = used;
-            used += parse_line(p, stream, c->line, end, c->end, c->odd, &lines[n], fields + used);
-            c->line = end + 1;
-        }
-        if (n) return n;
-        if (c->marks.n) c->odd = c->marks.odd; /* a line may have begun before its end */
-        c->span += c->spanned;
-        if (c->span == c->end) return 0;
-        c->spanned = ls_mark(p->marker, c->span, (size_t)(c->end - c->span), &c->marks);
-        c->odd |= c->marks.odd;
-        c->mark = 0;
-    }
-}
-
 /* Reads the lines that end before e; returns what follows them. */
 static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
 {
     enum { LINES = 32 };
     struct ls_line lines[LINES];
     struct ls_capture fields[LINES * LS_FIELDS + 1];
-    struct cursor c;
+    struct ls_cursor c;
     uint32_t n;
-    begin(&c, p, e);
-    while ((n = next_lines(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
+    ls_cursor_at(&c, p, e);
+    while ((n = scan->parser.next(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
         book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, fields);
     return c.line;
 }

@@ -152,19 +152,20 @@ static void compare_marks(const char *text, size_t n)
     struct ls_marks fast, plain;
     size_t at = ls_mark(ls_mark_plain, text, n, &plain);
     for (int wide = 0; wide < 2; wide++) {
-        if (ls_mark(ls_best_marker(wide), text, n, &fast) != at || fast.n != plain.n || fast.odd != plain.odd ||
+        if (ls_mark(ls_best_marker(wide), text, n, &fast) != at || fast.n != plain.n || (plain.odd && !fast.odd) ||
             memcmp(fast.end, plain.end, fast.n * sizeof *fast.end) != 0)
             abort();
     }
 }
 
-/* A scan of the bytes in pieces, of three files. layouts: with the fast way to read a message. */
-static ls_scan *scanned(const ls_catalogue *cat, const uint8_t *data, size_t size, int mode, bool layouts)
+/* A scan of the bytes in pieces, of three files. plain: read by means that any
+ * processor has. */
+static ls_scan *scanned(const ls_catalogue *cat, const uint8_t *data, size_t size, int mode, bool plain)
 {
     ls_scan *scan = ls_scan_new(cat, mode);
     uint32_t files[3];
     for (int i = 0; i < 3; i++) files[i] = ls_scan_file(scan, ls_scan_stream(scan));
-    if (!layouts) scan->parser.guesses->fitter = NULL;
+    if (plain) ls_parser_plain(&scan->parser);
     ls_scan_home(scan, 1, "node", 4, 1, 0);
     uint64_t state = size;
     for (size_t at = 0; at < size;) {
@@ -236,7 +237,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ls_catalogue_free(own);
     }
     int mode = size ? data[0] & 7 : 0;
-    ls_scan *scan = scanned(cat, data, size, mode, true), *slow = scanned(cat, data, size, mode, false);
+    ls_scan *scan = scanned(cat, data, size, mode, false), *slow = scanned(cat, data, size, mode, true);
     compare(scan, slow);
     ls_scan_free(slow);
     ls_sighting seen[16];
