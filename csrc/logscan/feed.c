@@ -2,6 +2,8 @@
  * means for its process, in the order of the lines. */
 #include "lines.h"
 
+enum { LINES = 32 }; /* that are read before they are passed on */
+
 static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
 {
     scan->totals.lines++;
@@ -102,7 +104,6 @@ static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, u
 /* Reads the lines that end before e; returns what follows them. */
 static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
 {
-    enum { LINES = 32 };
     struct ls_line lines[LINES];
     struct ls_capture fields[LINES * LS_FIELDS + 1];
     struct ls_cursor c;
@@ -113,7 +114,93 @@ static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t
     return c.line;
 }
 
-void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+struct ls_ahead {
+    struct ls_parser parser;
+    const char *data;
+    size_t n, rest; /* bytes, and where the last whole line ends */
+    LS_VEC(struct ls_line) lines;
+    LS_VEC(struct ls_capture) fields;
+    uint64_t taught;
+};
+
+ls_ahead *ls_ahead_new(const ls_catalogue *cat, int mode)
+{
+    struct ls_ahead *a = ls_zalloc(sizeof *a);
+    ls_parser_begin(&a->parser, cat, !(mode & 1));
+    a->parser.guesses = ls_guesses_new();
+    return a;
+}
+
+void ls_ahead_free(ls_ahead *a)
+{
+    if (!a) return;
+    ls_guesses_free(a->parser.guesses);
+    LS_FREE(a->lines.at, a->fields.at, a);
+}
+
+/* The messages that nobody predicted: their next lines will be. A log of unknown lines is not searched twice as a
+ * whole.
+ */
+static void teach(struct ls_ahead *a, const struct ls_line *lines, uint32_t n)
+{
+    enum { MOST = 1024, SELDOM = 32 };
+    for (uint32_t i = 0; i < n; i++) {
+        struct ls_match m;
+        const struct ls_line *l = &lines[i];
+        uint32_t low = l->tag + LS_INFO_TAG;
+        if (l->pattern || l->tag == LS_NONE || l->end <= low) continue;
+        if (++a->taught > MOST && a->taught % SELDOM) continue;
+        if (ls_match(a->parser.cat, LS_WHERE_NCCL, l->s + low, l->end - low, false, &m))
+            ls_expect(a->parser.cat, a->parser.guesses, l->s + low, l->end - low, &m);
+    }
+}
+
+static void make_room(void **at, uint32_t *cap, uint32_t least, size_t size)
+{
+    if (*cap >= least) return;
+    *cap = least + least / 2;
+    *at = ls_realloc(*at, *cap * size);
+}
+
+void ls_read_ahead(ls_ahead *a, uint32_t stream, const char *data, size_t n)
+{
+    struct ls_cursor c;
+    uint32_t more;
+    a->data = data;
+    a->n = n;
+    a->lines.n = a->fields.n = 0;
+    ls_cursor_at(&c, data, data + n);
+    do {
+        make_room((void **)&a->lines.at, &a->lines.cap, a->lines.n + LINES, sizeof *a->lines.at);
+        make_room((void **)&a->fields.at, &a->fields.cap, a->fields.n + LINES * LS_FIELDS + 1, sizeof *a->fields.at);
+        struct ls_line *lines = a->lines.at + a->lines.n;
+        more = a->parser.next(&a->parser, stream, &c, lines, LINES, a->fields.at + a->fields.n);
+        teach(a, lines, more);
+        uint32_t used = 0;
+        if (more && lines[more - 1].pattern)
+            used = a->parser.cat->patterns.at[lines[more - 1].pattern - 1].room[a->parser.lean];
+        if (more) used += lines[more - 1].fields;
+        for (uint32_t i = 0; i < more; i++) lines[i].fields += a->fields.n;
+        a->fields.n += used;
+        a->lines.n += more;
+    } while (more);
+    a->rest = (size_t)(c.line - data);
+}
+
+/* Passes on lines that were read; returns what follows them. */
+static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t file, const struct ls_ahead *a,
+                               const char *p)
+{
+    for (uint32_t i = p > a->data; i < a->lines.n; i += LINES) { /* the first one was carried over */
+        uint32_t n = a->lines.n - i < LINES ? a->lines.n - i : LINES;
+        struct ls_line *lines = a->lines.at + i;
+        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, a->fields.at);
+    }
+    return a->data + a->rest;
+}
+
+/* ahead: the lines of these bytes, NULL: they were not read. */
+static void feed(struct ls_scan *scan, uint32_t file, const char *data, size_t n, const struct ls_ahead *ahead)
 {
     struct ls_file *f = &scan->files.at[file];
     const char *p = data, *e = data + n;
@@ -132,13 +219,23 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset++;
         p = nl + 1;
     }
-    const char *rest = whole_lines(scan, f, file, p, e);
+    const char *rest = ahead ? lines_ahead(scan, f, file, ahead, p) : whole_lines(scan, f, file, p, e);
     f->offset += (uint64_t)(rest - p);
     if (rest < e) {
         f->start = f->offset;
         f->offset += (uint64_t)(e - rest);
         carry(scan, f, file, rest, (size_t)(e - rest));
     }
+}
+
+void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+{
+    feed(scan, file, data, n, NULL);
+}
+
+void ls_feed_ahead(ls_scan *scan, uint32_t file, const ls_ahead *ahead)
+{
+    feed(scan, file, ahead->data, ahead->n, ahead);
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)

@@ -48,6 +48,7 @@ def scanned(
     keep_calls: bool = False,
     any_log: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int | None = None,
 ) -> Iterator[ScanResult]:
     """The scan of ``paths`` with at least one line to judge; the arguments are those of :func:`psmkit.logparse.scan`.
 
@@ -60,7 +61,7 @@ def scanned(
     """
     with (
         uncollected(),
-        logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
+        logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress, jobs=jobs) as result,
     ):
         check(result, any_log=any_log)
         yield result

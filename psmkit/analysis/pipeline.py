@@ -26,6 +26,7 @@ def analyze(
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
     types_release: str = "",
+    jobs: int | None = None,
 ) -> Report:
     """Analyse logs and report the state of the job.
 
@@ -35,13 +36,14 @@ def analyze(
         progress: called with the bytes read so far and the total.
         types: of the job's NCCL library, those that cross a process boundary (:func:`psmkit.audit.types_of`).
         types_release: the release of this library, such as ``2.28.9``, if it is known: types of another release than the job's prove nothing.
+        jobs: how many threads read the logs at most; None: one a core. The report does not depend on it.
 
     Raises:
         InputError: a path does not exist or cannot be read.
         NothingToAnalyse: the input is no log: it is empty, has only a line or two that psmkit does not know, or is a document.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
-    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress) as result:
+    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress, jobs=jobs) as result:
         return analyse_job(kept(make_job(result, types=types, types_release=types_release)))
 
 

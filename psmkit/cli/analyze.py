@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
@@ -57,6 +58,9 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
     type=click.Path(path_type=Path),
     help="The job's NCCL library, with debug information: names what responses of a proxy hold.",
 )
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Read the logs with N threads at most.  [one a core]"
+)
 @click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
 @click.option(
     "-v",
@@ -73,6 +77,7 @@ def command(
     ranks: str | None,
     catalogues: tuple[str, ...],
     lib: Path | None,
+    jobs: int | None,
     redacted: bool,
     verbose: bool,
 ) -> int:
@@ -116,15 +121,14 @@ def command(
     with uncollected(last=True):
         told = None
         with progress_bar() as progress:
+            look = functools.partial(
+                analyze, catalogue=catalogues or None, progress=progress, types=types, types_release=release, jobs=jobs
+            )
             if form == "html":
                 from psmkit.analysis.story import story
 
-                told = story(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
-            report = (
-                told.report
-                if told
-                else analyze(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
-            )
+                told = story(paths, **look.keywords)
+            report = told.report if told else look(paths)
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:
