@@ -205,7 +205,7 @@ enum {
     LS_LAYOUT_WAYS = 2,
     LS_LAYOUT_MOST = 192,   /* bytes of a text */
     LS_LAYOUT_ROOM = 16,    /* fields of a message */
-    LS_LAYOUT_NUMBERS = 15, /* of which the value is read */
+    LS_LAYOUT_NUMBERS = 14, /* of which the value is read */
     LS_LAYOUT_BEHIND = 32,  /* bytes behind a text that are read with it */
 };
 struct ls_number {
@@ -217,9 +217,10 @@ struct ls_layout_block {
 };
 struct ls_layout {
     uint32_t key;
-    uint32_t pattern; /* + 1, 0: none */
-    uint16_t n;       /* bytes of a text */
+    uint32_t pattern; /* + 1 */
+    uint16_t n;       /* bytes of a text; 0: there is no layout */
     uint8_t room, hexes, decimals;
+    uint8_t last, behind;                       /* its last block, and how much of that is behind the text */
     struct ls_number number[LS_LAYOUT_NUMBERS]; /* the hexadecimal ones, then the others */
     _Alignas(64) struct ls_capture field[LS_LAYOUT_ROOM];
     _Alignas(64) struct ls_layout_block block[LS_LAYOUT_MOST / 32];
@@ -232,13 +233,12 @@ struct ls_layouts {
 };
 /* Reads a text of n bytes if it has a known layout: returns the pattern + 1, else 0. LS_LAYOUT_BEHIND bytes after it
  * may be read. fields: has room for LS_LAYOUT_ROOM. */
-typedef uint32_t (*ls_fitter)(const struct ls_layouts *all, uint32_t key, const char *text, size_t n,
-                              struct ls_capture *fields);
+typedef uint32_t (*ls_fitter)(const struct ls_layouts *all, const char *text, size_t n, struct ls_capture *fields);
 /* The fitter of this processor, NULL if it has none. */
 ls_fitter ls_best_fitter(void);
 /* Adds the layout of a text that a guess fits. */
-void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, uint32_t key, const struct ls_guess *g,
-                   const char *text, size_t n, bool lean);
+void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, const struct ls_guess *g, const char *text,
+                   size_t n, bool lean);
 
 struct ls_guesses {
     struct ls_guess guess[LS_GUESSES][LS_GUESS_WAYS];

@@ -1,9 +1,8 @@
-/* Bytes to lines, and what most lines say. Lines are read in two steps: what a line says by itself, then what it means
- * for its process, in the order of the lines. */
-#define _GNU_SOURCE
+/* Bytes to lines, lines to the scan. Lines are read in two steps: what a line says by itself (parse.c), then what it
+ * means for its process, in the order of the lines. */
 #include "lines.h"
 
-enum { INFO_TAG = 10 }; /* bytes of "NCCL INFO " */
+enum { LINES = 32 }; /* that are read before they are passed on */
 
 static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
 {
@@ -80,7 +79,7 @@ static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t
     touch(scan, &rec);
     struct ls_match m;
     m.field = fields + line->fields;
-    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + INFO_TAG,
+    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + LS_INFO_TAG,
                   line->s + line->end, &m);
     ls_on_match(scan, &rec, &m);
     return true;
@@ -102,84 +101,106 @@ static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, u
     }
 }
 
-/* Reads a line as far as it needs no other. e: the end of the bytes that may be read. Returns how many fields were
- * written. */
-static inline uint32_t parse_line(const struct ls_parser *p, uint32_t stream, const char *s, const char *end,
-                                  const char *e, bool odd, struct ls_line *to, struct ls_capture *fields)
-{
-    size_t n = (size_t)(end - s);
-    to->s = s;
-    to->cut = n > LS_LINE_MAX;
-    to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
-    to->tag = LS_NONE;
-    to->hash = to->pattern = 0;
-    if (odd && (memchr(s, 0x1b, to->n) || memmem(s, to->n, LS_LINK, sizeof LS_LINK - 1))) return 0;
-    /* Remembered prefixes do not begin with a spelled escape. */
-    if (!n || to->cut || end[-1] == 'm') return 0;
-    to->tag = ls_find_info(s, to->n);
-    if (to->tag == LS_NONE) return 0;
-    to->hash = prefix_hash(stream, s, to->tag);
-    uint32_t low = to->tag + INFO_TAG;
-    to->end = ls_trim(s, low, to->n);
-    to->pattern = ls_expected(p->cat, p->guesses, s + low, to->end - low, (size_t)(e - end), p->lean, false, fields);
-    return to->pattern ? p->cat->patterns.at[to->pattern - 1].room[p->lean] : 0;
-}
-
-/* The lines of some bytes, in turn. */
-struct cursor {
-    const char *line, *span, *end;
-    size_t spanned; /* bytes whose ends are marked, from span on */
-    struct ls_marks marks;
-    uint32_t mark;
-    bool odd;
-};
-
-static void begin(struct cursor *c, const char *s, const char *e)
-{
-    c->line = c->span = s;
-    c->end = e;
-    c->spanned = 0;
-    c->marks.n = c->mark = 0;
-    c->odd = false;
-}
-
-/* Reads the next lines; returns how many, 0 at the end. */
-static uint32_t next_lines(const struct ls_parser *p, uint32_t stream, struct cursor *c, struct ls_line *lines,
-                           uint32_t most, struct ls_capture *fields)
-{
-    uint32_t n = 0, used = 0;
-    for (;;) {
-        for (; c->mark < c->marks.n && n < most; n++) {
-            const char *end = c->span + c->marks.end[c->mark++];
-            lines[n].fields = used;
-            used += parse_line(p, stream, c->line, end, c->end, c->odd, &lines[n], fields + used);
-            c->line = end + 1;
-        }
-        if (n) return n;
-        if (c->marks.n) c->odd = c->marks.odd; /* a line may have begun before its end */
-        c->span += c->spanned;
-        if (c->span == c->end) return 0;
-        c->spanned = ls_mark(p->marker, c->span, (size_t)(c->end - c->span), &c->marks);
-        c->odd |= c->marks.odd;
-        c->mark = 0;
-    }
-}
-
 /* Reads the lines that end before e; returns what follows them. */
 static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *p, const char *e)
 {
-    enum { LINES = 32 };
     struct ls_line lines[LINES];
     struct ls_capture fields[LINES * LS_FIELDS + 1];
-    struct cursor c;
+    struct ls_cursor c;
     uint32_t n;
-    begin(&c, p, e);
-    while ((n = next_lines(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
+    ls_cursor_at(&c, p, e);
+    while ((n = scan->parser.next(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
         book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, fields);
     return c.line;
 }
 
-void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+struct ls_ahead {
+    struct ls_parser parser;
+    const char *data;
+    size_t n, rest; /* bytes, and where the last whole line ends */
+    LS_VEC(struct ls_line) lines;
+    LS_VEC(struct ls_capture) fields;
+    uint64_t taught;
+};
+
+ls_ahead *ls_ahead_new(const ls_catalogue *cat, int mode)
+{
+    struct ls_ahead *a = ls_zalloc(sizeof *a);
+    ls_parser_begin(&a->parser, cat, !(mode & 1));
+    a->parser.guesses = ls_guesses_new();
+    return a;
+}
+
+void ls_ahead_free(ls_ahead *a)
+{
+    if (!a) return;
+    ls_guesses_free(a->parser.guesses);
+    LS_FREE(a->lines.at, a->fields.at, a);
+}
+
+/* The messages that nobody predicted: their next lines will be. A log of unknown lines is not searched twice as a
+ * whole.
+ */
+static void teach(struct ls_ahead *a, const struct ls_line *lines, uint32_t n)
+{
+    enum { MOST = 1024, SELDOM = 32 };
+    for (uint32_t i = 0; i < n; i++) {
+        struct ls_match m;
+        const struct ls_line *l = &lines[i];
+        uint32_t low = l->tag + LS_INFO_TAG;
+        if (l->pattern || l->tag == LS_NONE || l->end <= low) continue;
+        if (++a->taught > MOST && a->taught % SELDOM) continue;
+        if (ls_match(a->parser.cat, LS_WHERE_NCCL, l->s + low, l->end - low, false, &m))
+            ls_expect(a->parser.cat, a->parser.guesses, l->s + low, l->end - low, &m);
+    }
+}
+
+static void make_room(void **at, uint32_t *cap, uint32_t least, size_t size)
+{
+    if (*cap >= least) return;
+    *cap = least + least / 2;
+    *at = ls_realloc(*at, *cap * size);
+}
+
+void ls_read_ahead(ls_ahead *a, uint32_t stream, const char *data, size_t n)
+{
+    struct ls_cursor c;
+    uint32_t more;
+    a->data = data;
+    a->n = n;
+    a->lines.n = a->fields.n = 0;
+    ls_cursor_at(&c, data, data + n);
+    do {
+        make_room((void **)&a->lines.at, &a->lines.cap, a->lines.n + LINES, sizeof *a->lines.at);
+        make_room((void **)&a->fields.at, &a->fields.cap, a->fields.n + LINES * LS_FIELDS + 1, sizeof *a->fields.at);
+        struct ls_line *lines = a->lines.at + a->lines.n;
+        more = a->parser.next(&a->parser, stream, &c, lines, LINES, a->fields.at + a->fields.n);
+        teach(a, lines, more);
+        uint32_t used = 0;
+        if (more && lines[more - 1].pattern)
+            used = a->parser.cat->patterns.at[lines[more - 1].pattern - 1].room[a->parser.lean];
+        if (more) used += lines[more - 1].fields;
+        for (uint32_t i = 0; i < more; i++) lines[i].fields += a->fields.n;
+        a->fields.n += used;
+        a->lines.n += more;
+    } while (more);
+    a->rest = (size_t)(c.line - data);
+}
+
+/* Passes on lines that were read; returns what follows them. */
+static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t file, const struct ls_ahead *a,
+                               const char *p)
+{
+    for (uint32_t i = p > a->data; i < a->lines.n; i += LINES) { /* the first one was carried over */
+        uint32_t n = a->lines.n - i < LINES ? a->lines.n - i : LINES;
+        struct ls_line *lines = a->lines.at + i;
+        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, a->fields.at);
+    }
+    return a->data + a->rest;
+}
+
+/* ahead: the lines of these bytes, NULL: they were not read. */
+static void feed(struct ls_scan *scan, uint32_t file, const char *data, size_t n, const struct ls_ahead *ahead)
 {
     struct ls_file *f = &scan->files.at[file];
     const char *p = data, *e = data + n;
@@ -198,13 +219,23 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset++;
         p = nl + 1;
     }
-    const char *rest = whole_lines(scan, f, file, p, e);
+    const char *rest = ahead ? lines_ahead(scan, f, file, ahead, p) : whole_lines(scan, f, file, p, e);
     f->offset += (uint64_t)(rest - p);
     if (rest < e) {
         f->start = f->offset;
         f->offset += (uint64_t)(e - rest);
         carry(scan, f, file, rest, (size_t)(e - rest));
     }
+}
+
+void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+{
+    feed(scan, file, data, n, NULL);
+}
+
+void ls_feed_ahead(ls_scan *scan, uint32_t file, const ls_ahead *ahead)
+{
+    feed(scan, file, ahead->data, ahead->n, ahead);
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)

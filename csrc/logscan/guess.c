@@ -186,9 +186,9 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
     return true;
 }
 
-/* What is hashed of a text: the words before its first number, because what follows varies, and its last byte, because
- * patterns with the same start mostly end differently. */
-static inline uint64_t hash_of(const char *text, size_t n)
+/* The row of guesses for a text: by the words before its first number, because what follows varies, and by its last
+ * byte, because patterns with the same start mostly end differently. */
+static uint32_t row_of(const char *text, size_t n)
 {
     uint64_t head;
     memcpy(&head, text, sizeof head);
@@ -197,13 +197,7 @@ static inline uint64_t hash_of(const char *text, size_t n)
     if (number) head &= ((number & (0 - number)) >> 7) - 1;
     unsigned char end = (unsigned char)text[n - 1];
     if ((unsigned)(end - '0') < 10 || (unsigned)(end - 'a') < 6) end = '0';
-    return (head ^ (uint64_t)end << 57) * 0x9e3779b97f4a7c15u;
-}
-
-/* The row of guesses for a text. */
-static inline uint32_t row_of(uint64_t hash)
-{
-    return (uint32_t)(hash >> 54);
+    return (uint32_t)((head ^ (uint64_t)end << 57) * 0x9e3779b97f4a7c15u >> 54);
 }
 
 /* Whether a second record may follow on the line: forks, also one of a fork of NCCL. Only fields that may contain
@@ -246,13 +240,11 @@ static bool make_room(struct roomy *to, const char *text, size_t n)
 static inline uint32_t expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                                 bool lean, bool forks, struct ls_capture *fields)
 {
-    uint64_t hash = hash_of(text, n);
-    uint32_t key = (uint32_t)((hash ^ n) * 0x9e3779b97f4a7c15u >> 32);
-    uint32_t pattern = guesses->fitter ? guesses->fitter(guesses->layouts, key, text, n, fields) : 0;
+    uint32_t pattern = guesses->fitter ? guesses->fitter(guesses->layouts, text, n, fields) : 0;
     if (pattern) return pattern;
-    const struct ls_guess *g = guess(cat, guesses, row_of(hash), text, n, lean, forks, fields);
+    const struct ls_guess *g = guess(cat, guesses, row_of(text, n), text, n, lean, forks, fields);
     if (!g) return 0;
-    if (guesses->fitter) ls_add_layout(cat, guesses->layouts, key, g, text, n, lean);
+    if (guesses->fitter) ls_add_layout(cat, guesses->layouts, g, text, n, lean);
     return g->pattern;
 }
 
@@ -422,7 +414,7 @@ void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const
 {
     const struct ls_pattern *pat = &cat->patterns.at[found->pattern];
     if (!pat->tokens || n < WORD) return;
-    uint32_t row = row_of(hash_of(text, n)), known = 0;
+    uint32_t row = row_of(text, n), known = 0;
     if (pat->far) {
         if (guesses->futile[row] == FUTILE) return;
         guesses->futile[row]++;

@@ -7,15 +7,12 @@
  * of those that do not change. Words are bytes that do not change. Close rivals (see straight.c) are looked at when the
  * layout is made: only bytes that do not change may show that they fail. Far ones fail for all texts that begin with
  * the known bytes of a guess, and these do not change either. */
+#define _GNU_SOURCE
+#include "layout.h"
 #include "values.h"
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
-enum { PATIENCE = 16, SELDOM = 64, LANE = 32 };
+enum { PATIENCE = 16, SELDOM = 64, LANE = LS_LAYOUT_LANE };
 enum kind { SAME, DECIMAL, HEXADECIMAL };
-enum { DIGIT = 1, LETTER = 2 }; /* classes of bytes */
 
 /* A text, and what may change in it. */
 struct draft {
@@ -109,13 +106,19 @@ static bool add_number(struct ls_layout *l, bool hex, uint8_t slot, uint32_t low
 
 static void draw(struct ls_layout *l, const struct draft *d)
 {
-    static const uint8_t allowed[] = {[DECIMAL] = DIGIT, [HEXADECIMAL] = DIGIT | LETTER};
+    static const uint8_t allowed[] = {[DECIMAL] = LS_DIGIT, [HEXADECIMAL] = LS_DIGIT | LS_LETTER};
     for (uint32_t i = 0; i < d->n; i++) {
         struct ls_layout_block *b = &l->block[i / LANE];
         /* No byte of a line is a line end. */
         b->same[i % LANE] = d->kind[i] == SAME ? d->text[i] : '\n';
         b->allowed[i % LANE] = allowed[d->kind[i]];
     }
+}
+
+/* Text in Markdown's links and escape sequences are read with more care. */
+static bool is_odd(const char *text, uint32_t n)
+{
+    return memchr(text, 0x1b, n) || memmem(text, n, "](http", 6);
 }
 
 /* The layout of a text that fits a pattern. starts: of its fields. known: bytes at its start that may not change.
@@ -126,8 +129,12 @@ static bool make(const struct ls_catalogue *cat, uint32_t pattern, const char *t
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     const struct ls_token *t = &cat->tokens.at[pat->first_token];
     struct draft d = {.trie = &cat->tries[LS_WHERE_NCCL], .text = text, .n = n};
-    *l = (struct ls_layout){.pattern = pattern + 1, .n = (uint16_t)n, .room = pat->room[lean]};
-    if (pat->widened || l->room > LS_LAYOUT_ROOM) return false;
+    *l = (struct ls_layout){.pattern = pattern + 1,
+                            .n = (uint16_t)n,
+                            .room = pat->room[lean],
+                            .last = (uint8_t)((n - 1) / LANE),
+                            .behind = (uint8_t)(LANE - 1 - (n - 1) % LANE)};
+    if (pat->widened || l->room > LS_LAYOUT_ROOM || is_odd(text, n)) return false;
     for (uint32_t i = 0; i < pat->tokens; i++) {
         int type = t[i].type[0];
         uint32_t low = starts[i], high = i + 1 < pat->tokens ? starts[i + 1] - t[i + 1].n : n;
@@ -143,11 +150,11 @@ static bool make(const struct ls_catalogue *cat, uint32_t pattern, const char *t
     return true;
 }
 
-void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, uint32_t key, const struct ls_guess *g,
-                   const char *text, size_t n, bool lean)
+void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, const struct ls_guess *g, const char *text,
+                   size_t n, bool lean)
 {
     struct ls_match m;
-    uint32_t starts[2 * LS_CAPTURES], set = key % LS_LAYOUT_SETS;
+    uint32_t starts[2 * LS_CAPTURES], key = ls_layout_key(text, n), set = ls_layout_set(key);
     if (n > LS_LAYOUT_MOST) return;
     /* A log whose lines have ever new layouts gains nothing from them. */
     if (all->tries[set] >= PATIENCE && ++all->missed % SELDOM) return;
@@ -155,95 +162,23 @@ void ls_add_layout(const struct ls_catalogue *cat, struct ls_layouts *all, uint3
     if (!ls_follow(cat, g->pattern - 1, text, n, &m, starts)) return;
     struct ls_layout *l = &all->layout[set][all->next[set]++ % LS_LAYOUT_WAYS];
     if (!make(cat, g->pattern - 1, text, (uint32_t)n, g->known, lean, &m, starts, l))
-        l->pattern = 0;
+        l->n = 0;
     else
         l->key = key;
 }
 
 #ifdef __x86_64__
-#define AVX2 __attribute__((target("avx2,bmi,bmi2")))
-
-/* Whether a text has the bytes of a layout. 32 bytes behind it may be read. */
-AVX2 static inline bool same(const struct ls_layout *l, const char *text)
+LS_AVX2 static uint32_t fit_avx2(const struct ls_layouts *all, const char *text, size_t n, struct ls_capture *fields)
 {
-    /* Of a byte's halves, each looked up in a table: a digit is one of both, so is a letter of hexadecimal digits. */
-    const __m256i high_half =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, DIGIT, LETTER, 0, LETTER, 0, 0, 0, 0, 0, 0, 0, 0, 0));
-    const __m256i low_half = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(DIGIT, DIGIT | LETTER, DIGIT | LETTER, DIGIT | LETTER, DIGIT | LETTER, DIGIT | LETTER,
-                      DIGIT | LETTER, DIGIT, DIGIT, DIGIT, 0, 0, 0, 0, 0, 0));
-    const __m256i half = _mm256_set1_epi8(15), zero = _mm256_setzero_si256();
-    uint32_t n = l->n, i = 0;
-    __m256i bad = zero, right = zero;
-    for (const struct ls_layout_block *b = l->block;; b++, i += LANE) {
-        __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(text + i));
-        __m256i high = _mm256_and_si256(_mm256_srli_epi16(c, 4), half);
-        __m256i class = _mm256_and_si256(_mm256_shuffle_epi8(low_half, c), _mm256_shuffle_epi8(high_half, high));
-        right = _mm256_or_si256(_mm256_and_si256(class, _mm256_load_si256((const __m256i *)(const void *)b->allowed)),
-                                _mm256_cmpeq_epi8(c, _mm256_load_si256((const __m256i *)(const void *)b->same)));
-        if (i + LANE >= n) break;
-        bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(right, zero));
-    }
-    uint32_t last = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(right, zero)) << (i + LANE - n);
-    return !last && _mm256_testz_si256(bad, bad);
-}
-
-/* The value of 1 to 16 hex digits. 16 bytes may be read. */
-AVX2 static inline uint64_t hex_value(const char *s, unsigned n)
-{
-    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)s);
-    /* A letter has bit 6, and is 9 more than the lower half of its byte. */
-    __m128i letter = _mm_and_si128(_mm_srli_epi16(c, 6), _mm_set1_epi8(1));
-    __m128i nine = _mm_add_epi8(letter, _mm_slli_epi16(letter, 3));
-    /* What is behind the digits may not be carried into the last one. */
-    __m128i nibble = _mm_and_si128(_mm_add_epi8(_mm_and_si128(c, _mm_set1_epi8(15)), nine), _mm_set1_epi8(15));
-    __m128i pair = _mm_maddubs_epi16(nibble, _mm_set1_epi16(1 << 8 | 16));
-    uint64_t v = __builtin_bswap64((uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(pair, pair)));
-    return v >> (64 - 4 * n);
-}
-
-/* The value of 1 to 8 digits. 8 bytes may be read. */
-static inline uint64_t eight_digits(const char *s, unsigned n)
-{
-    uint64_t v;
-    memcpy(&v, s, sizeof v);
-    v = (v ^ 0x3030303030303030u) << (64 - 8 * n);
-    v = v * 10 + (v >> 8);
-    v = ((v & 0x00ff00ff00ff00ffu) * (1 + (100ull << 16))) >> 16;
-    return ((v & 0x0000ffff0000ffffu) * (1 + (10000ull << 32))) >> 32;
-}
-
-static inline uint64_t decimal_value(const char *s, unsigned n)
-{
-    static const uint32_t scale[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
-    if (n <= 8) return eight_digits(s, n);
-    return eight_digits(s, 8) * scale[n - 8] + eight_digits(s + 8, n - 8);
-}
-
-AVX2 static uint32_t fit_avx2(const struct ls_layouts *all, uint32_t key, const char *text, size_t n,
-                              struct ls_capture *to)
-{
-    const struct ls_layout *l = all->layout[key % LS_LAYOUT_SETS], *end = l + LS_LAYOUT_WAYS;
-    for (; l < end; l++) {
-        if (l->key != key || l->n != n || !l->pattern || !same(l, text)) continue;
-        for (uint32_t i = 0; i < l->room; i += 2)
-            _mm256_storeu_si256((__m256i *)(void *)(to + i),
-                                _mm256_load_si256((const __m256i *)(const void *)(l->field + i)));
-        const struct ls_number *number = l->number;
-        for (unsigned i = l->hexes; i; i--, number++)
-            to[number->slot].value = hex_value(text + number->start, number->n);
-        for (unsigned i = l->decimals; i; i--, number++)
-            to[number->slot].value = decimal_value(text + number->start, number->n);
-        return l->pattern;
-    }
-    return 0;
+    const struct ls_layout *l = ls_fit_avx2(all, text, n, fields);
+    return l ? l->pattern : 0;
 }
 #endif
 
 ls_fitter ls_best_fitter(void)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return fit_avx2;
+    if (ls_has_avx2()) return fit_avx2;
 #endif
     return NULL;
 }

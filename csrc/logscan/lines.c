@@ -215,7 +215,7 @@ static void remember(struct ls_scan *scan, const struct ls_record *rec, const ch
 static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
 {
     bool plain = tag <= LS_PREFIX_MAX && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
-    uint32_t hash = plain ? prefix_hash(rec->stream, s, tag) : 0;
+    uint32_t hash = plain ? scan->parser.hash(rec->stream, s, tag) : 0;
     if (plain && remembered(scan, rec, s, tag, hash)) return true;
     struct ls_prefix p = {0};
     if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;

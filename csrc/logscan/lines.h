@@ -5,6 +5,8 @@
 
 #include "scanner.h"
 
+enum { LS_INFO_TAG = 10 }; /* bytes of "NCCL INFO " */
+
 /* What every link of Markdown to an address has. */
 #define LS_LINK "](http"
 
@@ -20,6 +22,16 @@ struct ls_line {
     uint32_t fields;  /* where those of its message are */
     bool cut;
 };
+
+/* The lines of some bytes, in turn. */
+struct ls_cursor {
+    const char *line, *span, *end;
+    size_t spanned; /* bytes whose ends are marked, from span on */
+    struct ls_marks marks;
+    uint32_t mark;
+    bool odd;
+};
+void ls_cursor_at(struct ls_cursor *c, const char *s, const char *e);
 
 /* A line that is no common one: with its prefix, its escape sequences, and what other lines say of it. */
 void ls_on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut);
@@ -43,11 +55,6 @@ static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
     if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
         p->last = rec->ref;
     if (rec->time_len) ls_note_stamp(p, rec->ref.seq, rec->time, rec->time_len);
-}
-
-static inline uint32_t prefix_hash(uint32_t stream, const char *s, uint32_t tag)
-{
-    return ls_fold(ls_hash_bytes(stream, s, tag));
 }
 
 /* Uses what is known about a prefix that was seen before. */

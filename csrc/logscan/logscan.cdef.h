@@ -2,6 +2,7 @@
 
 typedef struct ls_catalogue ls_catalogue;
 typedef struct ls_scan ls_scan;
+typedef struct ls_ahead ls_ahead;
 
 /* A line of an input. line counts from 1, 0 if there is none; seq counts the lines of the stream. */
 typedef struct {
@@ -292,6 +293,14 @@ void ls_scan_record(ls_scan *scan, uint32_t file);
 /* Lines of host:pid in this stream belong to the process of the same name in the home stream. */
 void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home);
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n);
+/* Lines that are read ahead: what they say by themselves. One thread may read while another one feeds what was read
+ * before; the result of the scan is that of ls_feed. mode: as that of the scan. */
+ls_ahead *ls_ahead_new(const ls_catalogue *cat, int mode);
+void ls_ahead_free(ls_ahead *ahead);
+/* Reads the lines of the next bytes of a file in this stream. The bytes stay where they are until they are fed. */
+void ls_read_ahead(ls_ahead *ahead, uint32_t stream, const char *data, size_t n);
+/* As ls_feed of the bytes that were read. */
+void ls_feed_ahead(ls_scan *scan, uint32_t file, const ls_ahead *ahead);
 void ls_end_file(ls_scan *scan, uint32_t file);
 /* Copies a line with its links as their texts, where an issue tracker took a name or an address for a link: 10.0.0.1
  * for [10.0.0.1](http://10.0.0.1/). Links of an author stay. Returns the length; to may be s. */

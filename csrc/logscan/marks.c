@@ -1,10 +1,7 @@
 /* One pass over the bytes of a log: where lines end, and whether there is anything in them that is read with more care.
  * No branch depends on where a line ends: no processor predicts that. */
+#include "layout.h"
 #include "scanner.h"
-
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 enum { BLOCK = 64, ESCAPE = 0x1b };
 
@@ -36,24 +33,28 @@ void ls_mark_plain(const char *s, uint32_t blocks, uint32_t base, struct ls_mark
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2,popcnt,bmi"))) static void mark_avx2(const char *s, uint32_t blocks, uint32_t base,
-                                                                 struct ls_marks *to)
+/* Lines that have a layout are not odd, so that it is cheaper to look at the others one by one. */
+LS_AVX2 static void mark_avx2(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to)
 {
-    const __m256i line = _mm256_set1_epi8('\n'), escape = _mm256_set1_epi8(ESCAPE), link = _mm256_set1_epi8(']'),
-                  address = _mm256_set1_epi8('(');
-    __m256i odd = _mm256_setzero_si256();
-    for (uint32_t b = 0; b < blocks; b++, s += BLOCK) {
-        uint64_t ends = 0;
-        for (int i = 0; i < BLOCK; i += 32) {
-            __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(s + i));
-            __m256i next = _mm256_loadu_si256((const __m256i *)(const void *)(s + i + 1));
-            ends |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(c, line)) << i;
-            odd = _mm256_or_si256(odd, _mm256_cmpeq_epi8(c, escape));
-            odd = _mm256_or_si256(odd, _mm256_and_si256(_mm256_cmpeq_epi8(c, link), _mm256_cmpeq_epi8(next, address)));
+    const __m256i line = _mm256_set1_epi8('\n');
+    uint32_t *at = to->end + to->n;
+    for (const char *e = s + (size_t)blocks * BLOCK; s < e; s += BLOCK, base += BLOCK) {
+        __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)s);
+        __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(s + 32));
+        uint64_t ends = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, line)) |
+                        (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, line)) << 32;
+        uint32_t *next = at + _mm_popcnt_u64(ends);
+        at[0] = base + (uint32_t)_tzcnt_u64(ends);
+        ends = _blsr_u64(ends);
+        at[1] = base + (uint32_t)_tzcnt_u64(ends);
+        for (at += 2; at < next; at++) {
+            ends = _blsr_u64(ends);
+            *at = base + (uint32_t)_tzcnt_u64(ends);
         }
-        ADD_ENDS(to, ends, base + b * BLOCK);
+        at = next;
     }
-    to->odd |= !_mm256_testz_si256(odd, odd);
+    to->n = (uint32_t)(at - to->end);
+    to->odd = true;
 }
 
 static void mark_sse2(const char *s, uint32_t blocks, uint32_t base, struct ls_marks *to)
@@ -79,8 +80,7 @@ static void mark_sse2(const char *s, uint32_t blocks, uint32_t base, struct ls_m
 ls_marker ls_best_marker(bool wide)
 {
 #ifdef __x86_64__
-    wide = wide && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi");
-    return wide ? mark_avx2 : mark_sse2;
+    return wide && ls_has_avx2() ? mark_avx2 : mark_sse2;
 #else
     (void)wide;
     return ls_mark_plain;

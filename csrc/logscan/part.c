@@ -301,7 +301,7 @@ static bool take_fields(struct ls_replay *r, const struct ls_message *message, s
     if (fields < 64 && m->present >> fields) return false;
     for (uint64_t left = m->present; left; left &= left - 1) {
         int i = __builtin_ctzll(left);
-        m->field[i] = (struct ls_capture){0};
+        m->own[i] = (struct ls_capture){0};
         if (m->texts & 1ull << i) {
             if (!take_text(r, &m->own[i], &used)) return false;
         } else {

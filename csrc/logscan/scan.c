@@ -6,7 +6,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     struct ls_scan *scan = ls_zalloc(sizeof *scan);
     scan->cat = cat;
     scan->emit_all = mode & 1;
-    scan->parser = (struct ls_parser){.cat = cat, .marker = ls_best_marker(true), .lean = !scan->emit_all};
+    ls_parser_begin(&scan->parser, cat, !scan->emit_all);
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;
     if (mode & 8) ls_part_begin(scan);

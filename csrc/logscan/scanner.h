@@ -38,14 +38,29 @@ ls_marker ls_best_marker(bool wide);
 /* Marks the first bytes of n; returns how many. */
 size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 
+struct ls_line;
+struct ls_cursor;
+
 /* What is needed to read lines, apart from what the lines before said: it decides how fast a line is read, not what is
  * read. */
 struct ls_parser {
     const struct ls_catalogue *cat;
     ls_marker marker;
+    /* Reads the next lines, up to most; returns how many, 0 at the end. fields: has room for LS_FIELDS of each, and one
+     * more. */
+    uint32_t (*next)(const struct ls_parser *p, uint32_t stream, struct ls_cursor *c, struct ls_line *lines,
+                     uint32_t most, struct ls_capture *fields);
+    /* Of a prefix. */
+    uint32_t (*hash)(uint32_t stream, const char *s, uint32_t n);
     struct ls_guesses *guesses;
     bool lean; /* fields that nobody uses are left out */
 };
+
+/* parse.c */
+/* By the best means of this processor. The guesses are the caller's. */
+void ls_parser_begin(struct ls_parser *p, const struct ls_catalogue *cat, bool lean);
+/* By means that any processor has, before anything is read. */
+void ls_parser_plain(struct ls_parser *p);
 
 /* The end of a line that may go on in the next one. */
 struct ls_wrapped {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +51,8 @@ def scanned(
     keep_calls: bool = False,
     any_log: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    engine: Engine = logparse.scan,
+    engine: Engine | None = None,
+    jobs: int | None = None,
 ) -> Iterator[ScanResult]:
     """The scan of ``paths`` with at least one line to judge; the arguments are those of :func:`psmkit.logparse.scan`.
 
@@ -63,7 +65,9 @@ def scanned(
     """
     with (
         uncollected(),
-        engine(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress) as result,
+        (engine or functools.partial(logparse.scan, jobs=jobs))(
+            paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress
+        ) as result,
     ):
         check(result, any_log=any_log)
         yield result

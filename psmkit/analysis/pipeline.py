@@ -12,7 +12,6 @@ from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import Engine, kept, scanned
-from psmkit.logparse import scan
 from psmkit.model import CODES, Finding, Report, Severity, Verdict
 from psmkit.model.structs import Struct
 from psmkit.model.wording import LAST_RESORT
@@ -27,7 +26,8 @@ def analyze(
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
     types_release: str = "",
-    engine: Engine = scan,
+    engine: Engine | None = None,
+    jobs: int | None = None,
 ) -> Report:
     """Analyse logs and report the state of the job.
 
@@ -37,15 +37,15 @@ def analyze(
         progress: called with the bytes read so far and the total.
         types: of the job's NCCL library, those that cross a process boundary (:func:`psmkit.audit.types_of`).
         types_release: the release of this library, such as ``2.28.9``, if it is known: types of another release than the job's prove nothing.
-
-        engine: what reads the logs, such as :meth:`psmkit.cluster.Engine.scan`, which reads them on other machines.
+        jobs: how many threads read the logs at most; None: one a core. The report does not depend on it.
+        engine: what else reads the logs, such as :meth:`psmkit.cluster.Engine.scan`, which reads them on other machines.
 
     Raises:
         InputError: a path does not exist or cannot be read.
         NothingToAnalyse: the input is no log: it is empty, has only a line or two that psmkit does not know, or is a document.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
-    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress, engine=engine) as result:
+    with scanned(paths, catalogue=catalogue, any_log=True, progress=progress, engine=engine, jobs=jobs) as result:
         return analyse_job(kept(make_job(result, types=types, types_release=types_release)))
 
 

@@ -23,12 +23,13 @@ def story(
     progress: Callable[[int, int], None] | None = None,
     types: Sequence[Struct] | None = None,
     types_release: str = "",
+    jobs: int | None = None,
 ) -> Story:
     """Analyse logs, and tell all that a page shows of the job. Arguments and errors are those of :func:`psmkit.analyze`.
 
     The input is read twice, so standard input and pipes are refused with an ``InputError``.
     """
     names = readable_twice(paths, "a page")
-    with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress) as scan:
+    with scanned(names, catalogue=catalogue, keep_calls=True, any_log=True, progress=progress, jobs=jobs) as scan:
         job = kept(make_job(scan, types=types, types_release=types_release))
         return tell(job, scan, analyse_job(job), events(names, again=scan))

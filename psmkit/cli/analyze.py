@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +22,10 @@ _LEVELS = ("error", "warning", "inconclusive", "never")
 
 
 @contextmanager
-def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any]]:
-    """What reads the logs."""
+def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any] | None]:
+    """What reads the logs; None: this process."""
     if name == "local":
-        from psmkit.logparse import scan
-
-        yield scan
+        yield None
         return
     from psmkit.cluster import connected
 
@@ -87,6 +86,9 @@ def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any]]:
     help="With --engine dask: the address of its scheduler, such as tcp://head:8786 or tls://head:8786. Without it, processes of this machine "
     "do the work.",
 )
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Read the logs with N threads at most.  [one a core]"
+)
 @click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
 @click.option(
     "-v",
@@ -105,6 +107,7 @@ def command(
     lib: Path | None,
     engine: str,
     scheduler: str | None,
+    jobs: int | None,
     redacted: bool,
     verbose: bool,
 ) -> int:
@@ -135,6 +138,10 @@ def command(
         raise click.UsageError("--redact cannot be used with --format html: the page holds the lines of the logs.")
     if scheduler is not None and engine != "dask":
         raise click.UsageError("--scheduler is used with --engine dask.")
+    if jobs is not None and engine == "dask":
+        raise click.UsageError(
+            "-j is used with --engine local: the workers of dask are started with their number of threads."
+        )
     if form == "html" and engine == "dask":
         raise click.UsageError(
             "--engine dask cannot be used with --format html: a page shows each call, and one process reads them."
@@ -154,22 +161,18 @@ def command(
     with uncollected(last=True):
         told = None
         with progress_bar() as progress:
+            look = functools.partial(
+                analyze, catalogue=catalogues or None, progress=progress, types=types, types_release=release, jobs=jobs
+            )
             if form == "html":
                 from psmkit.analysis.story import story
 
-                told = story(paths, catalogue=catalogues or None, progress=progress, types=types, types_release=release)
+                told = story(paths, **look.keywords)
             if told is not None:
                 report = told.report
             else:
                 with _engine(engine, scheduler) as reads:
-                    report = analyze(
-                        paths,
-                        catalogue=catalogues or None,
-                        progress=progress,
-                        types=types,
-                        types_release=release,
-                        engine=reads,
-                    )
+                    report = look(paths, engine=reads)
         # Of the whole report: to look at some ranks only does not make a job healthy.
         level = level_of(report)
         if wanted is not None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import resource
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue, load
+from psmkit.logparse.ahead import MOST_JOBS, Ended, Piece, Round, Step, Turn, available, in_threads
 from psmkit.logparse.arrange import Arrangement, arrange, processes
 from psmkit.logparse.copies import without_copies
 from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
@@ -30,6 +32,7 @@ Progress = Callable[[int, int], None]
 _EMIT_ALL, _KEEP_CALLS = 1, 2
 _SPARE = 128  # descriptors for all but the logs
 _PIECE = 1 << 18  # bytes per read: small enough to be in the processor's cache when they are scanned
+_LEAST_SHARED = 4 << 20  # bytes of inputs for which threads are worth their start
 
 
 def catalogue_of(given: Catalogue | Sequence[Path] | None, beside: Sequence[str], notes: list[str]) -> Catalogue:
@@ -96,6 +99,8 @@ class Feed:
     arrangement: Arrangement
     native: Any
     notes: list[str] = field(default_factory=list)
+    #: Of the native scan.
+    mode: int = 0
     #: Bytes to read of each input at most; None: all.
     left: list[int] | None = None
     #: Called after each turn of a stream with the number of the round and of the stream.
@@ -130,78 +135,101 @@ class Feed:
         for stream, host, pid, home in arrangement.homes:
             name = host.encode("utf-8", "surrogateescape")
             lib.ls_scan_home(native, stream, name, len(name), pid, home)
-        return cls(catalogue, logs, foreign, arrangement, native, notes)
+        return cls(catalogue, logs, foreign, arrangement, native, notes, mode)
 
-    def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
-        """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk."""
-        buffer = memoryview(bytearray(chunk))
-        total, done = sum(i.size for i in self.inputs), 0
+    def run(self, chunk: int, progress: Progress | None, jobs: int | None = 1) -> Iterator[None]:
+        """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk.
+
+        ``jobs`` is how many threads work at most, None: one a core. The result does not depend on it.
+        """
+        jobs = min(available() if jobs is None else jobs, MOST_JOBS)
+        total = sum(i.size for i in self.inputs)
+        source = functools.partial(self._steps, chunk)
+        if jobs > 1 and total >= _LEAST_SHARED:
+            native = self.catalogue.native
+            steps = in_threads(source, native, self.mode, self.arrangement.stream_of, max(chunk, _PIECE), jobs)
+        else:
+            piece = Piece(memoryview(bytearray(max(chunk, _PIECE))))
+            steps = source(lambda: piece)
+        with contextlib.closing(steps):
+            for step in steps:
+                if isinstance(step, Piece):
+                    if step.ahead is None:
+                        lib.ls_feed(self.native, step.file, ffi.from_buffer(step.room), step.size)
+                    else:
+                        lib.ls_feed_ahead(self.native, step.file, step.ahead)
+                elif isinstance(step, Ended):
+                    lib.ls_end_file(self.native, step.file)
+                    if step.note is not None:
+                        self.notes.append(step.note)
+                elif isinstance(step, Turn):
+                    if self.turned is not None:
+                        self.turned(step.round, step.stream)
+                    yield
+                else:
+                    lib.ls_end_round(self.native)
+                    if progress is not None:
+                        progress(step.done, total)
+        lib.ls_finish(self.native)
+
+    def _steps(self, chunk: int, take: Callable[[], Piece]) -> Generator[Step]:
+        """What the scan gets, in order. ``take`` gives the piece for the next read; it is free when the next step is asked for."""
+        done = 0
         queues = [deque(files) for files in self.arrangement.streams if files]
         readers: dict[int, Reader] = {}
-        room, turned, turn = open_files(len(queues)), self.turned, 0
+        room, turn = open_files(len(queues)), 0
         held = 0  # of files that have to stay open: a log can be closed and continued later, a compressed file cannot
+        spare: Piece | None = None
         try:
             while queues:
                 for queue in queues:
                     file = queue[0]
                     reader = readers.get(file)
-                    if reader is None and (size := whole(self.inputs[file], buffer[:_PIECE])) is not None:
-                        lib.ls_feed(self.native, file, ffi.from_buffer(buffer), size)
-                        lib.ls_end_file(self.native, file)
-                        done += size
-                        queue.popleft()
-                        if turned is not None:
-                            turned(turn, self.arrangement.stream_of[file])
-                        yield
-                        continue
+                    if reader is None and self.inputs[file].size < _PIECE:
+                        spare = spare or take()
+                        if (size := whole(self.inputs[file], spare.room[:_PIECE])) is not None:
+                            spare.file, spare.size = file, size
+                            yield spare
+                            spare = None
+                            yield Ended(file)
+                            done += size
+                            queue.popleft()
+                            yield Turn(turn, self.arrangement.stream_of[file])
+                            continue
                     if reader is None:
                         if held >= room:
                             continue  # until another stream ends
                         reader = readers[file] = Reader(self.inputs[file])
                         held += not reader.can_park
-                    before = reader.consumed if progress is not None else 0
-                    n = self._feed(file, reader, buffer)
-                    done += reader.consumed - before if progress is not None else 0
-                    if not n:
+                    before, fed = reader.consumed, 0
+                    most = chunk if self.left is None else min(chunk, self.left[file])
+                    while fed < most:
+                        piece = spare or take()
+                        spare = None
+                        wanted = min(_PIECE if self.inputs[file].kind == "log" else chunk, most - fed)
+                        piece.file, piece.size = file, reader.readinto(piece.room[:wanted])
+                        fed += piece.size
+                        ended = piece.size < wanted
+                        yield piece
+                        if ended:
+                            break
+                    if self.left is not None:
+                        self.left[file] -= fed
+                    done += reader.consumed - before
+                    if not fed:
                         held -= not reader.can_park
-                        self._end(file, readers.pop(file))
+                        readers.pop(file)
+                        yield Ended(file, reader.note)
+                        reader.close()
                         queue.popleft()
                     elif len(queues) > room and reader.can_park:
                         reader.park()
-                    if turned is not None:
-                        turned(turn, self.arrangement.stream_of[file])
-                    yield
+                    yield Turn(turn, self.arrangement.stream_of[file])
                 queues, turn = [queue for queue in queues if queue], turn + 1
-                lib.ls_end_round(self.native)
-                if progress is not None:
-                    progress(done, total)
-            lib.ls_finish(self.native)
+                yield Round(done)
         finally:
             for open_reader in readers.values():
                 open_reader.close()
-
-    def _feed(self, file: int, reader: Reader, buffer: memoryview) -> int:
-        """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
-        at, fed, chunk = ffi.from_buffer(buffer), 0, len(buffer)
-        most = _PIECE if self.inputs[file].kind == "log" else chunk
-        if self.left is not None:
-            chunk = min(chunk, self.left[file])
-        while fed < chunk:
-            piece = min(most, chunk - fed)
-            n = reader.readinto(buffer[:piece])
-            lib.ls_feed(self.native, file, at, n)
-            fed += n
-            if n < piece:
-                break
-        if self.left is not None:
-            self.left[file] -= fed
-        return fed
-
-    def _end(self, file: int, reader: Reader) -> None:
-        lib.ls_end_file(self.native, file)
-        if reader.note is not None:
-            self.notes.append(reader.note)
-        reader.close()
 
 
 def open_files(streams: int) -> int:
@@ -222,6 +250,7 @@ def scan(
     keep_calls: bool = False,
     progress: Progress | None = None,
     chunk: int = 1 << 20,
+    jobs: int | None = None,
 ) -> ScanResult:
     """Read logs once.
 
@@ -232,20 +261,27 @@ def scan(
         keep_calls: keep all proxy calls and fd exchanges, not only incomplete ones.
         progress: called from time to time with the bytes read so far and the total.
         chunk: bytes to read from a stream before the next stream's turn.
+        jobs: how many threads work at most; None: one a core. The result does not depend on it.
 
     Raises:
         InputError: a path does not exist or cannot be read.
         CatalogueError: a TOML file is invalid.
     """
-    return read(Sources.find(paths, catalogue), keep_calls=keep_calls, progress=progress, chunk=chunk)
+    sources = Sources.find(paths, catalogue)
+    return read(sources, keep_calls=keep_calls, progress=progress, chunk=chunk, jobs=jobs)
 
 
 def read(
-    sources: Sources, *, keep_calls: bool = False, progress: Progress | None = None, chunk: int = 1 << 20
+    sources: Sources,
+    *,
+    keep_calls: bool = False,
+    progress: Progress | None = None,
+    chunk: int = 1 << 20,
+    jobs: int | None = 1,
 ) -> ScanResult:
     """Read what was found; arguments and result are those of :func:`scan`."""
     mode = _KEEP_CALLS if keep_calls else 0
     feed = Feed.of(sources.logs, sources.foreign, sources.catalogue, mode, sources.notes)
-    for _ in feed.run(chunk, progress):
+    for _ in feed.run(chunk, progress, jobs):
         pass
     return collect(feed.native, feed.catalogue, feed.inputs, feed.arrangement.stream_of, feed.foreign, feed.notes)
