@@ -159,6 +159,7 @@ def test_a_host_that_text_is_glued_to_is_looked_for_in_all_parts(tmp_path: Path)
 
 def test_shares_keep_groups_whole_and_are_about_equal(tmp_path: Path) -> None:
     write_files(tmp_path, "abort", 64, 4 << 20)
+    (tmp_path / "job.out").unlink()  # what the launcher printed is of no host
     sources = Sources.find([str(tmp_path)], None)
     peek = Peek(sources.catalogue)
     heads = [peek.head(item) for item in sources.logs]
