@@ -16,7 +16,7 @@ enum {
     LS_MAX_ALL = 20000,     /* events kept per message and process */
     LS_MAX_PROCS = 1 << 17, /* processes, and so ranks, of one scan */
     LS_MAX_THREADS = 1 << 20,
-    LS_MAX_ITEMS = 400000,  /* entries of one tracker */
+    LS_MAX_ITEMS = 400000, /* entries of one tracker */
     LS_SHARED_TEXTS = 1 << 15,
     LS_WRAP_MAX = 4096, /* bytes of a text that is wrapped over lines */
     LS_WRAP_LINES = 12,
