@@ -35,9 +35,23 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     }
 }
 
+/* Loads where the call of a line is noted. Returns the hash of the call, 0: it is about none. */
+static uint32_t load_slot(const struct ls_scan *scan, const struct ls_line *line, const struct ls_capture *fields,
+                          int32_t proc)
+{
+    const struct ls_pattern *pat = &scan->cat->patterns.at[line->pattern - 1];
+    const struct ls_message *m = &scan->cat->messages.at[pat->message];
+    if (m->role < LS_RPC_SERVED || m->role > LS_RPC_DEQUEUED || m->role == LS_RPC_BEGUN) return 0;
+    int slot = m->role_field[F_OP];
+    if (slot < 0 || !(pat->present & 1ull << slot)) return 0;
+    uint32_t hash = ls_rpc_hash(proc, fields[line->fields + (uint32_t)slot].value);
+    ls_rpc_load_slot(scan->rpc, hash);
+    return hash;
+}
+
 /* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
  * lines before the first is read, so that the processor waits once and not for each. */
-static void load_ahead(const struct ls_scan *scan, struct ls_line *lines, uint32_t n)
+static void load_ahead(const struct ls_scan *scan, struct ls_line *lines, uint32_t n, const struct ls_capture *fields)
 {
     const struct ls_index *index = &scan->prefix_index;
     if (!index->slot) return;
@@ -58,6 +72,22 @@ static void load_ahead(const struct ls_scan *scan, struct ls_line *lines, uint32
         __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
         __builtin_prefetch(&scan->states.at[p->proc], 1);
         ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
+        if (lines[i].pattern) lines[i].call = load_slot(scan, &lines[i], fields, p->proc);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (lines[i].prefix == LS_NONE || !lines[i].pattern) continue;
+        const struct ls_proc_state *state = &scan->states.at[scan->prefixes.at[lines[i].prefix].proc];
+        uint32_t place = scan->number_of[scan->cat->patterns.at[lines[i].pattern - 1].message] - 1;
+        lines[i].count = place < state->counted ? &state->count_of[place] : NULL;
+        if (lines[i].count) __builtin_prefetch(lines[i].count);
+        if (lines[i].call) ls_rpc_load_call(scan->rpc, lines[i].call);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (lines[i].prefix == LS_NONE || !lines[i].pattern || !lines[i].count || !*lines[i].count) continue;
+        const ls_count *count = &scan->counts.at[*lines[i].count - 1];
+        __builtin_prefetch(&count->count, 1);
+        __builtin_prefetch(&count->last, 1);
+        __builtin_prefetch((const char *)(count + 1) - 1, 1);
     }
 }
 
@@ -90,7 +120,7 @@ static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, u
                        uint32_t n, const struct ls_capture *fields)
 {
     enum { FEW = 1024 }; /* prefixes that stay in a near cache */
-    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n);
+    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n, fields);
     const char *first = lines->s;
     for (uint32_t i = 0; i < n; i++) {
         const struct ls_line *line = &lines[i];

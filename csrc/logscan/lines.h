@@ -20,7 +20,9 @@ struct ls_line {
     uint32_t pattern; /* + 1 of its message, 0: unknown */
     uint32_t end;     /* of its message */
     uint32_t fields;  /* where those of its message are */
+    uint32_t call;    /* hash of its call, 0: none */
     bool cut;
+    const uint32_t *count; /* where the number of its count is, if it is loaded ahead */
 };
 
 /* The lines of some bytes, in turn. */

@@ -534,7 +534,7 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         return;
     }
     if (!ls_role_value(m, F_OP, &op)) return;
-    uint32_t hash = ls_fold(ls_mix(ls_mix(10, (uint32_t)rec->proc), op));
+    uint32_t hash = ls_rpc_hash(rec->proc, op);
     if (role == LS_RPC_SERVED)
         on_served(scan, rec, m, op, hash);
     else
@@ -549,6 +549,20 @@ void ls_rpc_load_ahead(const struct ls_rpc *r, int32_t proc, int32_t thread)
     __builtin_prefetch(&r->services.at[at - 1].last_served, 1);
     __builtin_prefetch(&r->services.at[at - 1].begun, 1);
     __builtin_prefetch(&r->states.at[at - 1], 1);
+}
+
+void ls_rpc_load_slot(const struct ls_rpc *r, uint32_t hash)
+{
+    if (r->index.slot) __builtin_prefetch(&r->index.slot[hash & r->index.mask], 1);
+}
+
+void ls_rpc_load_call(const struct ls_rpc *r, uint32_t hash)
+{
+    enum { LINE = 64 };
+    uint32_t at = hash & r->index.mask, e = ls_index_find(&r->index, hash, &at);
+    if (e == LS_NONE) return;
+    const char *call = (const char *)&r->calls.at[e];
+    for (size_t i = 0; i < sizeof(struct call); i += LINE) __builtin_prefetch(call + i, 1);
 }
 
 void ls_rpc_round(struct ls_scan *scan)

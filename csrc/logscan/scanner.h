@@ -271,6 +271,14 @@ void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 /* A line of this thread follows soon. */
 void ls_rpc_load_ahead(const struct ls_rpc *rpc, int32_t proc, int32_t thread);
+/* Of a call of a process. */
+static inline uint32_t ls_rpc_hash(int32_t proc, uint64_t op)
+{
+    return ls_fold(ls_mix(ls_mix(10, (uint32_t)proc), op));
+}
+/* A line about a call with this hash follows soon: loads its slot, then the call. */
+void ls_rpc_load_slot(const struct ls_rpc *rpc, uint32_t hash);
+void ls_rpc_load_call(const struct ls_rpc *rpc, uint32_t hash);
 void ls_rpc_round(struct ls_scan *scan);
 void ls_rpc_finish(struct ls_scan *scan);
 void ls_rpc_clear(struct ls_rpc *rpc);
