@@ -571,7 +571,7 @@ def _at_barrier(came: int, total: int) -> tuple[str, str]:
 def _store_lost(job: Job) -> Iterator[Finding]:
     """Ranks whose connection to torch's store broke. They lose it at the end of a good job, too, so it is only a note."""
     for run, events in outside.runs_of(job, "torch.store.send_failed").items():
-        hosts = {str(e.fields["remote"]).removeprefix("::ffff:") for e in events if "remote" in e.fields}
+        hosts = {str(e.fields["remote"]).strip("[]").removeprefix("::ffff:") for e in events if "remote" in e.fields}
         ports = {e.fields["port"] for e in events if "port" in e.fields}
         if len(hosts) != 1:
             continue
