@@ -258,6 +258,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             and (said := _first_warning(job, run.index, findings)) is not None
         ):
             reason = f"{said}; {reason}" if reason not in (NO_COMM, NO_START) else said
+        # an open verdict names nobody, unless its reason is a peer that closed a connection
+        chosen = next((f for f in findings if f.stage == "lost" and f.named and reason.startswith(f.title)), None)
         reason = _as_recorded(job, run, reason)
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(

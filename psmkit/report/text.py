@@ -120,6 +120,8 @@ def _who(page: Page, report: Report) -> None:
                 text += (
                     ", each one end of a failed connection whose other end the log does not name"
                     if number
+                    else ", one of two ranks that differ; the log does not name the other one"
+                    if _differ(report)
                     else ", one end of the failed connection; the log does not name the other end"
                 )
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
@@ -129,6 +131,11 @@ def _who(page: Page, report: Report) -> None:
         page.wrap(suspect_name(suspect), indent="  ", hang=" " * 11, lead=Span("suspect: ", "culprit"))
     if not report.culprits and report.verdict is not Verdict.INCONCLUSIVE:
         page.add(Span(f"  {sure}", "dim"))
+
+
+def _differ(report: Report) -> bool:
+    """Whether the first finding is about calls that differ, and not about a connection."""
+    return bool(report.findings) and report.findings[0].code == "PSM301"
 
 
 def _telling(evidence: Sequence[Evidence]) -> Evidence:

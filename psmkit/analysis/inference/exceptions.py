@@ -28,6 +28,7 @@ __all__ = [
     "ignored",
     "innermost",
     "named_by_engine",
+    "of_cell",
     "of_nobody",
     "raised",
     "shown_below",
@@ -76,6 +77,7 @@ _WRAPPERS = frozenset(
 _PATH = re.compile(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
 # The first frame of a child process, and where the frames of Python itself are that start a process or a thread.
 _CHILD = re.compile(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
+_CELL = re.compile(r"(\w+)[ \t]{2,}Traceback \(most recent call last\)")
 _STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
 # What stands before the name of a call in a line of Python.
 _BEFORE_CALL = re.compile(r"[^\w.]+")
@@ -333,6 +335,12 @@ def of_nobody(job: Job, head: Event) -> bool:
     frame = "".join(e.text for e in job.quotes.of(below)) if below is not None else ""
     top = frame.rstrip().endswith(", in <module>") or _CHILD.search(frame) is not None
     return without_tag(text, head.tag).startswith(_HEAD) and top
+
+
+def of_cell(job: Job, head: Event) -> str | None:
+    """The exception that ended a cell of a notebook, by the head that IPython prints: its name, blanks, and no colon."""
+    cell = _CELL.fullmatch("".join(e.text for e in job.quotes.of(head.ref)).strip())
+    return cell and cell[1]
 
 
 def ended_by(job: Job, events: Sequence[Event]) -> str:

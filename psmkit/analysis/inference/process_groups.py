@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -28,6 +28,8 @@ __all__ = [
     "groups_of",
     "job_ranks",
     "least_of",
+    "level_calls",
+    "others_text",
     "reporter",
     "silent_ranks",
     "size_of",
@@ -346,13 +348,15 @@ def cut_ranks(job: Job, run: int | None) -> set[int]:
     return {rank for rank in _cut_runs(job).get(run, ()) if rank is not None}
 
 
-def _cut_off(job: Job, events: Iterable[Event]) -> set[int | None]:
+def _cut_off(job: Job, events: Sequence[Event]) -> set[int | None]:
     """The ranks of which a file ends within an error line of torch, below reports: they may report the same. None for a line that names no rank."""
     lasts = {e.ref.file: e.ref for e in sorted(events, key=lambda e: e.ref)}
     out: set[int | None] = set()
+    torn = {e.ref for e in events if e.name == "torch.watchdog.timeout" and "timeout" not in e.fields}
     for file, ref in lasts.items():
         if job.scan.files[file].lines - ref.line > _BELOW:
             continue
+        out |= {None} if ref in torn else set()
         for _ in range(_BELOW):
             after = lines.below(job, ref)
             if after is None:
@@ -401,3 +405,18 @@ def size_text(job: Job, run: int | None, group: Group) -> str:
     """The number of ranks of a group, as far as known."""
     total = size_of(job, run, group)
     return str(total) if total is not None else f"at least {least_of(job, run, group)}"
+
+
+def others_text(job: Job, run: int | None, reporting: int) -> str:
+    """Whether the log shows more processes than those that report, where it does not show how many ranks there are."""
+    printing = job.runs[run].procs - job.phantoms if run is not None and run < len(job.runs) else frozenset()
+    if (shown := max(len(outside.tagged_pids(job)), len(printing))) > reporting:
+        return f"the log shows lines of {shown} processes, and no report of another one"
+    return "the log holds no report of another rank"
+
+
+def level_calls(job: Job, run: int) -> bool:
+    """Whether the NCCL lines of all ranks of a run are in view and show the same number of calls."""
+    world = job.runs[run].world
+    group = job.groups.get(world) if world is not None else None
+    return group is not None and len(group.ranks) >= group.nranks and len({r.ops for r in group.ranks}) == 1

@@ -22,6 +22,7 @@ from psmkit.analysis.inference.exceptions import (
     about_others,
     ended_by,
     named_by_engine,
+    of_cell,
     of_nobody,
     raised,
     shown_below,
@@ -416,7 +417,7 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
     if not heads:
         return []
     # a part of a program that reports its exception in this way ends with it, as SGLang's scheduler does
-    last = [e for e in heads if "part" in e.fields] or [e for e in heads if of_nobody(job, e)]
+    last = [e for e in heads if "part" in e.fields or of_cell(job, e)] or [e for e in heads if of_nobody(job, e)]
     heads = last or heads
     ranks = sorted(
         {*said.printers(job, heads)[1], *(r for e in last if (r := outside.global_rank(job, e)) is not None)}
@@ -432,7 +433,9 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM402",
             run=run,
-            title=f"the {_part(str(last[0].fields['part']))} of {who} hit an exception{place}; the line that names the exception is not in the log"
+            title=f"a notebook ended a cell by {cell}{place}; the line with its text is not in the log"
+            if last and (cell := of_cell(job, last[0])) is not None
+            else f"the {_part(str(last[0].fields['part']))} of {who} hit an exception{place}; the line that names the exception is not in the log"
             if last and "part" in last[0].fields
             else f"{who} printed a Python traceback{through}; the log ends before the line that names the exception",
             severity=Severity.ERROR if last else Severity.WARNING,

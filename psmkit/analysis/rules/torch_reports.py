@@ -35,8 +35,11 @@ _WHAT = {
     "COLLECTIVE_DTYPE_MISMATCH": "another data type",
 }
 _SHOWN = 4
-#: The begin of a fingerprint, which a line may be cut behind.
-_CALL = re.compile(r"SequenceNumber=(\d+), OpType=(\w+)")
+#: The begin of a fingerprint in each of its forms: with and without a number and a tensor. A line may be cut behind it.
+_CALL = re.compile(
+    r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=\[([^\]]*)\](?:, TensorDtypes=([\w ,]+?)(?=, Tensor|\)|$))?)?"
+)
+_PAIR = " Two calls do not show which of the ranks is right."
 _TOO_LATE = "A monitored barrier gives up after its time limit and names the ranks that did not come."
 _WAITED = "Rank 0 collects the answers of all ranks: it is elsewhere in its program, it ended, or it waits for another rank. Its log shows which."
 #: The original exception stands at most this many lines below.
@@ -230,7 +233,9 @@ class _Print:
 def _print(fields: Mapping[str, Value], which: str) -> _Print | None:
     op, seq = fields.get(which + "op"), fields.get(which + "seq")
     if op is None:
-        return None
+        # the two ranks of a line may print their calls in different forms
+        call = _CALL.search(str(fields.get("theirs" if which else "mine", "")))
+        return call and _Print(int(call[1]) if call[1] else None, call[2], call[3], call[4])
     shape, dtypes = (fields.get(which + name) for name in ("shape", "dtypes"))
     return _Print(
         seq if isinstance(seq, int) else None,
@@ -293,13 +298,14 @@ def _mismatch(
         first = events[0].fields
         mine = first.get("mine", "one collective")
         if (call := _CALL.search(str(mine))) is not None and "theirs" not in first:
-            mine = f"{call[2]} #{call[1]}"
+            mine = f"{call[2]} #{call[1]}" if call[1] else call[2]
         parts = [f"{mine} against {first.get('theirs', 'another one')}"]
         if clear or not prints:
             parts = [f"{ranks_text(named)}: {parts[0]}"]
     group = "" if whole else " (numbers within their process group)"
     # of two that differ from each other, the lines do not show which one is wrong
-    pair = sorted(named) if clear and len(ordered) == len(named) == 2 and not culprits else []
+    pair = sorted(named) if clear and len(ordered) == len(named) <= 2 and not culprits else []
+    doubt = _PAIR if len(pair) == 2 else ""
     return new_finding(
         job,
         "PSM301",
@@ -307,12 +313,19 @@ def _mismatch(
         title=f"collective mismatch{at}{group}: {joined(parts[:_SHOWN])}",
         confidence=0.95 if decided else 0.9,
         explanation="torch compared the collectives of the ranks before it ran them, and they differ."
-        + (f" {ranks_text(odd).capitalize()} differ{'s' if len(odd) == 1 else ''} from most ranks." if decided else ""),
+        + (
+            f" {ranks_text(odd).capitalize()} differ{'s' if len(odd) == 1 else ''} from most ranks."
+            if decided
+            else doubt
+        ),
         refs=[e.ref for e in events[:_SHOWN]],
         ranks=sorted(named) if whole else sorted(global_.values()),
         procs=job.procs_of(run, named if whole else global_.values()),
         culprits=culprits,
-        named=[Named(rank, comm=None if whole else "its process group", either=True) for rank in pair],
+        named=[
+            Named(rank, comm=None if whole else "its process group", either=True, peer_unnamed=len(pair) == 1)
+            for rank in pair
+        ],
         stage=RAISED,
     )
 
@@ -558,7 +571,8 @@ def _at_barrier(came: int, total: int) -> tuple[str, str]:
 def _store_lost(job: Job) -> Iterator[Finding]:
     """Ranks whose connection to torch's store broke. They lose it at the end of a good job, too, so it is only a note."""
     for run, events in outside.runs_of(job, "torch.store.send_failed").items():
-        hosts = {str(e.fields["remote"]) for e in events if "remote" in e.fields}
+        hosts = {str(e.fields["remote"]).strip("[]").removeprefix("::ffff:") for e in events if "remote" in e.fields}
+        ports = {e.fields["port"] for e in events if "port" in e.fields}
         if len(hosts) != 1:
             continue
         (host,) = hosts
@@ -569,7 +583,8 @@ def _store_lost(job: Job) -> Iterator[Finding]:
             "PSM403",
             run=run,
             severity=Severity.INFO,
-            title=f"{ranks_text(ranks) if ranks else 'a rank'} lost the connection to torch's store on {host}",
+            title=f"{ranks_text(ranks) if ranks else 'a rank'} lost the connection to torch's store on {host}"
+            + (f", port {ports.pop()}" if len(ports) == 1 else ""),
             confidence=0.5,
             explanation="Rank 0 or the launcher hosts the store. This is usual at the end of a job; before it, that process ended first or the network to it failed.",
             next_step=f"Read the end of the output of the process that hosts the store, at {host} (rank 0 or the launcher): it may have ended first.",

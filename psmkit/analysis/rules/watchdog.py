@@ -29,6 +29,8 @@ from psmkit.analysis.inference.process_groups import (
     cut_short,
     groups_of,
     job_ranks,
+    level_calls,
+    others_text,
     reporter,
     silent_ranks,
     size_of,
@@ -74,7 +76,8 @@ def find(job: Job) -> list[Finding]:
 def _inside(group: Group, finding: Finding) -> Finding:
     """A finding whose numbers count within a process group: they are no ranks of the job."""
     comm = f"process group {group.name}" + (f" ({group.label})" if group.label else "")
-    named = tuple(Named(rank, basis="torch.watchdog.status", comm=comm) for rank in finding.culprits)
+    ends = finding.named or tuple(Named(rank) for rank in finding.culprits)
+    named = tuple(replace(n, basis="torch.watchdog.status", comm=comm) for n in ends)
     text = f"{finding.explanation} {OF_GROUP}"
     return replace(finding, ranks=(), culprits=(), suspects=(), processes=(), named=named, explanation=text)
 
@@ -84,9 +87,12 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     if not reporters:
         return _signalled(job, run, group)
     numbered = [m for m in reporters if m.seq is not None]
-    # Most ranks wait in the work that hangs; a few that gave up on an earlier one are behind it. On a tie the earlier one counts.
+    # Most ranks wait in the work that hangs; a few that gave up on an earlier one are behind it. On a tie the earlier one counts,
+    # but of two ranks the one that waits in it lags.
     at = Counter(m.seq for m in numbered if m.seq is not None)
-    work = min((seq for seq in at if at[seq] == max(at.values())), default=None)
+    most = [seq for seq in at if at[seq] == max(at.values())]
+    ordered = all(m.op is not None and m.op not in _UNORDERED for m in numbered)
+    work = (max if len(numbered) == 2 and ordered else min)(most, default=None)
     waiting = [m for m in numbered if m.seq == work] if work is not None else reporters
     first = next((m for m in waiting if m.timeout is group.first), waiting[0])
     op = first.op or "collective"
@@ -210,7 +216,7 @@ def _never_entered(
     late = clock.behind(job, ranks, [m.timeout for m in waiting if m.timeout is not None])
     when = f" (last activity {late} before the others)" if late else ""
     # only a count shows what a rank enqueued: it may do so before it ends
-    proven = bool(behind)
+    proven = bool(behind) and all(m.status is not None for m in behind)
     # a rank whose own last work is not complete may hang in that one
     stuck = [m for m in behind if m.timeout is not None or not m.idle]
     entered = f"{group.ranks(ranks_text(ranks))} {'never' if proven else 'most likely never'} entered {what}{when}"
@@ -224,6 +230,7 @@ def _never_entered(
     elif stuck:
         where = f"{stuck[0].op or 'collective'} #{stuck[0].enqueued}"
         rest.insert(0, f"{'it' if len(ranks) == 1 else f'rank {stuck[0].rank}'} is still in {where}")
+    sure = proven or bool(known and not absent.unsure)
     correct = proven and not stuck
     if correct:
         rest.append("NCCL waited correctly")
@@ -232,7 +239,7 @@ def _never_entered(
         "PSM302",
         run=run,
         title=f"{entered}; {'; '.join(rest)}",
-        confidence=0.93 if behind or (known and not absent.unsure) else 0.75 if known or absent.seen else 0.6,
+        confidence=0.93 if sure else 0.85 if behind else 0.75 if known or absent.seen else 0.6,
         explanation=f"{why[:1].upper()}{why[1:]}."
         + " The other ranks enqueued that work and wait."
         + ("" if not correct else " A collective needs all its ranks, so the cause is not in NCCL."),
@@ -241,7 +248,7 @@ def _never_entered(
         else None,
         refs=[
             *(r for c in list(known.values())[:3] for r in c.refs),
-            *(m.status.ref for m in behind[:4] if m.status),
+            *(e.ref for m in behind[:4] if (e := m.status or m.timeout)),
             *refs,
         ],
         ranks=ranks,
@@ -282,11 +289,14 @@ def _reason(
 ) -> str:
     """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
+        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
+        late = group.ranks(ranks_text(m.rank for m in behind))
+        if any(m.status is None for m in behind):
+            return f"{late} gave up on {joined(earlier)}"  # what they enqueued after it is not in their reports
         why = (
-            f"{group.ranks(ranks_text(m.rank for m in behind))} never joined it: {'its' if len(behind) == 1 else 'their'} last enqueued work is "
+            f"{late} never joined it: {'its' if len(behind) == 1 else 'their'} last enqueued work is "
             f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
         )
-        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
         if earlier:
             why += f", and {'it waits' if len(behind) == 1 else 'they wait'} in {joined(earlier)}"
         return why
@@ -314,7 +324,7 @@ def _reason(
     silent = silent_ranks(job, run, group)
     cut = cut_ranks(job, run) - seen if group.default else set()
     if total is None and seen == set(range(len(seen))) and not cut:
-        return _others(job, run, len(seen))
+        return others_text(job, run, len(seen))
     of = size_text(job, run, group)
     who = _who(job, run, group, silent) if 0 < len(silent) <= LISTED_SILENT else ""
     if not (silent or cut):
@@ -334,19 +344,11 @@ def _reason(
     return f"the log holds only the {reports} of {group.ranks(_short(waiting))}{stated}{torn}, of {of} ranks"
 
 
-def _others(job: Job, run: int | None, reporting: int) -> str:
-    """Whether the log shows more processes than those that report, where it does not show how many ranks there are."""
-    printing = job.runs[run].procs - job.phantoms if run is not None and run < len(job.runs) else frozenset()
-    if (shown := max(len(outside.tagged_pids(job)), len(printing))) > reporting:
-        return f"the log shows lines of {shown} processes, and no report of another one"
-    return "the log holds no report of another rank"
-
-
 def _in_view(job: Job, run: int | None, group: Group, waiting: Sequence[Member]) -> bool:
     """Whether the log shows that every rank is at this work: all report it, or all made the same number of calls."""
     total = size_of(job, run, group)
     whole = total is not None and len({m.rank for m in waiting}) >= total
-    return whole or (group.name in (None, "0") and run is not None and _level(job, run))
+    return whole or (group.name in (None, "0") and run is not None and level_calls(job, run))
 
 
 def _who(job: Job, run: int | None, group: Group, silent: MissingRanks) -> str:
@@ -402,13 +404,6 @@ def _given(job: Job, group: Group, rank: int) -> bool:
     return whole and f"{head}{rank}{tail}" in {file.path for file in job.scan.files}
 
 
-def _level(job: Job, run: int) -> bool:
-    """Whether the NCCL lines of all ranks of a run are in view and show the same number of calls."""
-    world = job.runs[run].world
-    group = job.groups.get(world) if world is not None else None
-    return group is not None and len(group.ranks) >= group.nranks and len({r.ops for r in group.ranks}) == 1
-
-
 def _diverge(job: Job, run: int | None) -> bool:
     """Whether the NCCL lines of the run show a mismatch, which another rule reports."""
     groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
@@ -439,6 +434,7 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     odd = [m for _, members in ordered[1:] for m in members]
     culprits = [m.rank for m in odd] if len(ordered[0][1]) > len(odd) else []
+    pair = waiting if len(waiting) == 2 else []  # nothing shows which of the two is right
     parts = [
         f"{group.ranks(ranks_text(m.rank for m in members))} called {op}"
         + (f" of {size} elements" if size is not None else "")
@@ -451,11 +447,13 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
             run=run,
             title=f"collective mismatch at {what}: {joined(parts)}",
             confidence=0.93,
-            explanation="The watchdogs of these ranks report the same number and different operations or sizes.",
+            explanation="The watchdogs of these ranks report the same number and different operations or sizes."
+            + (" Two calls do not show which of the ranks is right." if pair else ""),
             refs=[m[0].timeout.ref for _, m in (*ordered[1:4], ordered[0]) if m[0].timeout is not None],
             ranks=[m.rank for m in waiting],
             procs=job.procs_of(run, (m.rank for m in waiting)),
             culprits=culprits,
+            named=[Named(m.rank, either=True) for m in pair],
         )
     ]
 
