@@ -1,4 +1,4 @@
-"""The parts of a wheel as CycloneDX: sbom.py OUTPUT. What it contains beside psmkit's own files, and what it needs where it runs."""
+"""Write the parts of a wheel as CycloneDX: sbom.py OUTPUT. What it contains beside psmkit's own files, and what it needs where it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUILT_IN = (
     ("compiler-rt", "ziglang", "MIT", "the compiler's own functions, as zig has them"),
     ("glibc", None, "LGPL-2.1-or-later", "what a program begins with, and libc_nonshared.a"),
 )
-GLIBC = "2.28"
+GLIBC = "2.28"  # as scripts/wheel.py links
 _NOT_FOR_USERS = ("all", "test", "dev", "release")
 
 
