@@ -14,7 +14,7 @@ PIP_INSTALL = $(BIN)/python -m pip install $(if $(filter 1,$(V)),,--quiet --quie
 LOGGED      = $(if $(filter 1,$(V)),,> $(1) 2>&1 || { cat $(1); exit 1; })
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel sanitize fuzz losses nightly clean
+.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel wheel-check sanitize fuzz losses nightly clean
 
 help:
 	@echo 'make setup     build psmkit into .venv (V=1 shows the output of pip and the compilers)'
@@ -35,19 +35,28 @@ help:
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs (also in instructions), and on failing logs of 10,240 ranks'
 	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
 	@echo 'make test-nccl a stock NCCL binary, which it downloads (148 MB), over the emulated driver'
-	@echo 'make wheel     build the wheel into dist/'
+	@echo 'make wheel     build the wheel for CPython 3.11 and later, glibc 2.28 and later, into dist/ (fetches a compiler, 100 MB)'
+	@echo 'make wheel-check  build it twice, and compare'
 
-$(VENV)/.tools: pyproject.toml scripts/requirements.py
+# What psmkit needs to be built and to run.
+$(VENV)/.base: pyproject.toml scripts/requirements.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing the packages of pyproject.toml into $(VENV)'
-	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
-	@$(PIP_INSTALL) -r $(VENV)/requirements.txt
+	@echo 'installing what psmkit needs into $(VENV)'
+	@$(BIN)/python scripts/requirements.py build > $(VENV)/requirements-base.txt
+	@$(PIP_INSTALL) -r $(VENV)/requirements-base.txt
 	@$(PIP_INSTALL) --no-build-isolation --no-deps \
 		--config-settings=wheel.cmake=false --config-settings=editable.mode=inplace -e .
 	@touch $@
 
+# The tools and the extras, for tests and checks.
+$(VENV)/.tools: $(VENV)/.base
+	@echo 'installing the packages of pyproject.toml into $(VENV)'
+	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
+	@$(PIP_INSTALL) -r $(VENV)/requirements.txt
+	@touch $@
+
 # The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
-$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+$(VENV)/.built: $(VENV)/.base $(NATIVE)
 	@mkdir -p build
 	@echo 'building the scanner, the emulated CUDA and libpsm'
 	@{ cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
@@ -55,9 +64,9 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo 'psmkit is built: call $(BIN)/psmkit, or add $(CURDIR)/$(BIN) to PATH'
 	@touch $@
 
-setup: $(VENV)/.built
+setup: $(VENV)/.tools $(VENV)/.built
 
-demo: setup
+demo: $(VENV)/.built
 	@$(BIN)/psmkit demo
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
@@ -157,8 +166,17 @@ bench: setup
 matrix: setup
 	$(BIN)/python benchmarks/lab.py matrix $(MATRIX_ARGS)
 
-wheel: $(VENV)/.tools
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+$(VENV)/.release: $(VENV)/.tools
+	@echo 'installing the tools of a release into $(VENV)'
+	@$(BIN)/python scripts/requirements.py build release > $(VENV)/requirements-release.txt
+	@$(PIP_INSTALL) -r $(VENV)/requirements-release.txt
+	@touch $@
+
+wheel: $(VENV)/.release
+	$(BIN)/python scripts/wheel.py
+
+wheel-check: $(VENV)/.release
+	$(BIN)/python scripts/wheel.py --again
 
 SANITIZE ?= test lab thread thread-lab
 sanitize: $(VENV)/.tools
@@ -174,4 +192,4 @@ nightly: setup
 	$(BIN)/python scripts/nightly.py $(NIGHTLY_ARGS)
 
 clean:
-	rm -rf build dist $(VENV)/.built $(VENV)/.tools
+	rm -rf build dist $(VENV)/.built $(VENV)/.tools $(VENV)/.base $(VENV)/.release

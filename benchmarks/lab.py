@@ -73,7 +73,7 @@ def said(found: declared.Found) -> str:
 def run_faults(only: str | None, actions: str | None) -> list[str]:
     """The table of faults."""
     program = transfer.program()
-    binaries = (program.parents[1] / "lib" / "libpsm.so.0", program)
+    binaries = (program.parents[1] / "lib" / "libpsm.so", program)
     sites = [s for b in binaries for s in elf.sites(b) if only is None or s.name in only.split(",")]
     lines = ["| site | action | rank | ranks end | s | told | left | declared | found | |", "|---" * 10 + "|"]
     ends: Counter[str] = Counter()

@@ -31,6 +31,6 @@ def compiled(name: str, place: Path, target: Path, *link: str) -> Path:
     library = (place / "lib").resolve()
     flags = ["-O2", "-std=gnu11", "-I", str(place / "include"), "-I", str(HERE.parent / "csrc" / "cuda")]
     made = target / name
-    linked = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library}", *link]
+    linked = ["-L", str(library), "-l:libpsm.so", f"-Wl,-rpath,{library}", *link]
     subprocess.run([os.environ.get("CC", "cc"), *flags, str(HERE / f"{name}.c"), "-o", str(made), *linked], check=True)
     return made

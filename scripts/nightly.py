@@ -34,6 +34,7 @@ STEPS: dict[str, tuple[list[str], bool]] = {
     "score": (["score"], False),
     "model": (["model", "MODEL_ARGS=--thorough"], False),
     "stock-nccl": (["test-nccl"], False),
+    "wheel": (["wheel-check"], False),
 }
 _COUNTS = re.compile(r"(\d+ (?:passed|failed|skipped|deselected|errors?)\b.*?) in [\d.]+s")
 

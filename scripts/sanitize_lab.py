@@ -31,7 +31,7 @@ def main(seconds: float, seed: int) -> int:
     apart = transfer.Case(pattern="alltoall", size=300001, channels=2, steps=8, buffer_size=65536)
     _check(f"two nodes: {apart.line()}", _run([apart], "", nodes=2))
     program = transfer.program()
-    sites = [s for b in (program.parents[1] / "lib" / "libpsm.so.0", program) for s in elf.sites(b)]
+    sites = [s for b in (program.parents[1] / "lib" / "libpsm.so", program) for s in elf.sites(b)]
     strikes = [s for s in matrix.strikes(sites, RANKS) if _ends(s)]
     random.Random(seed).shuffle(strikes)
     struck = 0

@@ -3,8 +3,8 @@ get_filename_component(psm_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET psm::psm)
     add_library(psm::psm SHARED IMPORTED)
     set_target_properties(psm::psm PROPERTIES
-        IMPORTED_LOCATION "${psm_root}/lib/libpsm.so.0"
-        IMPORTED_SONAME libpsm.so.0
+        IMPORTED_LOCATION "${psm_root}/lib/libpsm.so"
+        IMPORTED_SONAME libpsm.so
         INTERFACE_INCLUDE_DIRECTORIES "${psm_root}/include")
 endif()
 unset(psm_root)

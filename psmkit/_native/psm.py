@@ -7,7 +7,7 @@ import os
 
 # PSM_DIR points elsewhere, for other builds of libpsm. A library of this name that is in the process is not looked for again.
 if os.environ.get("PSM_DIR"):
-    ctypes.CDLL(os.path.join(os.environ["PSM_DIR"], "lib", "libpsm.so.0"))
+    ctypes.CDLL(os.path.join(os.environ["PSM_DIR"], "lib", "libpsm.so"))
 
 from psmkit._native._psm import ffi, lib
 

@@ -26,7 +26,7 @@ def tree() -> Path:
         PsmkitError: it was not built.
     """
     place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute()
-    if not (place / "lib" / "libpsm.so.0").exists():
+    if not (place / "lib" / "libpsm.so").exists():
         raise _NotBuiltError(
             f"no libpsm in {place}: build it with `make setup`, or install a psmkit wheel for this system"
         )

@@ -28,4 +28,4 @@ def find(name: str) -> Path:
 def libraries() -> list[Path]:
     """libpsm and the plugins of psmkit."""
     folder = tree() / "lib"
-    return [folder / "libpsm.so.0", *sorted(folder.glob("libnccl-*.so"))]
+    return [folder / "libpsm.so", *sorted(folder.glob("libnccl-*.so"))]

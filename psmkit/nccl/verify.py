@@ -41,7 +41,7 @@ def inspect(place: Path, prepared: Path | None) -> list[Check]:
         checks.append(Check("ok", "libpsm", f"it needs {psm[0]}"))
     else:
         checks.append(
-            Check("failed", "libpsm", "it does not need libpsm.so.0: -lpsm is missing in the link of libnccl.so")
+            Check("failed", "libpsm", "it does not need libpsm.so: -lpsm is missing in the link of libnccl.so")
         )
     checks.append(_linked(binary.symbols))
     checks.append(_layouts(library, prepared or _found(library.path)))

@@ -82,7 +82,7 @@ class Run:
 def _sites() -> list[elf.Site]:
     program = transfer.program()
     libraries = program.parents[1] / "lib"
-    found = {site.name: site for b in (_plugin(), libraries / "libpsm.so.0", program) for site in elf.sites(b)}
+    found = {site.name: site for b in (_plugin(), libraries / "libpsm.so", program) for site in elf.sites(b)}
     return list(found.values())
 
 

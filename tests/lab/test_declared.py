@@ -26,7 +26,7 @@ PATIENT_MS = 30_000  # of those that are answered, however busy the machine is
 def some() -> list[matrix.Strike]:
     """Of each action one site, by chance and the same each time; of those that stand still fewer."""
     program = transfer.program()
-    sites = [s for b in (program.parents[1] / "lib" / "libpsm.so.0", program) for s in elf.sites(b)]
+    sites = [s for b in (program.parents[1] / "lib" / "libpsm.so", program) for s in elf.sites(b)]
     chance = random.Random(SEED)
     by_action: dict[str, list[matrix.Strike]] = {}
     for strike in matrix.strikes(sites):

@@ -172,7 +172,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan model": ("", MISSING),  # spin and a compiler
     "plan what-if": ("{log} --ranks 64", MISSING),  # it has no connections
     "audit contract": ("transport.c", MISSING),
-    "audit structs": ("{lib}/libpsm.so.0", MISSING),
+    "audit structs": ("{lib}/libpsm.so", MISSING),
     "audit symbols": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin drive": ("{lib}/libnccl-net-psm.so", MISSING),
@@ -190,12 +190,12 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "tune plot": ("{data}", MISSING),
     "tune simulate": ("{data} --config {rules}", MISSING),
     "nccl prepare": ("{lib}", MISSING),  # no tree
-    "nccl verify": ("{lib}/libpsm.so.0", MISSING),
+    "nccl verify": ("{lib}/libpsm.so", MISSING),
     "top": ("--count 1", (3,)),  # nothing reports telemetry
     "lab run": ("--out lab", CLEAN),
     "lab report": ("lab", CLEAN),
-    "lab nccl": ("--lib {lib}/libpsm.so.0 --out nccl", MISSING),
-    "lab matrix": ("--nccl {lib}/libpsm.so.0 --out matrix", MISSING),
+    "lab nccl": ("--lib {lib}/libpsm.so --out nccl", MISSING),
+    "lab matrix": ("--nccl {lib}/libpsm.so --out matrix", MISSING),
     "lab topology": ("", CLEAN),
     "lab synth": ("--ranks 2", CLEAN),
     "lab cuda-coverage": ("", CLEAN),

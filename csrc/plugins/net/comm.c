@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "front.h"
+#include "libc.h"
 #include "net_plugin.h"
 #include "net_say.h"
 
@@ -119,7 +120,7 @@ bool net_same_secret(const uint8_t *a, const uint8_t *b)
 
 ncclResult_t net_system(const char *what, int number)
 {
-    const char *name = strerrorname_np(number), *text = strerrordesc_np(number);
+    const char *name = psm_errno_name(number), *text = psm_errno_text(number);
     NET_SAY(PSM_NET_SYSTEM, psm_net_system, NCCL_NET, what, text ? text : "unknown error", name ? name : "?");
     return ncclSystemError;
 }

@@ -1,6 +1,7 @@
 /* What a fault does to a call of the plugin, besides what the front does itself. */
 #define _GNU_SOURCE
 #include "net_faults.h"
+#include "libc.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ bool net_fault_number(const char *site, const char *name, int64_t *value)
     for (int i = 1; ours && i < (int)(sizeof result_names / sizeof *result_names); i++)
         if (strcmp(name, result_names[i]) == 0) return *value = i, true;
     for (int i = 1; !ours && i < 134; i++) {
-        const char *known = strerrorname_np(i);
+        const char *known = psm_errno_name(i);
         if (known && strcmp(known, name) == 0) return *value = i, true;
     }
     return false;

@@ -418,7 +418,7 @@ static void keep_args(struct psm_prof_event *event, int state, const struct prof
 #define KEPT_OF(kind, state, moves)                                                                                    \
     case kind << 8 | state:                                                                                            \
         moves break;
-#define KEEP(at, field) PROF_SET(at, (__typeof__(at))args->field);
+#define KEEP(at, field) PROF_SET(at, (PROF_TYPE(at))args->field);
         PSM_ABI_PROFILER_KEPT_ARGS(KEPT_OF, KEEP)
 #undef KEPT_OF
 #undef KEEP

@@ -267,9 +267,12 @@ uint8_t prof_phase(const struct prof_new *made, const char *name);
 /* A string of a kind for which the plugin knows no names. */
 uint8_t prof_word(const struct prof_new *made, const char *name);
 
-/* A single store, as readers in other processes require. */
-#define PROF_SET(member, value) __atomic_store_n(&(member), (value), __ATOMIC_RELAXED)
-#define PROF_GET(member)        __atomic_load_n(&(member), __ATOMIC_RELAXED)
+/* A single store, as readers in other processes require. The type of the value is that of the member without _Atomic,
+ * which clang wants. */
+#define PROF_TYPE(member)       __typeof__((void)0, (member))
+#define PROF_AT(member)         ((PROF_TYPE(member) *)(uintptr_t)&(member))
+#define PROF_SET(member, value) __atomic_store_n(PROF_AT(member), (value), __ATOMIC_RELAXED)
+#define PROF_GET(member)        __atomic_load_n(PROF_AT(member), __ATOMIC_RELAXED)
 
 /* One of a shard's sums that nothing is ordered behind. */
 static inline void prof_sum(const struct prof_local *local, _Atomic uint64_t *sum)

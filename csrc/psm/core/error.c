@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/internal.h"
+#include "libc.h"
 #include "psm_cuda.h"
 
 PSM_STATIC_ASSERT(offsetof(struct psm_error, op_id) == 24 && sizeof(struct psm_error) == 312,
@@ -208,7 +209,7 @@ psm_status psm_fail_errno(int number, const char *stage, int rank, int peer, con
     va_start(arguments, format);
     set(status_of(number), stage, rank, peer, 0, format, arguments);
     va_end(arguments);
-    const char *name = strerrorname_np(number), *text = strerrordesc_np(number);
+    const char *name = psm_errno_name(number), *text = psm_errno_text(number);
     last.sys_errno = number;
     append(": %s (%s)", text ? text : "unknown error", name ? name : "?");
     return last.status;

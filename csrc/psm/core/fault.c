@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/internal.h"
+#include "libc.h"
 
 static bool number_of(const char *site, const char *name, int64_t *value)
 {
@@ -16,7 +17,7 @@ static bool number_of(const char *site, const char *name, int64_t *value)
         }
     }
     for (int number = 1; number < 134; number++) {
-        const char *known = strerrorname_np(number);
+        const char *known = psm_errno_name(number);
         if (known && strcmp(known, name) == 0) {
             *value = number;
             return true;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "proxy/client.h"
 #include "psm_lib_messages.h"
 
@@ -18,7 +19,7 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
     struct ucred user;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        psm_msg_uds_create_failed(strerrordesc_np(errno), errno);
+        psm_msg_uds_create_failed(psm_errno_text(errno), errno);
         return psm_fail_errno(errno, "init", state->rank, to->rank, "cannot make a socket to the proxy of rank %d",
                               to->rank);
     }

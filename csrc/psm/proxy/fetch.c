@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "proxy/fd.h"
 #include "psm_lib_messages.h"
 
@@ -79,8 +80,8 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
                  job->name, job->rank, job->pid);
         end(job, PSM_ERR_PEER_DEAD, number, text);
     } else {
-        psm_msg_uds_send_failed(job->name, strerrordesc_np(number), number);
-        snprintf(text, sizeof text, "cannot send to @%s of rank %d: %s", job->name, job->rank, strerrordesc_np(number));
+        psm_msg_uds_send_failed(job->name, psm_errno_text(number), number);
+        snprintf(text, sizeof text, "cannot send to @%s of rank %d: %s", job->name, job->rank, psm_errno_text(number));
         end(job, PSM_ERR_SYSTEM, number, text);
     }
     psm_fault_act_after(&fault);

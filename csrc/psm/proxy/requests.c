@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libc.h"
 #include "proxy/service.h"
 #include "psm_lib_messages.h"
 
@@ -28,7 +29,7 @@ void psm_service_send(struct psm_service *service, struct psm_peer *peer, const 
     if (status == PSM_OK) return;
     struct psm_unsent *kept = status < 0 ? NULL : malloc(sizeof *kept + size);
     if (!kept) {
-        psm_peer_lost(service, peer, status < 0 ? strerrordesc_np(number) : "no memory for its answers");
+        psm_peer_lost(service, peer, status < 0 ? psm_errno_text(number) : "no memory for its answers");
         return;
     }
     kept->next = NULL;
@@ -47,7 +48,7 @@ void psm_service_send_kept(struct psm_service *service, struct psm_peer *peer)
         psm_status status = psm_socket_send(peer->fd, first->bytes, first->size, &number);
         if (status == PSM_IN_PROGRESS) return;
         if (status < 0) {
-            psm_peer_lost(service, peer, strerrordesc_np(number));
+            psm_peer_lost(service, peer, psm_errno_text(number));
             return;
         }
         peer->unsent = first->next;

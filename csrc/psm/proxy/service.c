@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "proxy/service.h"
 #include "psm_lib_messages.h"
 
@@ -99,7 +100,7 @@ static void accept_all(struct psm_service *service)
         int fd = accept4(state->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
-            if (errno != EAGAIN) psm_msg_proxy_accept_failed(strerrordesc_np(errno));
+            if (errno != EAGAIN) psm_msg_proxy_accept_failed(psm_errno_text(errno));
             return;
         }
         struct psm_fault fault;
@@ -344,7 +345,7 @@ static bool look(struct psm_service *service, struct watch *w, uint64_t ns)
     gather(service, w);
     int ready = ppoll(w->fds, w->n, &time, NULL);
     atomic_store(&service->state->direct->sleeping, 0);
-    if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed(strerrordesc_np(errno));
+    if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed(psm_errno_text(errno));
     for (size_t i = 0; i < w->n && ready > 0; i++) {
         short events = w->fds[i].revents;
         struct psm_peer *peer = w->of[i].who;

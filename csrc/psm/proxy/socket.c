@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "proxy/proxy.h"
 #include "psm_lib_messages.h"
 
@@ -30,7 +31,7 @@ psm_status psm_socket_listen(int type, int rank, char name[24], int *out)
     socklen_t size;
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        psm_msg_uds_create_failed(strerrordesc_np(errno), errno);
+        psm_msg_uds_create_failed(psm_errno_text(errno), errno);
         return psm_fail_errno(errno, "init", rank, -1, "cannot make a socket for the proxy");
     }
     for (int i = 0; i < 8; i++) {
@@ -43,7 +44,7 @@ psm_status psm_socket_listen(int type, int rank, char name[24], int *out)
         if (errno != EADDRINUSE) break;
     }
     int number = errno;
-    psm_msg_uds_bind_failed(name, strerrordesc_np(number), number);
+    psm_msg_uds_bind_failed(name, psm_errno_text(number), number);
     close(fd);
     return psm_fail_errno(number, "init", rank, -1, "cannot bind the proxy's socket to @%s", name);
 }

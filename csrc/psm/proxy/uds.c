@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "proxy/fd.h"
 #include "psm_lib_messages.h"
 
@@ -365,7 +366,7 @@ void *psm_uds_main(void *argument)
         uint64_t ns = psm_fetch_work(state);
         struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
         int ready = ppoll(fds, 2, &time, NULL);
-        if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed_2(strerrordesc_np(errno));
+        if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed_2(psm_errno_text(errno));
         if (ready <= 0) continue;
         if (fds[1].revents) psm_event_clear(uds->event);
         for (int i = 0; i < 64 && fds[0].revents && next_datagram(state); i++) {

@@ -11,6 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "profiler_drive.h"
 
 enum { PAGE = 4096, PAGES = 32 };
@@ -179,8 +180,9 @@ static void fault(int number, siginfo_t *info, void *context)
     /* So far NCCL's strings are constants. */
     bool string = d.trap_strings && strstr(where, "string") != NULL;
     if (call)
-        failed(string ? "weak" : "died", "SIG%s in %s%s%s%s", sigabbrev_np(number), call, of_event(mine), where, at);
-    failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s%s", sigabbrev_np(number), where, at);
+        failed(string ? "weak" : "died", "SIG%s in %s%s%s%s", psm_signal_name(number), call, of_event(mine), where, at);
+    failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s%s", psm_signal_name(number), where,
+           at);
 }
 
 void watch_start(void)

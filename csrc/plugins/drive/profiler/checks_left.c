@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "profiler_drive.h"
 
 static int entries(const char *folder)
@@ -29,8 +30,7 @@ static void rounds_of(int n)
 
 static size_t in_use(void)
 {
-    struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
+    return psm_heap_in_use(1);
 }
 
 /* All that is mapped: a ring that fills up slowly is allocated from the start, and not a leak. */

@@ -14,6 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "socket/socket.h"
 
 enum {
@@ -59,8 +60,8 @@ static void socket_cut(struct net_comm *comm)
 static ncclResult_t gone(struct socket_comm *c, const char *what, int number)
 {
     char text[96];
-    const char *name = strerrorname_np(number);
-    snprintf(text, sizeof text, "%s: %s (%s)", what, strerrordesc_np(number), name ? name : "?");
+    const char *name = psm_errno_name(number);
+    snprintf(text, sizeof text, "%s: %s (%s)", what, psm_errno_text(number), name ? name : "?");
     return net_peer_gone(&c->net, text);
 }
 

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "call.h"
+#include "libc.h"
 #include "rules.h"
 
 static struct tuner tuner;
@@ -396,17 +397,17 @@ static bool check_memory(void)
     struct question q = question(&seed);
     struct reply r;
     for (int k = 0; k < 1000; k++) tuner_ask(&tuner, context, &q, &r);
-    size_t before = mallinfo2().uordblks;
+    size_t before = psm_heap_in_use(0);
     for (int k = 0; k < 20000; k++) tuner_ask(&tuner, context, &q, &r);
-    size_t calls = mallinfo2().uordblks;
+    size_t calls = psm_heap_in_use(0);
     if (calls > before + 16384) return fail("20000 calls of getCollInfo leaked %zu bytes", calls - before);
     if (!end_all(&context, 1)) return false;
-    before = mallinfo2().uordblks;
+    before = psm_heap_in_use(0);
     for (int k = 0; k < 200; k++) {
         context = begin_at(k % SHAPES);
         if (!end_all(&context, 1)) return false;
     }
-    calls = mallinfo2().uordblks;
+    calls = psm_heap_in_use(0);
     return calls <= before + 200 * 16 || fail("200 communicators leaked %zu bytes", calls - before);
 }
 
