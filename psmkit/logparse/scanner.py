@@ -185,9 +185,9 @@ class Feed:
                 for queue in queues:
                     file = queue[0]
                     reader = readers.get(file)
-                    if reader is None and self.inputs[file].size < _PIECE:
+                    if reader is None and self.inputs[file].size < min(chunk, _PIECE):
                         spare = spare or take()
-                        if (size := whole(self.inputs[file], spare.room[:_PIECE])) is not None:
+                        if (size := whole(self.inputs[file], spare.room[: min(chunk, _PIECE)])) is not None:
                             spare.file, spare.size = file, size
                             yield spare
                             spare = None
