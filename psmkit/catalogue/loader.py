@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -376,6 +374,8 @@ def _check_samples(message: Message, catalogue: Catalogue) -> None:
 
 
 def _parse(file: str, data: bytes) -> dict[str, Any]:
+    import tomllib  # late: the cache has what was parsed
+
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
@@ -398,6 +398,8 @@ def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
         return [(name, _parse(name, data)) for name, data in files]
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [(str(name), table) for name, table in json.loads(cache.read_bytes())]
+    import tempfile
+
     tables: list[tuple[str, Mapping[str, Any]]] = [(name, _parse(name, data)) for name, data in files]
     with contextlib.suppress(OSError, ValueError, TypeError):
         text = json.dumps(tables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 
 from psmkit.logparse.records import MAGIC as RECORD_MAGIC
 
@@ -161,6 +160,8 @@ def _is_json(line: str) -> bool:
 
 def _is_toml(text: str) -> bool:
     """Whether the tables of a text, up to the last one, which may be cut, are TOML with at least one value."""
+    import tomllib  # late: few inputs are documents
+
     whole, cut, _ = text.rpartition("\n[")
     for part in (text, whole) if cut else (text,):
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -90,6 +89,8 @@ def _entry(data: Mapping[str, Any]) -> _Entry:
 
 @cache
 def _knowledge() -> _Knowledge:
+    import tomllib  # late: few inputs have stacks
+
     data = tomllib.loads(files("psmkit.logparse.foreign").joinpath("places.toml").read_text())
     waits = tuple(map(_entry, data["wait"]))
     return _Knowledge(
