@@ -45,7 +45,7 @@ $(VENV)/.base: pyproject.toml scripts/requirements.py
 	@$(BIN)/python scripts/requirements.py build > $(VENV)/requirements-base.txt
 	@$(PIP_INSTALL) -r $(VENV)/requirements-base.txt
 	@$(PIP_INSTALL) --no-build-isolation --no-deps \
-		--config-settings=wheel.cmake=false --config-settings=editable.mode=inplace -e .
+		--config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 --config-settings=editable.mode=inplace -e .
 	@touch $@
 
 # The tools and the extras, for tests and checks.
