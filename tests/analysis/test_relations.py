@@ -154,3 +154,13 @@ def test_the_watchdog_of_an_early_torch_is_read(tmp_path: Path) -> None:
     line = "I0301 10:00:02.161238 4711 ProcessGroupNCCL.cpp:388] [Rank 0] Caught collective operation timeout for work: WorkNCCL(OpType=ALLREDUCE, TensorShape=[8], Timeout(ms)=1000)\n"
     report = analyzed(tmp_path, line)
     assert report.verdict is Verdict.HUNG and "ALLREDUCE did not finish in 1 s on rank 0" in report.reason
+
+
+def test_the_last_error_of_a_process_is_no_line_of_another_one_and_no_stack(tmp_path: Path) -> None:
+    a, b = (f"(Worker pid={pid}) ERROR 03-01 10:00:00 w.py:226] " for pid in (4711, 4712))
+    mixed = f"{a}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\n{a}Last error:\n"
+    mixed += f'{b}  File "/a/b.py", line 79, in wrapper\n{a}Error while creating shared memory segment /dev/shm/nccl-k3 (size 9637888)\n'
+    report = analyzed(tmp_path, mixed)
+    assert "shared memory segment" in report.reason and "4712" not in report.reason
+    empty = "RuntimeError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\nLast error:\n\nException raised from checkForNCCLErrors at ProcessGroupNCCL.cpp:2027 (most recent call first):\n"
+    assert "Exception raised" not in analyzed(tmp_path, empty).reason
