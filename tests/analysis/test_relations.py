@@ -61,14 +61,6 @@ def test_of_two_ranks_the_one_in_the_earlier_work_is_named(tmp_path: Path, order
     assert "most likely never entered" in report.reason and "last enqueued" not in render(report, "text")
 
 
-def test_a_report_that_is_cut_still_shows_that_its_rank_is_behind(tmp_path: Path) -> None:
-    lines = "".join(TIMEOUT.format(rank, 94, "ALLREDUCE") + REST.format(1) for rank in (1, 2, 5))
-    report = analyzed(
-        tmp_path, lines + TIMEOUT.format(3, 92, "_ALLGATHER_BASE") + "NumelIn=4096, NumelOut=32768, Timeout(ms)=60\n"
-    )
-    assert who(report) == {(3, False)} and not report.suspects
-
-
 def test_batches_of_sends_of_two_ranks_are_not_compared_by_their_numbers(tmp_path: Path) -> None:
     lines = TIMEOUT.format(0, 61, "SEND") + REST.format(1) + TIMEOUT.format(1, 75, "RECV") + REST.format(1)
     assert not analyzed(tmp_path, lines).culprits
