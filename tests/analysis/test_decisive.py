@@ -58,7 +58,7 @@ def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) ->
     store = "[rank1]:[W1229 22:06:38.5 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[a]:36214, remote=[b]:43145): Broken pipe\n"
     report = analyzed(tmp_path, store)
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert report.reason == "rank 1 lost the connection to torch's store on b"
+    assert report.reason == "rank 1 lost the connection to torch's store on b, port 43145"
     assert [(f.severity, f.named[0].host, f.culprits) for f in report.findings] == [(Severity.INFO, "b", ())]
     torn = analyzed(tmp_path, store.replace(", addr=[a]:36214, remote=[b]:43145", ""))
     assert "sendBytes failed" in torn.reason and not torn.findings

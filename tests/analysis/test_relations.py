@@ -61,14 +61,6 @@ def test_of_two_ranks_the_one_in_the_earlier_work_is_named(tmp_path: Path, order
     assert "most likely never entered" in report.reason and "last enqueued" not in render(report, "text")
 
 
-def test_a_report_that_is_cut_still_shows_that_its_rank_is_behind(tmp_path: Path) -> None:
-    lines = "".join(TIMEOUT.format(rank, 94, "ALLREDUCE") + REST.format(1) for rank in (1, 2, 5))
-    report = analyzed(
-        tmp_path, lines + TIMEOUT.format(3, 92, "_ALLGATHER_BASE") + "NumelIn=4096, NumelOut=32768, Timeout(ms)=60\n"
-    )
-    assert who(report) == {(3, False)} and not report.suspects
-
-
 def test_batches_of_sends_of_two_ranks_are_not_compared_by_their_numbers(tmp_path: Path) -> None:
     lines = TIMEOUT.format(0, 61, "SEND") + REST.format(1) + TIMEOUT.format(1, 75, "RECV") + REST.format(1)
     assert not analyzed(tmp_path, lines).culprits
@@ -154,3 +146,13 @@ def test_the_watchdog_of_an_early_torch_is_read(tmp_path: Path) -> None:
     line = "I0301 10:00:02.161238 4711 ProcessGroupNCCL.cpp:388] [Rank 0] Caught collective operation timeout for work: WorkNCCL(OpType=ALLREDUCE, TensorShape=[8], Timeout(ms)=1000)\n"
     report = analyzed(tmp_path, line)
     assert report.verdict is Verdict.HUNG and "ALLREDUCE did not finish in 1 s on rank 0" in report.reason
+
+
+def test_the_last_error_of_a_process_is_no_line_of_another_one_and_no_stack(tmp_path: Path) -> None:
+    a, b = (f"(Worker pid={pid}) ERROR 03-01 10:00:00 w.py:226] " for pid in (4711, 4712))
+    mixed = f"{a}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\n{a}Last error:\n"
+    mixed += f'{b}  File "/a/b.py", line 79, in wrapper\n{a}Error while creating shared memory segment /dev/shm/nccl-k3 (size 9637888)\n'
+    report = analyzed(tmp_path, mixed)
+    assert "shared memory segment" in report.reason and "4712" not in report.reason
+    empty = "RuntimeError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\nLast error:\n\nException raised from checkForNCCLErrors at ProcessGroupNCCL.cpp:2027 (most recent call first):\n"
+    assert "Exception raised" not in analyzed(tmp_path, empty).reason

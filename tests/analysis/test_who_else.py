@@ -149,7 +149,8 @@ def test_workers_with_an_exit_code_of_their_own_do_not_follow_from_the_first(tmp
 def test_coalesced_gathers_of_other_sizes_are_a_mismatch(tmp_path: Path) -> None:
     told = "[rank{0}]:[E301 10:00:53.7 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType={3}, NumelIn={1}, NumelOut={2}, Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
     report = analyzed(tmp_path, told.format(4, 100, 800, "COALESCED") + told.format(6, 300, 2400, "COALESCED"))
-    assert report.reason.startswith("collective mismatch at COALESCED 61") and not report.culprits
+    assert report.reason.startswith("collective mismatch at COALESCED 61")
+    assert {(c.rank, c.either) for c in report.culprits} == {(4, True), (6, True)}
     sends = analyzed(tmp_path, told.format(4, 100, 100, "COALESCED") + told.format(6, 300, 300, "COALESCED"))
     assert "mismatch" not in sends.reason
     mixed = analyzed(tmp_path, told.format(4, 100, 800, "COALESCED") + told.format(6, 300, 300, "ALLREDUCE"))

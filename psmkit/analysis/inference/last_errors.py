@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
-from psmkit.analysis.facts.tags import rank_of_tag, without_tag
+from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import blame, faults
 from psmkit.catalogue import Message
 from psmkit.catalogue.entries import Value
@@ -25,6 +25,10 @@ _REPEATED = "torch.last_error"
 _APPENDED = ("'. [", "'.;", "'.")
 #: Blank lines and progress bars between the head and the text.
 _MOST_BLANK = 2
+#: So many lines of other processes may stand between.
+_MOST_BETWEEN = 12
+#: What torch prints below an empty warning.
+_STACK = ("Exception raised from ", "frame #")
 #: A text is repeated by each rank.
 _MOST = 64
 
@@ -76,14 +80,24 @@ def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
     ref = head.ref
     if rest.strip():
         return ref, rest.strip()
-    for _ in range(1 + _MOST_BLANK):
+    own = process_of_tags(before)[0]
+    blank = 0
+    for _ in range(_MOST_BETWEEN):
         below = lines.below(job, ref)
         if below is None:
             return None
         ref = below
-        text = without_bars(_line(job, ref).strip().removeprefix(before.strip()).strip())
+        line = _line(job, ref)
+        if own is not None and process_of_tags(line)[0] not in (None, own):
+            continue  # a line of another process, whose output is mixed with this one
+        text = without_bars(line.strip().removeprefix(before.strip()).strip())
+        if text.startswith(_STACK):
+            return None  # NCCL had no warning to repeat
         if text:
             return ref, text
+        blank += 1
+        if blank > _MOST_BLANK:
+            return None
     return None
 
 
