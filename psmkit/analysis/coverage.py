@@ -301,6 +301,10 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     if worst is None or worst.verdict is not Verdict.INCONCLUSIVE:
         return None
     files = job.scan.files
+    if job.scan.totals.homeless:
+        return (
+            "what the other processes did: give the logs of a part of the job, such as the nodes of one pipeline stage"
+        )
     ends = f"the rest of the logs{where}"
     if len(files) == 1:
         last = f"line {files[0].lines} of {os.path.basename(files[0].path)}{', which is cut' if _torn_end(job) else ''}"

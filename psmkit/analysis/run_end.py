@@ -98,6 +98,11 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
         return RunEnd(False, _some_named(job, run, nameless, len(named), nranks))
     if len(seen) < nranks:
         lacking = absent(job, run.index)
+        if job.scan.totals.homeless:
+            most = len(job.scan.processes)
+            return RunEnd(
+                False, f"psmkit follows {most:,} processes of a job, and the log shows more of its {nranks:,} ranks"
+            )
         if not lacking:
             return RunEnd(
                 False, f"the log does not show which lines of the {nranks} ranks belong to the same communicator"

@@ -449,6 +449,7 @@ class _Collector:
         }
         return Totals(
             lines=t.lines, bytes=t.bytes, matched=t.matched, unmatched=t.unmatched, other=t.other, torn=t.torn, glued=t.glued, blank=t.blank,
+            homeless=t.dropped_lines,
             calls_matched=t.calls_matched, fds_matched=t.fds_matched, seq_matched=t.seq_matched, pairs_matched=t.pairs_matched,
             max_call_age=t.max_call_age, max_fd_age=t.max_fd_age, ledgers=sums,
         )  # fmt: skip

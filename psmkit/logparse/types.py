@@ -339,7 +339,8 @@ class ShapeCount:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over the whole scan. ``other`` lines are not NCCL's; ``torn`` lines end in the middle of a known message; ``blank`` lines hold nothing."""
+    """Counts over the whole scan. ``other`` lines are not NCCL's; ``torn`` lines end in the middle of a known message; ``blank`` lines hold nothing;
+    ``homeless`` ones are of processes beyond those that a scan follows."""
 
     lines: int = 0
     bytes: int = 0
@@ -349,6 +350,7 @@ class Totals:
     torn: int = 0
     glued: int = 0
     blank: int = 0
+    homeless: int = 0
     calls_matched: int = 0
     fds_matched: int = 0
     seq_matched: int = 0

@@ -114,3 +114,21 @@ def test_a_line_of_digits_is_a_line(tmp_path: Path) -> None:
     log = Rank(0).line(f"RAS status: {digits} peers").line(f"from local rank -{digits}")
     for text in (_INIT.format(1, digits, digits, "START"), "\n".join(log.lines) + "\n"):
         assert _analysed(tmp_path / "a.log", text).verdict
+
+
+def test_logs_of_processes_that_a_scan_does_not_follow_are_not_called_missing(tmp_path: Path) -> None:
+    most = 1 << 17  # LS_MAX_PROCS
+    path = tmp_path / "log"
+    with path.open("w") as file:
+        for rank in range(most + 8):
+            file.write(
+                f"n{rank}:100:100 [0] NCCL INFO ncclCommInitRank comm 0x55d0c001a000 rank {rank} nranks {most + 8} cudaDev 0 nvmlDev 0 "
+                "busId 1000 commId 0x5c2b7a1e9d3f4680 - Init COMPLETE\n"
+            )
+    report = psmkit.analyze([path])
+    assert report.verdict.value == "inconclusive"
+    assert "PSM702" not in [finding.code for finding in report.findings]
+    assert (
+        report.runs[0].reason
+        == f"psmkit follows {most:,} processes of a job, and the log shows more of its {most + 8:,} ranks"
+    )

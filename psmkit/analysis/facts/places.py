@@ -126,12 +126,13 @@ def absent(job: Job, run: int) -> MissingRanks:
 def _absent(job: Job) -> list[MissingRanks]:
     # without a commId, the communicators of one process with several devices are not known to be one
     named: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+    beyond = job.scan.totals.homeless > 0  # processes that the scan did not follow: each may be one of them
     for i in job.scan.instances:
         if i.guessed:
             named[job.run_of(i.proc), i.nranks].append(i.rank)
     return [
         MissingRanks(0, ())
-        if unnamed(job, info.index)
+        if beyond or unnamed(job, info.index)
         else job.missing_ranks(info.index).without(named.get((info.index, info.nranks or 0), ()))
         if info.nranks is not None
         else _called(job).get(info.index, MissingRanks(0, ()))
