@@ -95,6 +95,8 @@ def _of_communicators(job: Job, run: RunInfo, instances: Sequence[CommInstance])
     if len(seen) < nranks and (nameless := unnamed(job, run.index)):
         # lines of the topology name ranks whose lines of the communicator are missing
         named = seen | {rank for p in run.procs if (rank := job.rank_of(p)) is not None and rank < nranks}
+        timed = job.values("rank", "init.timings")  # a process with several devices prints a line for each
+        named |= {rank for p, _, rank in timed if p in run.procs and isinstance(rank, int) and rank < nranks}
         return RunEnd(False, _some_named(job, run, nameless, len(named), nranks))
     if len(seen) < nranks:
         lacking = absent(job, run.index)

@@ -156,3 +156,86 @@ def test_the_last_error_of_a_process_is_no_line_of_another_one_and_no_stack(tmp_
     assert "shared memory segment" in report.reason and "4712" not in report.reason
     empty = "RuntimeError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\nLast error:\n\nException raised from checkForNCCLErrors at ProcessGroupNCCL.cpp:2027 (most recent call first):\n"
     assert "Exception raised" not in analyzed(tmp_path, empty).reason
+
+
+SHARED = "Duplicate GPU detected : rank {} and rank {} both on CUDA device 6b000"
+REPEATED = "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, invalid usage, NCCL version 2.18.1\nLast error:\n{}\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        SHARED.format(1, 4) + "\n",
+        SHARED.format(1, 4) + "DistBackendError\n",
+        REPEATED.format(SHARED.format(1, 4)),
+        REPEATED.format(SHARED.format(1, 4) + "DistBackendError"),
+        REPEATED.format(SHARED.format(1, 4) + '   File "/a/b.py", line 9, in f'),
+    ],
+)
+def test_both_ranks_on_one_gpu_are_named_in_any_position(tmp_path: Path, log: str) -> None:
+    report = analyzed(tmp_path, FIT + log)
+    assert report.verdict is Verdict.FAILED and {c.rank for c in report.culprits} == {1, 4}
+    assert "Each of these ranks may be the one" in report.findings[0].explanation
+    assert "DistBackendError" not in report.reason and ("torch" in report.reason) is ("Last error:" in log)
+
+
+def test_all_ranks_on_one_gpu_are_named_where_several_report_it(tmp_path: Path) -> None:
+    log = "".join(REPEATED.format(SHARED.format(rank, 0)) for rank in (2, 5))
+    assert {c.rank for c in analyzed(tmp_path, log).culprits} == {0, 2, 5}
+
+
+def test_a_shared_gpu_names_nobody_where_the_job_went_on(tmp_path: Path) -> None:
+    work = "".join(f"step: {n} loss: 1.{n}\n" for n in range(10, 20))
+    report = analyzed(tmp_path, SHARED.format(1, 4) + "\n" + work)
+    assert report.verdict is not Verdict.FAILED and not report.culprits
+
+
+def test_the_peer_that_closed_is_named_where_a_traceback_follows_in_its_line(tmp_path: Path) -> None:
+    text = 'socketProgress: Connection closed by remote peer n7<40211>   File "/a/b.py", line 41, in f'
+    report = analyzed(tmp_path, REPEATED.format(text))
+    assert [c.host for c in report.culprits] == ["n7"] and report.reason.endswith("n7<40211>")
+
+
+TIMED = "n7:70:8{1} [{1}] NCCL INFO Init timings - {0}: rank {1} nranks 4 total 0.41 (kernels 0.00, alloc 0.00, bootstrap 0.11, allgathers 0.15, topo 0.09, graphs 0.03, connections 0.01, rest 0.01)\n"
+
+
+@pytest.mark.parametrize(("call", "missing"), [("ncclCommInitAll", False), ("ncclCommInitRank", True)])
+def test_the_logs_of_ranks_that_one_process_made_are_not_missing(tmp_path: Path, call: str, missing: bool) -> None:
+    head = f"n7:70:80 [0] NCCL INFO {call} comm 0x5f rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1000 commId 0x75 - Init COMPLETE\n"
+    end = "n7:70:70 [0] NCCL INFO comm 0x5f rank 0 nranks 4 cudaDev 0 busId 1000 - Destroy COMPLETE\n"
+    timed = "".join(TIMED.format(call, rank) for rank in ((0,) if missing else (0, 2)))
+    report = analyzed(tmp_path, head + timed + end)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert ("missing" in report.reason) is missing and ("the log names 2 of 4 ranks" in report.reason) is not missing
+
+
+@pytest.mark.parametrize("call", ["Cuda failure common.cu", "NCCL failure all_gather.cu"])
+def test_an_early_nccl_tests_that_stops_failed(tmp_path: Path, call: str) -> None:
+    report = analyzed(tmp_path, f"nThread 1 nGpus 2 minBytes 8 maxBytes 64\n{call}:412 'invalid device ordinal'\n")
+    assert report.verdict is Verdict.FAILED and "nccl-tests stopped: invalid device ordinal" in report.reason
+    assert not report.culprits
+
+
+def test_a_remote_call_that_fails_breaks_no_connection(tmp_path: Path) -> None:
+    lines = "E ring_alg.cc:274] Aborting RingReduce with Invalid argument: indices[1] = 9 is not in [0, 9)\nAdditional GRPC error information from remote target /job:worker/replica:0/task:3:\n"
+    report = analyzed(tmp_path, lines)
+    assert [c.rank for c in report.culprits] == [3] and "task 3 failed" in report.reason
+
+
+def test_the_rank_that_owes_an_id_is_named_below_glued_names_of_exceptions(tmp_path: Path) -> None:
+    line = "RuntimeErrorRuntimeErrorRuntimeError: : RuntimeError: : [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout\n"
+    assert [c.rank for c in analyzed(tmp_path, line).culprits] == [0]
+
+
+def test_tasks_that_did_not_register_fail_the_start_and_none_is_named(tmp_path: Path) -> None:
+    line = "Stopping coordination service as cluster registration failed. This may be due to 1) some tasks crashed earlier before connecting\n"
+    report = analyzed(tmp_path, line)
+    assert report.verdict in (Verdict.FAILED, Verdict.HUNG) and not report.culprits
+
+
+def test_an_exception_about_the_build_explains_the_exit_code_below_it(tmp_path: Path) -> None:
+    log = '  File "/a/b.py", line 9, in f\nRuntimeError: Distributed package doesn\'t have NCCL built in\n'
+    log += "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 2 (pid: 4711) of binary: /usr/bin/python\n"
+    report = analyzed(tmp_path, log)
+    assert report.reason.endswith("exited with code 1: RuntimeError: Distributed package doesn't have NCCL built in")
+    assert report.findings[0].next_step is not None and "gloo" in report.findings[0].next_step

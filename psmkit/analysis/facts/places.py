@@ -103,7 +103,8 @@ def may_drive_others(job: Job, run: int) -> bool:
 def _several(job: Job) -> list[set[int]]:
     """By run, if ranks are absent: the processes that called ncclCommInitAll(), and, where a process drives several ranks, those whose start
     the input does not show: each of them may drive more devices than its lines show."""
-    all_ = {(proc, run) for proc, run, kind in job.values("kind", "comm.start") if str(kind).startswith(_ALL)}
+    told = job.values("kind", "comm.start", "comm.complete", "init.timings")
+    all_ = {(proc, run) for proc, run, kind in told if str(kind).startswith(_ALL)}
     out: list[set[int]] = []
     for info in job.runs:
         absent_ = info.nranks is not None and bool(job.missing_ranks(info.index))

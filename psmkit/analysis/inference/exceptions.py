@@ -83,6 +83,8 @@ _STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threadin
 _BEFORE_CALL = re.compile(r"[^\w.]+")
 # Python raises these for the names and calls of the program itself, whatever those are called.
 _MISTAKES = frozenset(["AttributeError", "NameError", "UnboundLocalError", "TypeError"])
+# What torch says of its own build where it lacks a backend.
+_BUILD = "Distributed package doesn't have "
 # The head of a traceback stands so near below the line that says that Python ignores it.
 _NEAR = 8
 # The last line of a traceback: the type of the exception, perhaps with a message.
@@ -203,7 +205,7 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
 
 def about_others(job: Job, text: str) -> bool:
     """Whether the text of an exception speaks of other ranks. The path of a source file does not, nor the names in a program's own mistake."""
-    if text.partition(":")[0] in _MISTAKES:
+    if text.partition(":")[0] in _MISTAKES or _BUILD in text:
         return False
     return faults.phrase(job, "the others are named", _PATH.sub("", text)) is not None
 

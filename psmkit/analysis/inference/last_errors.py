@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
@@ -16,19 +17,24 @@ from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Named
 from psmkit.model.wording import without_bars
 
-__all__ = ["LastError", "last_errors"]
+__all__ = ["LastError", "last_errors", "named_in"]
 
 _HEAD = "Last error:"
 _XLA = "framework.nccl_error"
 _REPEATED = "torch.last_error"
 #: What XLA appends behind the text of the warning.
 _APPENDED = ("'. [", "'.;", "'.")
+#: What another process prints behind the text in the same line: the type of its exception, or the first frame of its traceback.
+_GLUED = re.compile(r"\s*(?:(?:torch\.distributed\.)?(?:DistBackendError|RuntimeError):?.*|  File \"/.*)$")
+#: Two ranks on one device: this text of NCCL's names both, wherever it stands.
+_SHARED = re.compile(r"Duplicate GPU detected : rank \d+ and rank \d+ both on CUDA device [0-9a-f]+")
 #: Blank lines and progress bars between the head and the text.
 _MOST_BLANK = 2
 #: So many lines of other processes may stand between.
 _MOST_BETWEEN = 12
 #: What torch prints below an empty warning.
 _STACK = ("Exception raised from ", "frame #")
+_PAIR = 2
 #: A text is repeated by each rank.
 _MOST = 64
 
@@ -58,16 +64,28 @@ def last_errors(job: Job, run: int | None) -> list[LastError]:
     return [_read(job, head, *item) for head, item in zip(heads, found, strict=True) if item is not None]
 
 
+def named_in(last: Sequence[LastError]) -> tuple[Named, ...]:
+    """The processes that the first of these texts names, and, where they exclude each other, those of the same text of other processes."""
+    if not last or last[0].known is None or len(last[0].peers) < _PAIR or last[0].known.blames != "self":
+        return last[0].peers if last else ()
+    same = (item.peers for item in last if item.known is last[0].known)
+    return tuple(dict.fromkeys(peer for peers in same for peer in peers))
+
+
 def _headless(job: Job, run: int | None) -> list[Event]:
-    """The warnings at the top of logs that begin below the head: torch's hook for uncaught exceptions put the rank before the line."""
-    found = (e for e in job.events(_REPEATED, run=run) if e.ref.line == 1 and e.tag is not None)
-    return [e for e in found if rank_of_tag(e.tag) is not None and "rank" in str(e.tag)][:_MOST]
+    """The warnings without a head: those that name two ranks on one device, or those at the top of logs that begin below the head, where torch's hook for uncaught exceptions put the rank before the line."""
+    found = job.events(_REPEATED, run=run)
+    shared = [e for e in found if "other" in e.fields and not endings.continued(job, run, e, None)]
+    top = (e for e in found if e.ref.line == 1 and e.tag is not None)
+    return (shared or [e for e in top if rank_of_tag(e.tag) is not None and "rank" in str(e.tag)])[:_MOST]
 
 
 def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
     """The first text below a head, without the launcher's tag that both lines begin with."""
     if head.name == _REPEATED:
-        return head.ref, without_tag(_line(job, head.ref), head.tag)
+        text = without_tag(_line(job, head.ref), head.tag)
+        shared = _SHARED.search(text)
+        return head.ref, shared[0] if shared is not None else text
     if head.name == _XLA:
         text = str(head.fields["last"])
         for end in _APPENDED:
@@ -94,7 +112,7 @@ def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
         if text.startswith(_STACK):
             return None  # NCCL had no warning to repeat
         if text:
-            return ref, text
+            return ref, _GLUED.sub("", text) or text
         blank += 1
         if blank > _MOST_BLANK:
             return None
@@ -129,7 +147,7 @@ def _pair(known: Message | None, fields: Mapping[str, Value]) -> list[Named]:
         return []
     ranks = (number(fields, name) for name in ("rank", "peer"))
     pair = [Named(rank) for rank in ranks if rank is not None]
-    return pair if len(pair) == 2 else []
+    return pair if len(pair) == _PAIR else []
 
 
 def _code(job: Job, known: Message | None, text: str) -> str:

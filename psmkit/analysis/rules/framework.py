@@ -17,7 +17,7 @@ from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.causes import few_of
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.last_errors import LastError, last_errors
+from psmkit.analysis.inference.last_errors import LastError, last_errors, named_in
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Named, Severity
@@ -27,6 +27,8 @@ __all__ = ["find"]
 _LONGEST = 160
 _MOST_CALLS = 100
 _PAIR = 2
+#: The head of a text that names two ranks on one device, and that no exception stands above.
+_BARE = "two ranks of a communicator use one GPU"
 _RERUN = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
 _READ = "Read the NCCL WARN lines of this log: the first one that is an error says why."
 #: What NCCL's error strings say to the user beside the error.
@@ -83,9 +85,16 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     if len(ranks) > 1 and not (each or peer or last):
         launched = _first_to_end(job, run, ranks)
     code = last[0].code if known is not None else "PSM401"
+    peers = named_in(last)
+    bare = len(peers) >= _PAIR and all(e.name == "torch.last_error" for e in events)  # no line shows who repeats it
     # no line names the other end, so the only rank that reports it is where to look
     lone = one_end and len(ranks) == 1
-    why = _call(job, events) + _why(job, run, framework, last[0] if last else None)
+    why = "NCCL refuses this." if bare else _call(job, events) + _why(job, run, framework, last[0] if last else None)
+    why += (
+        " Each of these ranks may be the one that selected the wrong device."
+        if len(peers) >= _PAIR and not peers[0].either
+        else ""
+    )
     why += " Either end of the connection can be at fault; no line names the other one." if lone and not own else ""
     why += (
         " The text names no process: another one ended, or the network to it failed."
@@ -102,7 +111,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             job,
             code,
             run=run,
-            title=f"NCCL returned an error to {framework}{_on(events, ranks, tagged, launched)}"
+            title=(_BARE if bare else f"NCCL returned an error to {framework}{_on(events, ranks, tagged, launched)}")
             + (f": {said}" if (said := _plain(told)) else ""),
             severity=Severity.ERROR,
             confidence=0.7,
@@ -110,9 +119,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             next_step=(says.next_step if says is not None else None) or (None if by_text else step),
             refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
-            culprits=ranks if (own and len(last[0].peers if last else ()) < _PAIR) or lone or each else [],
-            named=_ends(last[0].peers, ranks)
-            if last and (last[0].peers or (known is not None and known.blames == "peer" and not one_end))
+            culprits=ranks if (own and len(peers) < _PAIR) or lone or each else [],
+            named=_ends(peers, ranks)
+            if last and (peers or (known is not None and known.blames == "peer" and not one_end))
             else tagged or launched,
             stage="error",
         )
