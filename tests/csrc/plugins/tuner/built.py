@@ -118,8 +118,8 @@ def build(folder: Path, sanitizers: str) -> Built:
     compiled.messages("psm_tuner", made / "psm_tuner_messages.h")
     compiled.messages("psmkit", made / "psm_messages.h")
     compiled.abi_versions(made)
-    options = [*sanitized.options(sanitizers), f"-I{TUNER}", f"-I{made}"]
-    shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden", f"-I{compiled.BASE}"]
+    options = [*sanitized.options(sanitizers), f"-I{TUNER}", f"-I{made}", f"-I{compiled.BASE}"]
+    shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden"]
     tools = TUNER / "tools"
     built = Built(
         folder / "libnccl-tuner-psm.so", folder / "psm_tuner_drive", folder / "psm_tuner_rules", folder / "records"
