@@ -501,6 +501,23 @@ psm_status psmProxyDisconnect(psmProxyConnector *connector)
     return status;
 }
 
+/* Takes the answers that have arrived and that no call waits for. A connection that fetches descriptors is kept to the
+ * end, and a second answer on it would not be read otherwise. */
+static void take_left_answers(psmProxyState *state, struct psm_client *client)
+{
+    _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+    char text[PSM_WIRE_TEXT];
+    struct psm_wire_message m;
+    size_t size = 0;
+    int number = 0;
+    if (!begin_reading(client)) return;
+    while (psm_socket_recv(atomic_load(&client->fd), bytes, sizeof bytes, &size, &number) == PSM_OK &&
+           psm_wire_decode(bytes, size > sizeof bytes ? sizeof bytes : size, 1u << PSM_WIRE_RESPONSE, &m, text) ==
+               PSM_OK)
+        psm_calls_store(state, client->rank, &m, 0);
+    end_reading(client);
+}
+
 void psm_clients_close(psmProxyState *state, psm_status status, const char *text)
 {
     for (int i = 0; i < state->nranks; i++) {
@@ -523,6 +540,7 @@ void psm_clients_close(psmProxyState *state, psm_status status, const char *text
                 psm_direct_call_drop(bye);
             }
         } else {
+            if (status >= 0) take_left_answers(state, client);
             psm_socket_bye(atomic_load(&client->fd), status, false, text);
         }
         end_client(state, client, &error);
