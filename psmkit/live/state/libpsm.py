@@ -19,6 +19,7 @@ _TYPES = (
 _STATES = ("uninitialised", "initialised", "shared init done", "set up", "connected")
 _OP_STATES = ("none", "ready", "in progress")
 _OWNERS = {"PSM_ALIVE_PROXY": "struct psmProxyState", "PSM_ALIVE_PLANS": "struct psmPlanComm"}
+_P2P = 5  # PSM_TRANSPORT_P2P
 _MOST = 4096  # calls, connections, ops of one proxy
 
 
@@ -179,6 +180,8 @@ def _connection(state: Peek, connection: Peek) -> StateObject:
     rank, caller = state.number("rank"), connection.number("pub", "rank")
     stage = _name(_STATES, connection.number("pub", "connState"))
     role = "send" if connection.number("pub", "send") else "recv"
+    if connection.number("pub", "transport") == _P2P and caller != rank:
+        role = "fetch"  # a rank does Setup of p2p at its own proxy; at another one it only fetches descriptors
     values = [
         Value("state", stage),
         Value("role", role),

@@ -37,6 +37,8 @@ def test_a_connection_has_its_stage_and_the_words_of_its_fifo(tmp_path: Path) ->
         seen = until(ranks[0].pid, lambda seen: bool(seen.all("proxy op")))
         (waits,) = [one for one in seen.all("psm connection") if values(one)["role"] == "send"]
         assert (waits.rank, waits.peer, waits.channel) == (0, 1, 0)
+        (fetch,) = [one for one in seen.all("psm connection") if values(one)["role"] == "fetch"]
+        assert (fetch.rank, fetch.peer, values(fetch)["state"]) == (0, 1, "initialised")
         held = values(waits)
         assert (held["state"], held["stage"], held["sendHead"]) == ("connected", "offer", held["base"])
         assert (held["posted"], held["transmitted"], held["done"]) == (0, 0, 0)
