@@ -77,7 +77,7 @@ def build(source: Path, out: Path) -> Path:
         work = Path(name)
         _notices(work / "notices", source)
         shutil.rmtree(source / BUILD, ignore_errors=True)
-        # Zig checks for undefined behaviour unless it is told not to. No path of the build may stand in a library.
+        # By default Zig adds checks for undefined behaviour. The maps keep the paths of this build out of the libraries.
         flags = (
             f"-fno-sanitize=undefined -g0 -ffile-prefix-map={source / BUILD}=build -ffile-prefix-map={source}=psmkit"
         )

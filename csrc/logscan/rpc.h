@@ -107,7 +107,11 @@ struct ls_rpc {
 void ls_call_drop(struct ls_rpc *r, struct call *c);
 void ls_call_complete(struct ls_scan *scan, struct call *c);
 uint32_t ls_call_stream(const struct ls_scan *scan, const ls_ref *ref);
+
+/* generations.c */
 void ls_rpc_count_generations(struct ls_rpc *r);
+/* Numbers the use of the call's opId, at once if calls are kept, else with others. */
+void ls_rpc_set_generation(struct ls_scan *scan, struct call *c);
 
 /* pairs.c */
 void ls_rpc_pair(struct ls_scan *scan, bool last);

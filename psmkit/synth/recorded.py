@@ -238,7 +238,7 @@ class _Reader:
         """How a line of a host names another one: by its number, or by where it is from there."""
         layout = self.layout
         if layout.hosts > 6:
-            # a neighbour of the small job is meant as a neighbour: the hosts around the fault are far from the first one
+            # what is one host away in the small job is one host away in the large one; the hosts at the fault are not near the first
             by = (of - host + 1) % layout.small - 1
             if host >= 0 and by in (-1, 0, 1):
                 return -1, by

@@ -65,7 +65,7 @@ def test_no_data_race_between_the_ends(tmp_path: Path, slots: int, slot_bytes: i
 
 
 def test_a_receiver_that_finds_nothing_gives_all_slots_back(fifo: Path, tmp_path: Path) -> None:
-    """Of 8 slots one was taken, less than the half round after which slots are given back anyway."""
+    """It took one of 8 slots. A receiver gives slots back after half a round, so only the empty poll can return this one."""
     assert ask(fifo, tmp_path, "room", 8, 16) == "empty 1, 8 fit, then 8, 9 taken"
 
 
