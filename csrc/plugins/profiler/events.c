@@ -341,7 +341,7 @@ void prof_stop(uint64_t handle)
     struct psm_prof_window *window = comm->window[w];
     struct rec_slot *slot = prof_slot(comm, row);
     struct psm_prof_event *event = event_of(slot);
-    atomic_store_explicit(&local->inside, 1u << w, memory_order_relaxed);
+    atomic_store_explicit(&local->inside, 1u << w, memory_order_release);
     /* Here rather than later: the processor reads it together with the rest. */
     uint64_t now = prof_now(&thread->clock, &thread->tick);
     bool there = row_of(comm, handle, w);

@@ -3,7 +3,8 @@
  * A thread that is about to access rows of a window sets its bit in `inside`, then counts `started` (or changes the
  * row's life) with sequential consistency, and only then reads the window's cycle and state. The thread that opens a
  * window gives it a new cycle first, and leaves it alone if it finds somebody inside. So a row does not change its
- * owner while a thread reads it. */
+ * owner while a thread reads it. Every store to `inside` is a release: it may leave another window, as the end of an
+ * event does that its window did not see. */
 #include "profiler_plugin.h"
 #include "profiler_say.h"
 
@@ -127,14 +128,14 @@ bool prof_take_slot(struct prof_comm *comm, struct prof_local *local, uint64_t p
         uint32_t w = atomic_load_explicit(&comm->current, memory_order_acquire);
         if (parent) {
             uint32_t its = prof_window_of(comm, PSM_PROF_HANDLE_ROW(parent));
-            atomic_store_explicit(&local->inside, 1u << w | 1u << its, memory_order_relaxed);
+            atomic_store_explicit(&local->inside, 1u << w | 1u << its, memory_order_release);
             if (__builtin_expect(its != w, 0) && goes_along(comm, parent, its) &&
                 try_window(comm, local, its, now, true, counted, place) == GOT) {
                 place->rotate = false;
                 return true;
             }
         } else {
-            atomic_store_explicit(&local->inside, 1u << w, memory_order_relaxed);
+            atomic_store_explicit(&local->inside, 1u << w, memory_order_release);
         }
         tried = try_window(comm, local, w, now, false, counted, place);
         if (__builtin_expect(tried == GOT, 1)) return true;
