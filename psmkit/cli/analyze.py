@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.language import lang_option, spoken
 from psmkit.cli.output import check_apart, check_output, progress_bar, show, show_page, width
 from psmkit.cli.ranks import check_ranks, wanted_ranks
-from psmkit.report import FORMATS
+from psmkit.report import FORMATS, SPOKEN
 
 __all__ = ["command"]
 
@@ -89,6 +90,7 @@ def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any] | N
 @click.option(
     "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Read the logs with N threads at most.  [one a core]"
 )
+@lang_option
 @click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
 @click.option(
     "-v",
@@ -108,6 +110,7 @@ def command(
     engine: str,
     scheduler: str | None,
     jobs: int | None,
+    lang: str | None,
     redacted: bool,
     verbose: bool,
 ) -> int:
@@ -120,7 +123,9 @@ def command(
     Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 the input cannot be analysed.
     """
     import sys
+    from dataclasses import replace
 
+    from psmkit.report.language import ENGLISH
     from psmkit.report.levels import Level, level_of
     from psmkit.report.options import Options
     from psmkit.report.select import ranks_of, select_ranks
@@ -183,11 +188,14 @@ def command(
 
             report = redact(report)
         bar = Level[fail_on.upper()]
-        options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
+        options = Options(
+            width=width(sys.stdout),
+            verbose=verbose,
+            fail_on=bar,
+            words=spoken(lang, output) if form in SPOKEN else ENGLISH,
+        )
         if told is not None:
             check_apart(output, told.timeline.files)
-            from dataclasses import replace
-
             from psmkit.report.html import render as page
 
             show(page(replace(told, report=report), options), output)
@@ -202,5 +210,5 @@ def command(
         for other, file in also:
             from psmkit.report import render
 
-            show(render(report, other, options), file)
+            show(render(report, other, replace(options, words=spoken(lang, file))), file)
         return 1 if level >= bar else 0

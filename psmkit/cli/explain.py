@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.language import lang_option, spoken
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
-from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,8 @@ _CODE = re.compile(r"(?i)(?:psm)?\d+")
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
-def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> None:
+@lang_option
+def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...], lang: str | None) -> None:
     """Explain a finding code (PSM102), a message of the catalogue (proxy.call.done), or a pasted log line.
 
     Several codes or messages are explained one after the other. A line can come with or without its prefix. With -, the command reads
@@ -61,7 +62,8 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
     if not any(line.strip() for line in lines):
         given = "standard input has no line" if what == ("-",) else "the argument is empty"
         raise PsmkitError(f"nothing to explain: {given}; give a code, the name of a message, or a log line")
-    page = Page(width(sys.stdout))
+    words = spoken(lang)
+    page = Page(width(sys.stdout), words=words)
     found: list[dict[str, object]] = []
     unknown: list[tuple[int, str]] = []
     seen: set[str] = set()
@@ -77,7 +79,7 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
             names = {message.name for message, _ in hits}
             repeats += names <= seen
             if not names <= seen:
-                page.cut(f"line {number}: {name}")
+                page.cut(words.say("line {number}: {text}", number=number, text=name))
             found += _shown(page if not names <= seen else None, line, hits)
             seen |= names
         else:
@@ -87,7 +89,8 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         raise PsmkitError(_unknown(unknown[0][1], known))
     if repeats:
         page.blank()
-        page.add(f"{counted(repeats, 'more line')} of the messages above (--format json has them all)")
+        more = words.count(repeats, "more line")
+        page.add(words.say("{more} of the messages above (--format json has them all)", more=more))
     _not_known(page, unknown)
     if form == "json":
         import json
@@ -135,17 +138,21 @@ def _code(page: Page, code: Code, known: Catalogue) -> dict[str, object]:
 
     messages = supporting(code.code, list(known.by_name.values()))
     issues = sorted({issue for message in messages for issue in message.known_issues})
-    page.add(Span(f"{code.code} ", code.severity.value), Span(code.title, "heading"), f"  ({code.severity.value})")
-    page.wrap(code.meaning, indent="  ")
-    page.wrap(code.next_step, indent="  ", hang="    ", lead=Span("next: ", "code"))
+    words = page.words
+    title, severity = words.code(code.code, "title"), words.say(code.severity.value)
+    page.add(Span(f"{code.code} ", code.severity.value), Span(title, "heading"), f"  ({severity})")
+    page.wrap(words.code(code.code, "meaning"), indent="  ")
+    lead = Span(words.say("next: "), "code")
+    page.wrap(words.code(code.code, "next_step"), indent="  ", hang="    ", lead=lead)
     if issues:
-        page.wrap(", ".join(issues), indent="  ", hang="    ", lead=Span("known issues: ", "dim"))
+        page.wrap(", ".join(issues), indent="  ", hang="    ", lead=Span(words.say("known issues: "), "dim"))
     if messages:
-        page.add(Span("  supported by lines such as:", "dim"))
+        page.add(Span("  " + words.say("supported by lines such as:"), "dim"))
         for message in messages[:_MOST]:
             page.cut(f"{message.name}: {message.meaning}", indent="    ")
         if len(messages) > _MOST:
-            page.add(Span(f"    and {len(messages) - _MOST} more (psmkit catalogue {code.code})", "dim"))
+            more = words.say("and {count} more", count=len(messages) - _MOST)
+            page.add(Span(f"    {more} (psmkit catalogue {code.code})", "dim"))
     return {
         "kind": "code",
         "code": code.code,
@@ -183,11 +190,13 @@ def _not_known(page: Page, unknown: Sequence[tuple[int, str]]) -> None:
     if not unknown:
         return
     page.blank()
-    page.wrap(f"not known: {counted(len(unknown), 'line')}; 'psmkit catalogue WORDS' searches the messages", "heading")
+    words = page.words
+    lines = words.count(len(unknown), "line")
+    page.wrap(words.say("not known: {lines}; 'psmkit catalogue WORDS' searches the messages", lines=lines), "heading")
     for number, text in unknown[:_MOST]:
-        page.cut(f"line {number}: {text}", indent="  ")
+        page.cut(words.say("line {number}: {text}", number=number, text=text), indent="  ")
     if len(unknown) > _MOST:
-        page.cut(f"and {len(unknown) - _MOST} more", indent="  ")
+        page.cut(words.say("and {count} more", count=len(unknown) - _MOST), indent="  ")
 
 
 def _shown(page: Page | None, line: str, hits: Sequence[tuple[Message, dict[str, Value]]]) -> list[dict[str, object]]:

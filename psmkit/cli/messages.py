@@ -51,12 +51,14 @@ def versions_of(message: Message) -> str:
 
 def message_page(page: Page, message: Message, fields: Mapping[str, object] | None = None) -> None:
     """Append all that the catalogue says about a message; ``fields`` are those of the line that was recognised."""
+    words = page.words
     page.add(Span(message.name, "heading"), f"  ({message.subsystem}, {message.level or 'NONE'})")
     spellings = message.patterns if fields is None else message.patterns[:_SPELLINGS]
     for pattern in spellings:
         page.wrap(pattern, "place", indent="    ", hang="      ")
     if len(spellings) < len(message.patterns):
-        page.add(Span(f"    and {len(message.patterns) - len(spellings)} other spellings", "dim"))
+        more = words.say("and {count} other spellings", count=len(message.patterns) - len(spellings))
+        page.add(Span(f"    {more}", "dim"))
     page.wrap(message.meaning, indent="  ")
     if fields:
         hexadecimal = {match[1] for pattern in message.patterns for match in _HEXADECIMAL.finditer(pattern)}
@@ -65,22 +67,22 @@ def message_page(page: Page, message: Message, fields: Mapping[str, object] | No
             ", ".join(f"{k} = {v:#x}" if k in hexadecimal else f"{k} = {v}" for k, v in shown.items()),
             indent="  ",
             hang="    ",
-            lead=Span("fields: ", "dim"),
+            lead=Span(words.say("fields: "), "dim"),
         )
     if message.severity:
-        page.wrap(message.severity, indent="  ", lead=Span("severity: ", "dim"))
+        page.wrap(words.say(message.severity), indent="  ", lead=Span(words.say("severity: "), "dim"))
     if message.finding:
         from psmkit.model import CODES
 
-        title = CODES[message.finding].title if message.finding in CODES else ""
-        page.wrap(f"{message.finding} {title}", indent="  ", lead=Span("supports: ", "dim"))
+        title = words.code(message.finding, "title") if message.finding in CODES else ""
+        page.wrap(f"{message.finding} {title}", indent="  ", lead=Span(words.say("supports: "), "dim"))
     if message.next_step:
-        page.wrap(message.next_step, indent="  ", hang="    ", lead=Span("next: ", "code"))
+        page.wrap(message.next_step, indent="  ", hang="    ", lead=Span(words.say("next: "), "code"))
     releases = versions_of(message)
     if releases:
-        page.wrap(releases, indent="  ", lead=Span("printed by: ", "dim"))
+        page.wrap(releases, indent="  ", lead=Span(words.say("printed by: "), "dim"))
     if message.known_issues:
-        page.wrap(", ".join(message.known_issues), indent="  ", lead=Span("known issues: ", "dim"))
+        page.wrap(", ".join(message.known_issues), indent="  ", lead=Span(words.say("known issues: "), "dim"))
 
 
 def supporting(code: str, messages: Sequence[Message]) -> list[Message]:

@@ -7,6 +7,7 @@ import os
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.language import lang_option, spoken
 from psmkit.cli.output import check_apart, check_output, progress_bar, show
 
 __all__ = ["command"]
@@ -29,9 +30,15 @@ __all__ = ["command"]
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
+@lang_option
 @click.option("-v", "--verbose", is_flag=True, help="Show all findings, also many of one kind.")
 def command(
-    paths: tuple[str, ...], output: str | None, perfetto: str | None, catalogues: tuple[str, ...], verbose: bool
+    paths: tuple[str, ...],
+    output: str | None,
+    perfetto: str | None,
+    catalogues: tuple[str, ...],
+    lang: str | None,
+    verbose: bool,
 ) -> None:
     """Draw a job as one HTML file, or as a Perfetto trace.
 
@@ -63,17 +70,18 @@ def command(
     from psmkit.report.options import Options
     from psmkit.report.summary import sentence
 
+    words = spoken(lang)
     with uncollected(last=True):
         with progress_bar() as progress:
             told = story(paths, catalogue=catalogues or None, progress=progress)
         check_apart(output, told.timeline.files, "page")
         check_apart(perfetto, told.timeline.files, "trace")
-        click.echo(sentence(told.report))
+        click.echo(sentence(told.report, words))
         if output is not None:
             page = render(told, Options(verbose=verbose))
             show(page, output)
-            click.echo(f"page: {output} ({len(page) / 1e6:.1f} MB)")
+            click.echo(words.say("page: {path} ({size:.1f} MB)", path=output, size=len(page) / 1e6))
         if perfetto is not None:
             with open(perfetto, "wb") as file:
                 size = sum(file.write(piece) for piece in trace(told))
-            click.echo(f"trace: {perfetto} ({size / 1e6:.1f} MB)")
+            click.echo(words.say("trace: {path} ({size:.1f} MB)", path=perfetto, size=size / 1e6))

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.language import lang_option, spoken
 from psmkit.cli.output import coloured, show, show_page, width
 from psmkit.cli.screen import Screen
 from psmkit.model.errors import InputError
 
 if TYPE_CHECKING:
+    from psmkit.report.language import Words
     from psmkit.watch.loop import Watch
     from psmkit.watch.state import Sight
 
@@ -70,6 +72,7 @@ NOTHING = 2  # exit status: nothing was judged
 )
 @click.option("--no-inspect", is_flag=True, help="Do not look into processes of this host.")
 @click.option("--evidence", metavar="DIR", help="Keep the inspections of processes there.  [a temporary folder]")
+@lang_option
 def command(
     paths: tuple[str, ...],
     settle: float,
@@ -80,6 +83,7 @@ def command(
     catalogues: tuple[str, ...],
     no_inspect: bool,
     evidence: str | None,
+    lang: str | None,
 ) -> int:
     """Follow the logs of a running job and keep the verdict on it current.
 
@@ -90,6 +94,7 @@ def command(
     Ctrl-C ends the watch with the last verdict. Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 nothing could be judged.
     """
     from psmkit.cli import watch_page
+    from psmkit.report.language import ENGLISH
     from psmkit.report.levels import Level, level_of
     from psmkit.watch.follow import Follower
     from psmkit.watch.local import Inspector
@@ -101,6 +106,7 @@ def command(
     follower = Follower(paths, catalogues)
     watch = Watch(follower, State(settle), None if no_inspect else Inspector(evidence))
     live = not jsonl and coloured(sys.stdout)
+    words = ENGLISH if jsonl else spoken(lang)
     try:
         hook = _Hook(wanted, follower.say, quiet=live) if wanted is not None else None
         end = None if seconds is None else time.monotonic() + seconds
@@ -108,16 +114,16 @@ def command(
             follower.stop = stopped
             _refuse(watch)
             if not live and not jsonl:
-                show_page(watch_page.begun(follower, settle, width(sys.stdout)))
+                show_page(watch_page.begun(follower, settle, width(sys.stdout), words))
                 sys.stdout.flush()
             with Screen(live) as screen:
-                _watch(watch, screen, hook, stopped, live=live, jsonl=jsonl, end=end)
+                _watch(watch, screen, hook, stopped, live=live, jsonl=jsonl, end=end, words=words)
             change = watch.last_turn()
-            _report(watch, change, hook, live=live, jsonl=jsonl)
+            _report(watch, change, hook, live=live, jsonl=jsonl, words=words)
         if hook is not None:
             hook.finish()
         sight = watch.state.now
-        _last(watch, live=live, jsonl=jsonl)
+        _last(watch, live=live, jsonl=jsonl, words=words)
         if sight.report is None:
             return NOTHING
         return 1 if level_of(sight.report) >= Level[fail_on.upper()] else 0
@@ -143,6 +149,7 @@ def _watch(
     live: bool,
     jsonl: bool,
     end: float | None,
+    words: Words,
 ) -> None:
     """Turn after turn, until the user has enough."""
     from psmkit.cli.watch_page import Rates, frame
@@ -152,22 +159,28 @@ def _watch(
     while not stopped() and (end is None or time.monotonic() < end):
         change = watch.turn()
         if not live and not jsonl:
-            _tell(watch)
-        _report(watch, change, hook, live=live, jsonl=jsonl)
+            _tell(watch, words)
+        _report(watch, change, hook, live=live, jsonl=jsonl, words=words)
         if hook is not None:
             hook.poll()
         now = time.monotonic()
         if live and now - drawn >= _REDRAWN:
             rates.update(watch.follower.logs)
             columns, rows = shutil.get_terminal_size((width(sys.stdout), 24))
-            screen.put(frame(watch, rates, max(columns, 40), rows))
+            screen.put(frame(watch, rates, max(columns, 40), rows, words))
             drawn = now
         pause = watch.pause if end is None else min(watch.pause, max(end - now, 0.0))
         stopped.wait(pause, watch.judge.pipe)
 
 
 def _report(
-    watch: Watch, change: tuple[Sight | None, Sight] | None, hook: _Hook | None, *, live: bool, jsonl: bool
+    watch: Watch,
+    change: tuple[Sight | None, Sight] | None,
+    hook: _Hook | None,
+    *,
+    live: bool,
+    jsonl: bool,
+    words: Words,
 ) -> None:
     """Say what changed."""
     from psmkit.cli import watch_page
@@ -179,23 +192,23 @@ def _report(
         show(json.dumps(watch_page.document("verdict", sight, before, watch.follower)) + "\n")
         watch.follower.news.clear()
     elif not live:
-        show_page(watch_page.told(sight, before, width(sys.stdout)))
+        show_page(watch_page.told(sight, before, width(sys.stdout), words))
     sys.stdout.flush()
     if hook is not None:
         hook.run(watch_page.environment(sight, before))
 
 
-def _tell(watch: Watch) -> None:
+def _tell(watch: Watch, words: Words) -> None:
     """Say what became of files."""
     from psmkit.cli import watch_page
 
     if watch.follower.news:
-        show_page(watch_page.fates(watch.follower.news, width(sys.stdout)))
+        show_page(watch_page.fates(watch.follower.news, width(sys.stdout), words))
         sys.stdout.flush()
         watch.follower.news.clear()
 
 
-def _last(watch: Watch, *, live: bool, jsonl: bool) -> None:
+def _last(watch: Watch, *, live: bool, jsonl: bool, words: Words) -> None:
     """The last verdict."""
     from psmkit.cli import watch_page
 
@@ -205,7 +218,7 @@ def _last(watch: Watch, *, live: bool, jsonl: bool) -> None:
     elif sight.report is None:
         raise InputError(", ".join(watch.follower.paths.paths), sight.told or watch.state.error or "no log appeared")
     elif live or sight.key != (watch.state.reported.key if watch.state.reported is not None else None):
-        show_page(watch_page.told(sight, None, width(sys.stdout)))
+        show_page(watch_page.told(sight, None, width(sys.stdout), words))
 
 
 class _Stopped:

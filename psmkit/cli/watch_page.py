@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from psmkit.model import CODES, Report, Severity
-from psmkit.model.wording import counted
 from psmkit.report.data import characters, plain
 from psmkit.report.escape import shorten, visible
+from psmkit.report.language import ENGLISH, Words
 from psmkit.report.layout import Page, Span
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit
@@ -51,74 +51,87 @@ class Rates:
         self._at, self._before = now, sizes
 
 
-def frame(watch: Watch, rates: Rates, columns: int, rows: int) -> Page:
+def frame(watch: Watch, rates: Rates, columns: int, rows: int, words: Words = ENGLISH) -> Page:
     """The page for a terminal of so many columns and rows."""
     now, state, follower = time.time(), watch.state, watch.follower
-    page = Page(columns)
-    page.cut(_what(follower, rates, now), "dim")
+    page = Page(columns, words=words)
+    page.cut(_what(follower, rates, now, words), "dim")
     page.blank()
     sight = state.now
     if sight.report is None:
-        page.wrap(f"no verdict yet: {sight.told or 'nothing was read'}", "heading", hang="  ")
+        why = sight.told or words.say("nothing was read")
+        page.wrap(words.say("no verdict yet: {why}", why=why), "heading", hang="  ")
     else:
-        page.lines += headline(sight.report, Options(width=columns)).lines
-        page.add("  ", _since(sight, now))
+        page.lines += headline(sight.report, Options(width=columns, words=words)).lines
+        page.add("  ", _since(sight, now, words))
         if not sight.settled and sight.since is not None:
             left = _ago(max(sight.since + state.settle - now, 0.0))
             page.add(
                 "  ",
-                Span(f"a rank that is only late looks the same: reported in {left} if nothing refutes it", "warning"),
+                Span(
+                    words.say(
+                        "a rank that is only late looks the same: reported in {left} if nothing refutes it", left=left
+                    ),
+                    "warning",
+                ),
             )
     if watch.inspector is not None and (watch.inspector.busy or watch.inspector.inputs):
         who = ", ".join(f"{host}:{pid}" for host, pid in watch.inspector.asked)
-        verb = "looks" if watch.inspector.busy else "looked"
-        page.wrap(f"psmkit inspect {verb} into {who}", "dim", indent="  ", hang="    ")
+        looks = "psmkit inspect looks into {who}" if watch.inspector.busy else "psmkit inspect looked into {who}"
+        page.wrap(words.say(looks, who=who), "dim", indent="  ", hang="    ")
     if state.error:
-        page.wrap(f"the newest lines could not be judged: {state.error}", "warning", indent="  ", hang="    ")
+        failed = words.say("the newest lines could not be judged: {why}", why=state.error)
+        page.wrap(failed, "warning", indent="  ", hang="    ")
     _files(page, follower, rates, now)
     for path in follower.paths.waiting:
-        page.cut(f"waiting for {path}", "dim", "  ")
+        page.cut(words.say("waiting for {path}", path=path), "dim", "  ")
     for path, why in list(follower.refused.items())[:_REFUSED]:
-        page.cut(f"not followed: {path}: {why}", "dim", "  ")
+        page.cut(words.say("not followed: {path}: {why}", path=path, why=why), "dim", "  ")
     for news in follower.news[-_NEWS:]:
         page.cut(news, "dim", "  ")
     page.blank()
-    page.add(Span("Ctrl-C ends the watch", "dim"))
+    page.add(Span(words.say("Ctrl-C ends the watch"), "dim"))
     del page.lines[max(rows - 1, 8) :]
     return page
 
 
-def begun(follower: Follower, settle: float, columns: int) -> Page:
+def begun(follower: Follower, settle: float, columns: int, words: Words = ENGLISH) -> Page:
     """What is watched, for output that scrolls."""
-    page = Page(columns)
+    page = Page(columns, words=words)
     logs = follower.logs
-    what = f"{counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}"
-    text = f"{_clock(time.time())} watching {what}; a wait is reported when it is {settle:g} s old; Ctrl-C ends"
-    page.add(Span(text, "dim"))
+    text = words.say(
+        "watching {files}, {size}; a wait is reported when it is {settle:g} s old; Ctrl-C ends",
+        files=words.count(len(logs), "file"),
+        size=size(sum(map(_size, logs))),
+        settle=settle,
+    )
+    page.add(Span(f"{_clock(time.time())} {text}", "dim"))
     for path in follower.paths.waiting:
-        page.add(Span(f"waiting for {path}", "dim"))
+        page.add(Span(words.say("waiting for {path}", path=path), "dim"))
     for path, why in follower.refused.items():
-        page.add(Span(f"not followed: {path}: {why}", "dim"))
+        page.add(Span(words.say("not followed: {path}: {why}", path=path, why=why), "dim"))
     return page
 
 
-def fates(news: Sequence[str], columns: int) -> Page:
+def fates(news: Sequence[str], columns: int, words: Words = ENGLISH) -> Page:
     """What became of files, for output that scrolls."""
-    page = Page(columns)
+    page = Page(columns, words=words)
     for text in news[:_NEWS]:
         page.add(Span(f"{_clock(time.time())} {text}", "dim"))
     if len(news) > _NEWS:
-        page.add(Span(f"{_clock(time.time())} and {counted(len(news) - _NEWS, 'more change')} of files", "dim"))
+        more = words.say("and {more} of files", more=words.count(len(news) - _NEWS, "more change"))
+        page.add(Span(f"{_clock(time.time())} {more}", "dim"))
     return page
 
 
-def told(sight: Sight, before: Sight | None, columns: int) -> Page:
+def told(sight: Sight, before: Sight | None, columns: int, words: Words = ENGLISH) -> Page:
     """What changed, for output that scrolls."""
     assert sight.report is not None
-    page = Page(columns)
-    was = f", was {before.verdict}" if before is not None and before.verdict != sight.verdict else ""
-    page.add(Span(f"{_clock(time.time())} {_since(sight, time.time())}{was}", "dim"))
-    page.lines += headline(sight.report, Options(width=columns)).lines
+    page = Page(columns, words=words)
+    changed = before is not None and before.verdict != sight.verdict
+    was = words.say(", was {verdict}", verdict=words.verdict(before.verdict)) if before is not None and changed else ""
+    page.add(Span(f"{_clock(time.time())} {_since(sight, time.time(), words)}{was}", "dim"))
+    page.lines += headline(sight.report, Options(width=columns, words=words)).lines
     return page
 
 
@@ -173,19 +186,22 @@ def codes(report: Report | None) -> list[str]:
     return list(dict.fromkeys(f.code for f in found if f.severity is not Severity.INFO and f.code in CODES))
 
 
-def _what(follower: Follower, rates: Rates, now: float) -> str:
+def _what(follower: Follower, rates: Rates, now: float, words: Words) -> str:
     logs = follower.logs
     newest = max(
         (log for log in logs if log.last.arrivals.last is not None),
         key=lambda log: log.last.arrivals.last or 0.0,
         default=None,
     )
-    what = f"{counted(len(logs), 'file')}, {size(sum(map(_size, logs)))}, {size(round(sum(rates.of.values())))}/s"
-    parts = [f"psmkit watch: {what}"]
+    what = words.say(", ").join(
+        (words.count(len(logs), "file"), size(sum(map(_size, logs))), f"{size(round(sum(rates.of.values())))}/s")
+    )
+    parts = [f"psmkit watch{words.say(': ')}{what}"]
     if newest is not None and newest.last.arrivals.last is not None:
         where = newest.path.removeprefix(_folder(logs))
-        parts.append(f"the last line came {_ago(now - newest.last.arrivals.last)} ago in {where}")
-    return "; ".join(parts)
+        ago = _ago(now - newest.last.arrivals.last)
+        parts.append(words.say("the last line came {ago} ago in {where}", ago=ago, where=where))
+    return words.say("; ").join(parts)
 
 
 def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
@@ -193,21 +209,25 @@ def _files(page: Page, follower: Follower, rates: Rates, now: float) -> None:
     logs = sorted(follower.logs, key=lambda log: (log.last.arrivals.last or 0.0, log.order))
     if not logs:
         return
+    words = page.words
     folder = _folder(logs)
     rows = [
         [
             log.path.removeprefix(folder),
             size(_size(log)),
             f"{size(round(rates.of.get(log, 0.0)))}/s",
-            f"{_ago(now - log.last.arrivals.last)} ago" if log.last.arrivals.last is not None else "-",
+            words.say("{ago} ago", ago=_ago(now - log.last.arrivals.last))
+            if log.last.arrivals.last is not None
+            else "-",
         ]
         for log in logs[:_FILES]
     ]
     page.blank()
-    for number, line in enumerate(fit(["silent for longest", "size", "rate", "last line"], rows, page.width - 2)):
+    headers = [words.say(name) for name in ("silent for longest", "size", "rate", "last line")]
+    for number, line in enumerate(fit(headers, rows, page.width - 2)):
         page.add("  ", Span(line, "" if number else "dim"))
     if len(logs) > _FILES:
-        page.add("  ", Span(f"and {counted(len(logs) - _FILES, 'more file')}", "dim"))
+        page.add("  ", Span(words.say("and {more}", more=words.count(len(logs) - _FILES, "more file")), "dim"))
     page.blank()
 
 
@@ -223,10 +243,16 @@ def _size(log: Log) -> int:
     return sum(part.offset for part in log.parts)
 
 
-def _since(sight: Sight, now: float) -> str:
+def _since(sight: Sight, now: float, words: Words) -> str:
+    verdict = words.verdict(sight.verdict)
     if sight.since is None:
-        return sight.verdict
-    return f"{sight.verdict} since {_clock(sight.since)} ({_ago(now - sight.since)}), by the arrival of lines"
+        return verdict
+    return words.say(
+        "{verdict} since {clock} ({ago}), by the arrival of lines",
+        verdict=verdict,
+        clock=_clock(sight.since),
+        ago=_ago(now - sight.since),
+    )
 
 
 def _ago(seconds: float) -> str:

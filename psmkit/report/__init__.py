@@ -9,10 +9,12 @@ from psmkit.model import Report
 from psmkit.report.levels import Level
 from psmkit.report.options import Options
 
-__all__ = ["FORMATS", "Level", "Options", "render"]
+__all__ = ["FORMATS", "SPOKEN", "Level", "Options", "render"]
 
 # Each format is a module with render(report, options), imported on first use.
 FORMATS = ("text", "json", "markdown", "sarif", "junit", "github")
+#: Those in the language of :attr:`Options.words`; the others are for programs.
+SPOKEN = ("text", "markdown")
 
 
 def render(report: Report, form: str = "text", options: Options | None = None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from psmkit.report.cells import breadth, head, tail
+
 __all__ = ["formula_free", "html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
@@ -53,13 +55,13 @@ def markdown_text(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """``text`` cut to ``width`` characters; an ellipsis marks the cut."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+    """``text`` cut to ``width`` columns; an ellipsis marks the cut."""
+    return text if breadth(text) <= width else head(text, width - 1) + "…"
 
 
 def shorten_left(text: str, width: int) -> str:
-    """``text`` cut at its start to ``width`` characters, because the end of a path says more than its beginning."""
-    return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 0) :]
+    """``text`` cut at its start to ``width`` columns, because the end of a path says more than its beginning."""
+    return text if breadth(text) <= width else "…" + tail(text, width - 1)
 
 
 def shorten_apart(one: str, other: str, width: int, other_width: int) -> tuple[str, str]:

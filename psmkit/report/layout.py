@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, field
 
+from psmkit.report.cells import wrap
 from psmkit.report.escape import shorten, visible
+from psmkit.report.language import ENGLISH, Words
 
 __all__ = ["Page", "Span", "ranges"]
 
@@ -20,10 +21,14 @@ class Span:
 
 @dataclass(slots=True)
 class Page:
-    """Lines under construction. All text passes through :func:`visible` here, so no renderer can forget it."""
+    """Lines under construction, in the language of ``words``. All text passes through :func:`visible` here, so no renderer can forget it.
+
+    ``width`` is in columns of a terminal: a Chinese character takes two.
+    """
 
     width: int
     lines: list[list[Span]] = field(default_factory=list)
+    words: Words = ENGLISH
 
     def add(self, *spans: Span | str) -> None:
         """Append one line unchanged."""
@@ -40,14 +45,7 @@ class Page:
         """Append a paragraph wrapped to the width; ``lead`` precedes its first line, ``hang`` the others."""
         first = visible(lead.text) if lead else ""
         follow = indent if hang is None else hang
-        rows = textwrap.wrap(
-            first + visible(text),
-            width=max(self.width, 24),
-            initial_indent=indent,
-            subsequent_indent=follow,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
+        rows = wrap(first + visible(text), max(self.width, 24), indent, follow)
         for number, row in enumerate(rows):
             if number == 0 and lead and first.strip() and row.startswith(indent + first.rstrip()):
                 head = len(indent) + len(first.rstrip())

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from psmkit.model import RankRow
-from psmkit.model.wording import counted
+from psmkit.report.cells import breadth, head, padded
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
+from psmkit.report.language import ENGLISH, Words
 from psmkit.report.layout import ranges
 
 __all__ = ["FOLD_ABOVE", "Table", "device_text", "fit", "known_text", "legend", "rank_table", "widths"]
@@ -35,12 +36,10 @@ def fit(
     pair: tuple[int, int] | None = None,
     whole: Sequence[int] = (),
 ) -> list[str]:
-    """A table of at most ``width`` characters. The widest columns shrink first.
+    """A table of at most ``width`` columns of a terminal. The widest columns shrink first.
 
     A column of ``whole`` does not shrink. A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
     """
-    from tabulate import tabulate
-
     cells = [[visible(cell) for cell in row] for row in rows]
     sizes = widths(headers, cells, width, whole)
     cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
@@ -48,15 +47,16 @@ def fit(
         one, other = pair
         for row, uncut in zip(cut, cells, strict=True):
             row[one], row[other] = shorten_apart(uncut[one], uncut[other], sizes[one], sizes[other])
-    # The headers go in as a row; tabulate would widen their columns.
-    table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
-    return [line.rstrip()[:width] for line in str(table).splitlines()]
+    shown = [[cell.strip() for cell in row] for row in (headers, *cut)]
+    sizes = [max(breadth(row[i]) for row in shown) for i in range(len(headers))]
+    lines = ("  ".join(padded(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown)
+    return [head(line.rstrip(), width) for line in lines]
 
 
 def widths(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int, whole: Sequence[int] = ()) -> list[int]:
-    """The widths of the columns of a table of at most ``width`` characters. The widest shrink first, those of ``whole`` do not."""
-    sizes = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(headers)]
-    floor = [sizes[i] if i in whole else max(len(head), 4) for i, head in enumerate(headers)]
+    """The widths of the columns of a table of at most ``width`` columns. The widest shrink first, those of ``whole`` do not."""
+    sizes = [max([breadth(name), *(breadth(row[i]) for row in cells)]) for i, name in enumerate(headers)]
+    floor = [sizes[i] if i in whole else max(breadth(name), 4) for i, name in enumerate(headers)]
     excess = sum(sizes) + 2 * (len(headers) - 1) - width
     while excess > 0:
         column = max((i for i in range(len(sizes)) if sizes[i] > floor[i]), key=lambda i: sizes[i], default=None)
@@ -78,7 +78,7 @@ def device_text(row: RankRow) -> str:
     return ranges(devices).replace(", ", ",") or "?"
 
 
-def _one(row: RankRow, many: bool, folder: str) -> list[str]:
+def _one(row: RankRow, many: bool, folder: str, words: Words) -> list[str]:
     # Readers count runs from 1.
     return [
         *([str(row.run + 1)] if many else []),
@@ -86,27 +86,27 @@ def _one(row: RankRow, many: bool, folder: str) -> list[str]:
         known_text(row.host),
         known_text(row.pid),
         device_text(row),
-        row.state,
+        words.state(row.state),
         row.stage,
         f"{row.lines:,}",
         (row.last or "-").removeprefix(folder),
     ]
 
 
-def _folded(rows: list[RankRow], many: bool) -> list[str]:
+def _folded(rows: list[RankRow], many: bool, words: Words) -> list[str]:
     ranks = [row.rank for row in rows if row.rank is not None]
     unknown = len(rows) - len(ranks)
-    name = ranges(ranks) + (f" (+{unknown} of unknown rank)" if unknown and ranks else "")
+    name = ranges(ranks) + (words.say(" (+{count} of unknown rank)", count=unknown) if unknown and ranks else "")
     hosts = {row.host for row in rows}
     pids = sum(row.pid is not None for row in rows)
     devices = sorted({d for row in rows for d in (row.devices if row.device is None else (row.device,))})
     return [
         *([ranges({row.run + 1 for row in rows})] if many else []),
-        name or f"{unknown} of unknown rank",
-        known_text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
-        counted(pids, "pid") if pids else "?",
+        name or words.say("{count} of unknown rank", count=unknown),
+        known_text(next(iter(hosts))) if len(hosts) == 1 else words.say("{count} hosts", count=len(hosts)),
+        words.count(pids, "pid") if pids else "?",
         ranges(devices) or "?",
-        rows[0].state,
+        words.state(rows[0].state),
         rows[0].stage,
         f"{sum(row.lines for row in rows):,}",
         "-",
@@ -118,7 +118,13 @@ def _order(row: RankRow) -> tuple[int, bool, int, str, int]:
 
 
 def rank_table(
-    rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True, folder: str = ""
+    rows: Sequence[RankRow],
+    culprits: set[tuple[int, int]],
+    width: int,
+    *,
+    fold: bool = True,
+    folder: str = "",
+    words: Words = ENGLISH,
 ) -> Table:
     """The table of ``rows``. ``culprits`` are (run, global rank). The paths of last lines are shown without ``folder``.
 
@@ -143,10 +149,11 @@ def rank_table(
             single.extend(members)
         else:
             folded.append(members)
-    lines = [(_order(row), _one(row, many, folder), _style(row, culprits)) for row in single]
-    lines += [(_order(part[0]), _folded(part, many), _style(part[0], culprits)) for part in folded]
+    lines = [(_order(row), _one(row, many, folder, words), _style(row, culprits)) for row in single]
+    lines += [(_order(part[0]), _folded(part, many, words), _style(part[0], culprits)) for part in folded]
     lines.sort(key=lambda line: line[0])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "dev", "state", "stage", "lines", "last line"]
+    headers = [words.say(name) for name in headers]
     cells = [cells for _, cells, _ in lines]
     if _width(headers, cells) > width:  # the last line gives the line number too, and the folder is the same for all
         headers = [*headers[:-2], headers[-1]]
@@ -166,14 +173,14 @@ _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
 )
 
 
-def legend(rows: Sequence[RankRow]) -> str:
+def legend(rows: Sequence[RankRow], words: Words = ENGLISH) -> str:
     """The signs in the table of ``rows`` that need an explanation, with it; empty if there is none."""
-    return "; ".join(text for shown, text in _LEGEND if any(map(shown, rows)))
+    return words.say("; ").join(words.say(text) for shown, text in _LEGEND if any(map(shown, rows)))
 
 
 def _width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    columns = zip(headers, *rows, strict=True)
-    return sum(max(len(visible(cell)) for cell in column) for column in columns) + 2 * (len(headers) - 1)
+    across = zip(headers, *rows, strict=True)
+    return sum(max(breadth(visible(cell)) for cell in column) for column in across) + 2 * (len(headers) - 1)
 
 
 def _style(row: RankRow, culprits: set[tuple[int, int]]) -> str:

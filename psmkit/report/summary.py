@@ -22,7 +22,8 @@ from psmkit.model import (
     Suspect,
     Verdict,
 )
-from psmkit.model.wording import LACKS, plural, protocol_stage
+from psmkit.model.wording import LACKS, protocol_stage
+from psmkit.report.language import ENGLISH, Words
 from psmkit.report.layout import ranges
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Fold",
     "FoldedCauses",
     "about",
+    "advice",
     "behind",
     "by_weight",
     "common_folder",
@@ -42,12 +44,14 @@ __all__ = [
     "listed",
     "matching_rows",
     "next_step",
+    "original",
     "percent",
     "rerun_line",
     "run_number",
     "sentence",
     "size",
     "suspect_name",
+    "verdict_line",
 ]
 
 FOLD_FINDINGS = 5
@@ -84,8 +88,36 @@ _ADDRESS = re.compile(r"^[\d.]+$|:")
 _REPEATED = re.compile(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
 
 
-def sentence(part: Report | Run) -> str:
+def sentence(part: Report | Run, words: Words = ENGLISH) -> str:
     """``hung: rank 3 never answered Setup from rank 1``: the verdict of a report or of a run."""
+    return "".join(verdict_line(part, words))
+
+
+def verdict_line(part: Report | Run, words: Words = ENGLISH) -> tuple[str, str]:
+    """The verdict of a report or of a run, and why.
+
+    Where a language has no words for the reason, it names the finding behind it by the title of its code; :func:`original` has the reason itself.
+    """
+    if words is not ENGLISH:
+        reason = part.reason.strip()
+        verdict = words.verdict(part.verdict.value)
+        if not reason.startswith(f"{part.verdict.value}:") and words.knows(reason):
+            return verdict, words.say(": ") + words.sentence(reason)
+        found = behind(part) if isinstance(part, Report) else None
+        if found is not None:
+            return verdict, words.say(": ") + f"{words.code(found.code, 'title')} [{found.code}]"
+        return verdict, words.say(": ") + (words.sentence(reason) if reason else words.say("no reason is known"))
+    text = _english(part)
+    return text[: len(part.verdict.value)], text[len(part.verdict.value) :]
+
+
+def original(report: Report, words: Words) -> str:
+    """The reason of the verdict in English, where :func:`verdict_line` does not say it in another language; else empty."""
+    reason = report.reason.strip()
+    return "" if words is ENGLISH or words.knows(reason) or behind(report) is None else reason
+
+
+def _english(part: Report | Run) -> str:
     verdict = part.verdict.value
     reason = part.reason.strip()
     if verdict == "failed":
@@ -93,9 +125,11 @@ def sentence(part: Report | Run) -> str:
     return reason if reason.startswith(f"{verdict}:") else f"{verdict}: {reason or 'no reason is known'}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], words: Words = ENGLISH) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
+    if len(names) < 2:
+        return "".join(names)
+    return words.say(" and ").join((words.say(", ").join(names[:-1]), names[-1]))
 
 
 def percent(confidence: float) -> str:
@@ -113,38 +147,42 @@ def size(count: int) -> str:
     raise AssertionError("unreachable")
 
 
-def culprit_name(culprit: Culprit) -> str:
+def culprit_name(culprit: Culprit, words: Words = ENGLISH) -> str:
     """``rank 3 (host:pid, device 3)``, as far as known. A rank that is only assumed is named with its condition."""
     rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
     condition = _CONDITIONS.get(culprit.rank_basis or "")
+    condition = None if condition is None else words.say(condition)
     details = []
     if culprit.host is not None:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
     elif culprit.pid is not None:
-        details.append(f"pid {culprit.pid}")
+        details.append(words.say("pid {pid}", pid=culprit.pid))
     if rank is None and culprit.gpu is not None:
-        where = f" of {culprit.host}" if culprit.host is not None else ""
-        return f"the GPU at {culprit.gpu}{where}" + (f" (process {culprit.pid})" if culprit.pid is not None else "")
+        where = words.say(" of {host}", host=culprit.host) if culprit.host is not None else ""
+        process = words.say(" (process {pid})", pid=culprit.pid) if culprit.pid is not None else ""
+        return words.say("the GPU at {gpu}{where}", gpu=culprit.gpu, where=where) + process
     if rank is None and condition is not None and culprit.device is not None:
         return f"device {culprit.device} ({condition})"
     if culprit.global_rank is None and condition is not None and culprit.device is not None:
         name = f"device {culprit.device} (rank {rank} {condition})"
-        return f"{name}, process {details[0]}" if details else name
+        return words.say("{name}, process {process}", name=name, process=details[0]) if details else name
     if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
         if not _ADDRESS.search(culprit.host):
             return culprit.host
-        return f"the {'process' if ':' in culprit.host else 'host'} at {culprit.host}"
+        where = "the process at {host}" if ":" in culprit.host else "the host at {host}"
+        return words.say(where, host=culprit.host)
     if rank is None and culprit.pid is None and culprit.device is not None and condition is None:
-        return f"device {culprit.device}" + (f" of {culprit.host}" if culprit.host is not None else "")
-    name = "a process of unknown rank" if rank is None else f"rank {rank}"
+        of_host = words.say(" of {host}", host=culprit.host) if culprit.host is not None else ""
+        return f"device {culprit.device}{of_host}"
+    name = words.say("a process of unknown rank") if rank is None else f"rank {rank}"
     if culprit.global_rank is None and culprit.comm is not None and rank is not None:
-        name = f"{name} of {culprit.comm}"
+        name = words.say("{rank} of {comm}", rank=name, comm=culprit.comm)
     if rank is None and details:
-        name, details = details[0], ["rank unknown"]
+        name, details = details[0], [words.say("rank unknown")]
     if culprit.device is not None:
         details.append(f"device {culprit.device}")
     if culprit.rank is not None and rank != culprit.rank and culprit.comm:
-        details.append(f"rank {culprit.rank} of {culprit.comm}")
+        details.append(words.say("{rank} of {comm}", rank=f"rank {culprit.rank}", comm=culprit.comm))
     if condition is not None:
         details.append(condition if (culprit.rank_basis or "").endswith("only rank") else f"{name} {condition}")
         kind = (culprit.rank_basis or "").removeprefix("assumed: ") if culprit.global_rank is None else ""
@@ -152,7 +190,7 @@ def culprit_name(culprit: Culprit) -> str:
     return f"{name} ({', '.join(details)})" if details else name
 
 
-def suspect_name(suspect: Suspect) -> str:
+def suspect_name(suspect: Suspect, words: Words = ENGLISH) -> str:
     """``rank 3 (host:pid, device 3)``, as far as known."""
     known = Culprit(
         suspect.run,
@@ -163,7 +201,7 @@ def suspect_name(suspect: Suspect) -> str:
         device=suspect.device,
         global_rank=suspect.rank,
     )
-    return culprit_name(known)
+    return culprit_name(known, words)
 
 
 def culprit_ranks(report: Report) -> set[tuple[int, int]]:
@@ -202,17 +240,27 @@ def behind(report: Report) -> Finding | None:
     return next((f for f in told if f.severity is Severity.ERROR), None) if broken else None
 
 
-def next_step(report: Report) -> str:
+def advice(finding: Finding, words: Words = ENGLISH) -> str:
+    """The next step of a finding. In another language that of its code, where the words for its own are not known."""
+    if finding.next_step == CODES[finding.code].next_step:
+        return words.code(finding.code, "next_step")
+    if words.knows(finding.next_step):
+        return words.sentence(finding.next_step)
+    return words.say("{general} Here: {own}", general=words.code(finding.code, "next_step"), own=finding.next_step)
+
+
+def next_step(report: Report, words: Words = ENGLISH) -> str:
     """The next step for the verdict; empty if none is known. An inconclusive report without a finding asks for what its input lacks."""
     if (found := behind(report)) is not None:
-        return found.next_step
+        return advice(found, words) if found.next_step else ""
     if report.verdict is not Verdict.INCONCLUSIVE:
         return ""
     lacks = next((note.removeprefix(LACKS) for note in report.coverage.notes if note.startswith(LACKS)), "")
     if not lacks and (missing := report.coverage.missing_ranks):
-        return f"Give the {plural(len(missing), 'log of rank', 'logs of ranks')} {ranges(missing)}, too."
-    verb = "Take" if lacks.startswith("the stacks") else "Find"
-    return f"{verb} {lacks}." if lacks else ""
+        logs = "Give the log of rank {ranks}, too." if len(missing) == 1 else "Give the logs of ranks {ranks}, too."
+        return words.say(logs, ranks=ranges(missing))
+    verb = "Take {lacks}." if lacks.startswith("the stacks") else "Find {lacks}."
+    return words.say(verb, lacks=words.sentence(lacks)) if lacks else ""
 
 
 def common_folder(report: Report) -> str:
@@ -250,19 +298,20 @@ class Fold:
     shown: tuple[Finding, ...]
     hidden: tuple[Finding, ...]
 
-    def rest(self) -> str:
+    def rest(self, words: Words = ENGLISH) -> str:
         """``and 10 more like this, about ranks 9, 40``; empty when nothing is hidden."""
         if not self.hidden:
             return ""
-        parts = [f"and {len(self.hidden)} more like this"]
+        parts = [words.say("and {count} more like this", count=len(self.hidden))]
         runs = {run_number(finding.run) for finding in self.hidden if finding.run is not None}
         if len(runs) > 1:
-            parts.append(f"in runs {ranges(runs)}")
+            parts.append(words.say("in runs {runs}", runs=ranges(runs)))
         else:
             ranks = {rank for finding in self.hidden for rank in (finding.culprits or finding.ranks)}
             if ranks:
-                parts.append(f"about {plural(len(ranks), 'rank')} {ranges(ranks)}")
-        return ", ".join(parts)
+                about_them = "about rank {ranks}" if len(ranks) == 1 else "about ranks {ranks}"
+                parts.append(words.say(about_them, ranks=ranges(ranks)))
+        return words.say(", ").join(parts)
 
 
 def fold(report: Report, *, everything: bool = False) -> list[Fold]:
@@ -307,21 +356,21 @@ def fold_causes(report: Report, *, everything: bool = False) -> list[FoldedCause
     return folds
 
 
-def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
+def about(finding: Finding, *, runs: int, stage: bool = False, words: Words = ENGLISH) -> str:
     """Run, communicator and, if ``stage``, the stage of a finding; empty if there is nothing to say."""
     parts = []
     if runs > 1 and finding.run is not None:
-        parts.append(f"run {run_number(finding.run)}")
+        parts.append(words.say("run {run}", run=run_number(finding.run)))
     if finding.comm:
         parts.append(f"communicator {finding.comm}")
     if stage and (known := protocol_stage(finding.stage)):
-        parts.append(f"stage {known}")
-    return ", ".join(parts)
+        parts.append(words.say("stage {stage}", stage=known))
+    return words.say(", ").join(parts)
 
 
-def matching_rows(matching: Matching) -> list[tuple[str, MatchCount]]:
+def matching_rows(matching: Matching, words: Words = ENGLISH) -> list[tuple[str, MatchCount]]:
     """The kinds of exchange that occur, each with a readable name."""
-    counts = [(name, getattr(matching, key)) for name, key in _EXCHANGES]
+    counts = [(words.say(name), getattr(matching, key)) for name, key in _EXCHANGES]
     return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
 
 

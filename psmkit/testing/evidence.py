@@ -55,7 +55,7 @@ def verdict(files: Sequence[str], output: str) -> str:
     if not inputs:
         return ""
     command = [sys.executable, "-m", "psmkit", "analyze", "--", *inputs]
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     try:
         done = subprocess.run(
             command,
