@@ -14,6 +14,8 @@ settings.load_profile("psmkit")
 
 # Output is 100 columns wide where nobody says otherwise; pytest-xdist does.
 os.environ.pop("COLUMNS", None)
+if any(os.environ.get(name, "").startswith("zh") for name in ("LC_ALL", "LC_MESSAGES", "LANG")):
+    os.environ["LC_ALL"] = "C.UTF-8"  # tests read English
 
 # With a real driver loaded, hostcuda works only if PSM_HOSTCUDA=force hides the GPUs. Tests over a real CUDA need them.
 if os.path.exists("/proc/driver/nvidia/version") and not os.environ.get("PSM_TEST_CUDART"):

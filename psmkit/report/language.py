@@ -133,11 +133,18 @@ class _Frame:
         if not text.startswith(self._pieces[0]) or not all(piece in text for piece in self._pieces[::2]):
             return None
         if self._pattern is None:
-            parts = (f"(?P<{p}>.+?)" if n % 2 else re.escape(p) for n, p in enumerate(self._pieces))
+            parts = (_placeholder(p) if n % 2 else re.escape(p) for n, p in enumerate(self._pieces))
             self._pattern = re.compile("".join(parts))
         if (match := self._pattern.fullmatch(text)) is None:
             return None
         return self._own.format(**{name: words.value(value) for name, value in match.groupdict().items()})
+
+
+def _placeholder(name: str) -> str:
+    """The pattern of a placeholder: ``n`` and ``m`` are numbers, ``what``, ``why`` and ``text`` several clauses, the others part of one."""
+    if name in ("n", "m"):
+        return rf"(?P<{name}>[\d,.]+)"
+    return rf"(?P<{name}>.+?)" if name in ("what", "why", "text") else rf"(?P<{name}>(?:(?!; ).)+?)"
 
 
 def by_locale(environment: Mapping[str, str]) -> str:
