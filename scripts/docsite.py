@@ -1,0 +1,134 @@
+"""The hooks of mkdocs.yml: pages from outside docs/, links that leave it, and Markdown as GitHub reads it.
+
+The pages are written for the repository. A link between two pages of the site stays a link between them; one to any other file of the
+repository leads to that file under the project's URL in pyproject.toml. A link to a file that does not exist is a warning, and with
+``mkdocs build --strict`` an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+
+# Pages outside docs/: where they are in the repository, and the folder of the site that holds them.
+ELSEWHERE = {
+    "ARCHITECTURE.md": "",
+    "CHANGELOG.md": "",
+    "CONTRIBUTING.md": "",
+    "benchmarks/*.md": "benchmarks",
+    "changelog/README.md": "changelog",
+}
+
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^ *(```+|~~~+)")
+_ITEM = re.compile(r"^( *)([-*+]|\d+[.)])( +)(?=\S)")
+
+log = logging.getLogger("mkdocs.hooks.docsite")
+
+
+def pages() -> dict[str, str]:
+    """The pages outside docs/: the path of each in the repository, and in the site."""
+    found = {}
+    for pattern, folder in ELSEWHERE.items():
+        for path in sorted(ROOT.glob(pattern)):
+            found[path.relative_to(ROOT).as_posix()] = posixpath.join(folder, path.name)
+    return found
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages from outside docs/."""
+    for path, uri in pages().items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """The text of a page for the site."""
+    here = page.file.abs_src_path
+    if here is None:
+        return markdown
+    folder = Path(here).parent.relative_to(ROOT).as_posix()
+    return indented(_links(markdown, folder, page.file.src_uri))
+
+
+def _links(text: str, folder: str, uri: str) -> str:
+    """The text with the links of a page, which lies in ``folder`` of the repository and at ``uri`` in the site."""
+    # The front page of the repository has its counterpart in that of the site.
+    known = pages() | {"README.md": "README.md"} | {f"docs/{name}": name for name in os.listdir(ROOT / "docs") if name.endswith(".md")}
+
+    def leads(match: re.Match[str]) -> str:
+        picture, words, target = match.groups()
+        if re.match(r"\w+:|#", target):
+            return match[0]
+        name, hash_, anchor = target.partition("#")
+        path = posixpath.normpath(posixpath.join(folder, name))
+        if path + "/README.md" in known:
+            path += "/README.md"
+        if path in known:
+            name = posixpath.relpath(known[path], posixpath.dirname(uri) or ".")
+        elif not (ROOT / path).exists():
+            log.warning("%s: no such file: %s", uri, target)
+        elif path.startswith("docs/"):
+            name = posixpath.relpath(path.removeprefix("docs/"), posixpath.dirname(uri) or ".")
+        else:
+            kind = "raw" if picture else "tree" if (ROOT / path).is_dir() else "blob"
+            name = f"{SOURCE}/{kind}/main/{path}"
+        return f"{picture}[{words}]({name}{hash_}{anchor})"
+
+    return outside_code(text, lambda part: _LINK.sub(leads, part))
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """The text with ``change`` applied to what stands between its fenced blocks."""
+    parts = re.split(r"(^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\2 *$)", text, flags=re.MULTILINE | re.DOTALL)
+    # A split by two groups yields text, block, fence, text, and so on.
+    return "".join(part if at % 3 == 1 else change(part) for at, part in enumerate(parts) if at % 3 != 2)
+
+
+def indented(text: str) -> str:
+    """Lists as Python-Markdown reads them: four columns for each level, and an empty line before the first item.
+
+    For GitHub the text of an item sets the column. A bar in code in a table is ``\\|`` there and here a plain one.
+    """
+    out: list[str] = []
+    levels: list[int] = []  # the columns in which the texts of the open items begin
+    fence, blank = "", True
+    for line in text.splitlines():
+        width = len(line) - len(line.lstrip(" "))
+        if not line.strip():
+            out.append("")
+            blank = True
+            continue
+        item = None if fence else _ITEM.match(line)
+        inside = bool(levels)
+        while not fence and levels and width < levels[-1] and (item or blank):
+            levels.pop()
+        depth = levels[-1] if levels else 0
+        if item and width - depth < 4 and (inside or blank or item[2] in "-*+" or item[2][:-1] == "1"):
+            if not inside and not blank:
+                out.append("")
+            out.append("    " * len(levels) + line[width:])
+            levels.append(item.end())
+        else:
+            found = _FENCE.match(line)
+            if found and not fence:
+                fence = found[1]
+            elif found and found[1].startswith(fence):
+                fence = ""
+            elif not fence and line.lstrip().startswith("|"):
+                line = re.sub(r"`[^`]*`", lambda m: m[0].replace("\\|", "|"), line)
+            out.append("    " * len(levels) + line[min(depth, width) :])
+        blank = False
+    return "\n".join(out) + "\n"
