@@ -22,7 +22,7 @@ help:
 	@echo 'make check     ruff, mypy --strict, clang-format, and whether generated pages are current'
 	@echo 'make test      set up and run all tests (PYTEST_ARGS: options for pytest)'
 	@echo 'make format    let ruff and clang-format rewrite the code'
-	@echo 'make generated rewrite the generated parts of docs/'
+	@echo 'make generated rewrite the generated parts of docs/, and run the commands that pages show (PAGES=docs/plan.md: of one page)'
 	@echo 'make docs      build the documentation site into build/site, and check its links (make docs-serve shows it)'
 	@echo 'make demo      analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under ASan and UBSan'
@@ -147,11 +147,10 @@ check: setup
 	@echo 'clang-format --dry-run of $(words $(C_CODE)) files'
 	@$(BIN)/clang-format --dry-run -Werror $(C_CODE)
 	$(BIN)/python scripts/docs.py --check
-	$(BIN)/python scripts/plan_docs.py --check
 
 generated: setup
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python scripts/plan_docs.py
+	$(BIN)/python scripts/sessions.py $(PAGES)
 
 # What the documentation site needs, and no other tool.
 $(VENV)/.docs: $(VENV)/.base

@@ -7,10 +7,13 @@ repository leads to that file under the project's URL in pyproject.toml. A link 
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import posixpath
 import re
+import sys
+import tempfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +22,16 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from psmkit.analysis.story import story
+from psmkit.report import html, svg
+from psmkit.report.options import Options
+
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from examples.cases.story import tell  # noqa: E402
+
+sys.path.pop(0)
+
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 
 # Pages outside docs/: where they are in the repository, and the folder of the site that holds them.
@@ -29,7 +41,9 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "",
     "benchmarks/*.md": "benchmarks",
     "changelog/README.md": "changelog",
+    "examples/cases/README.md": "cases",
 }
+CASES = ROOT / "examples" / "cases"
 
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^ *(```+|~~~+)")
@@ -44,14 +58,46 @@ def pages() -> dict[str, str]:
     for pattern, folder in ELSEWHERE.items():
         for path in sorted(ROOT.glob(pattern)):
             found[path.relative_to(ROOT).as_posix()] = posixpath.join(folder, path.name)
-    return found
+    return found | {f"examples/cases/{name}/README.md": f"cases/{name}.md" for name in cases()}
+
+
+def cases() -> list[str]:
+    """The case studies, in the order of the page that lists them."""
+    return re.findall(r"^\| \[[^]]*\]\(([^)/]+)/\)", (CASES / "README.md").read_text("utf-8"), re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """Put each case study into the navigation."""
+    (section,) = (entry["Case studies"] for entry in config.nav if "Case studies" in entry)
+    section += [f"cases/{name}.md" for name in cases()]
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages from outside docs/."""
     for path, uri in pages().items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    for name in cases():
+        for kind, content in drawn(name).items():
+            files.append(File.generated(config, f"cases/{name}{kind}", content=content))
     return files
+
+
+@functools.cache
+def drawn(name: str) -> dict[str, str]:
+    """The report page of a case and its timeline as a picture, by the ends of their names; nothing if it has no log of its own."""
+    folder = CASES / name
+    if not (folder / "case.toml").exists():
+        return {}
+    title = (folder / "README.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
+    with tempfile.TemporaryDirectory() as place:
+        log = Path(place) / "job.log"
+        log.write_text(tell(folder), "utf-8")
+        told = story([str(log)])
+    made = {"-report.html": html.render(told, Options())}
+    if len(told.timeline.spans):
+        made[".svg"] = svg.draw(told.timeline, title)
+    return made
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
@@ -60,13 +106,23 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     if here is None:
         return markdown
     folder = Path(here).parent.relative_to(ROOT).as_posix()
+    name = page.file.name
+    if page.file.src_uri == f"cases/{name}.md" and (made := drawn(name) if name in cases() else {}):
+        markdown += "\n## The timeline\n\n"
+        if ".svg" in made:
+            markdown += f"![What each rank did]({name}.svg)\n\n"
+        markdown += f"[The page that `psmkit report job.log` writes]({name}-report.html) has each line, and zooms.\n"
     return indented(_links(markdown, folder, page.file.src_uri))
 
 
 def _links(text: str, folder: str, uri: str) -> str:
     """The text with the links of a page, which lies in ``folder`` of the repository and at ``uri`` in the site."""
     # The front page of the repository has its counterpart in that of the site.
-    known = pages() | {"README.md": "README.md"} | {f"docs/{name}": name for name in os.listdir(ROOT / "docs") if name.endswith(".md")}
+    known = (
+        pages()
+        | {"README.md": "README.md"}
+        | {f"docs/{name}": name for name in os.listdir(ROOT / "docs") if name.endswith(".md")}
+    )
 
     def leads(match: re.Match[str]) -> str:
         picture, words, target = match.groups()
