@@ -161,7 +161,7 @@ $(VENV)/.docs: $(VENV)/.base
 
 # The variable silences an advertisement for the successor of mkdocs-material.
 docs docs-serve: $(VENV)/.docs $(VENV)/.built
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter docs,$@),build --strict --quiet,serve)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter docs,$@),build --strict,serve)
 
 format: setup
 	$(BIN)/ruff check --fix .

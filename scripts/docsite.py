@@ -8,6 +8,7 @@ repository leads to that file under the project's URL in pyproject.toml. A link 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import posixpath
@@ -29,6 +30,7 @@ from psmkit.report.options import Options
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from examples.cases.story import tell  # noqa: E402
+from scripts import capi  # noqa: E402
 
 sys.path.pop(0)
 
@@ -70,17 +72,39 @@ def on_config(config: Any) -> Any:
     """Put each case study into the navigation."""
     (section,) = (entry["Case studies"] for entry in config.nav if "Case studies" in entry)
     section += [f"cases/{name}.md" for name in cases()]
+    (section,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
+    section.append({"Python": ["api/psmkit.md", *(f"api/{module}.md" for module in MODULES)]})
+    section.append({"C": [f"api/{name}.md" for name in capi.NAMES]})
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages from outside docs/."""
+    """Add the pages from outside docs/, the reference, and what is drawn of cases."""
     for path, uri in pages().items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    for uri, text in reference().items():
+        files.append(File.generated(config, uri, content=text))
     for name in cases():
         for kind, content in drawn(name).items():
             files.append(File.generated(config, f"cases/{name}{kind}", content=content))
     return files
+
+
+# The Python reference: a page for each module, and the names at the top that are loaded late.
+MODULES = ("psmkit.transport", "psmkit.proxy", "psmkit.plan", "psmkit.testing", "psmkit.model", "psmkit.tune")
+TOP = ("psmkit.analysis.analyze", "psmkit.report.render", "psmkit.query.load", "psmkit.query.logs.Logs")
+
+
+def reference() -> dict[str, str]:
+    """The pages of the Python and of the C reference."""
+    made = {f"api/{name}.md": capi.page(name) for name in capi.NAMES}
+    analysis = "# psmkit\n\n" + "".join(f"::: {name}\n    options: {{heading_level: 2}}\n\n" for name in TOP)
+    made["api/psmkit.md"] = analysis
+    for module in MODULES:
+        names = importlib.import_module(module).__all__
+        blocks = "".join(f"::: {module}.{name}\n    options: {{heading_level: 2}}\n\n" for name in names)
+        made[f"api/{module}.md"] = f"# {module}\n\n{blocks}"
+    return made
 
 
 @functools.cache
@@ -106,13 +130,23 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     if here is None:
         return markdown
     folder = Path(here).parent.relative_to(ROOT).as_posix()
+    markdown = indented(_links(markdown, folder, page.file.src_uri))
     name = page.file.name
     if page.file.src_uri == f"cases/{name}.md" and (made := drawn(name) if name in cases() else {}):
         markdown += "\n## The timeline\n\n"
         if ".svg" in made:
             markdown += f"![What each rank did]({name}.svg)\n\n"
         markdown += f"[The page that `psmkit report job.log` writes]({name}-report.html) has each line, and zooms.\n"
-    return indented(_links(markdown, folder, page.file.src_uri))
+    return markdown
+
+
+def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
+    """The docstrings' ``:func:`` and the like are for readers of the code."""
+    return (
+        re.sub(r":(func|class|meth|mod|attr|data|exc):(?=<code>)", "", html)
+        if page.file.src_uri.startswith("api/")
+        else html
+    )
 
 
 def _links(text: str, folder: str, uri: str) -> str:
@@ -129,6 +163,8 @@ def _links(text: str, folder: str, uri: str) -> str:
         if re.match(r"\w+:|#", target):
             return match[0]
         name, hash_, anchor = target.partition("#")
+        if words.endswith(".md") and words == target.partition("#")[0]:
+            words = title(ROOT / folder / name) or words
         path = posixpath.normpath(posixpath.join(folder, name))
         if path + "/README.md" in known:
             path += "/README.md"
@@ -144,6 +180,13 @@ def _links(text: str, folder: str, uri: str) -> str:
         return f"{picture}[{words}]({name}{hash_}{anchor})"
 
     return outside_code(text, lambda part: _LINK.sub(leads, part))
+
+
+@functools.cache
+def title(page: Path) -> str:
+    """What a page calls itself, before a colon: in the site no page is called ``page.md``."""
+    first = page.read_text("utf-8").partition("\n")[0] if page.exists() else ""
+    return first.removeprefix("# ").partition(":")[0].replace("`", "") if first.startswith("# ") else ""
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
