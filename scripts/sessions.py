@@ -29,9 +29,17 @@ from psmkit.report import svg
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("cases/*/README.md")))
+CHINESE = (ROOT / "README.zh.md", *sorted((ROOT / "docs" / "zh").glob("*.md")))
+PAGES = (
+    README,
+    *sorted((ROOT / "docs").glob("*.md")),
+    *CHINESE,
+    *sorted((ROOT / "examples").glob("cases/*/README.md")),
+)
 SPEED = re.compile(r"1,000 MB in [\d.]+ s on one core and needs \d+ MiB")
 
+#: What the findings of a report begin with, in English and in Chinese.
+_FINDINGS = ("Findings:", "\u8bca\u65ad\uff1a")
 _BLOCK = re.compile(r"(?:<!-- (run|not run): ([^\n]*) -->\n)?```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:[^\n]*\\\n)*[^\n]*)\n", re.MULTILINE)
 _FILE = re.compile(r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -52,13 +60,13 @@ def verdict(lines: list[str]) -> list[str]:
 
 def cause(lines: list[str]) -> list[str]:
     """The verdict, and the first finding."""
-    first = next(n for n, line in enumerate(lines) if line.startswith("Findings:")) + 2
+    first = next(n for n, line in enumerate(lines) if line.startswith(_FINDINGS)) + 2
     return [*verdict(lines), *lines[first : lines.index("", first)], "..."]
 
 
 def ranks(lines: list[str]) -> list[str]:
     """The verdict, and the ranks."""
-    return [*lines[: next(n for n, line in enumerate(lines) if line.startswith("Findings:")) - 1], "..."]
+    return [*lines[: next(n for n, line in enumerate(lines) if line.startswith(_FINDINGS)) - 1], "..."]
 
 
 def lab(lines: list[str]) -> list[str]:

@@ -330,6 +330,11 @@ def test_files_stay_readable() -> None:
 
 def test_pages_name_files_that_exist() -> None:
     """Links of the pages at the top and in docs/ lead somewhere."""
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "zh").glob("*.md"),
+        *(ROOT / "changelog").glob("*.md"),
+    ]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

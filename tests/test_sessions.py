@@ -23,9 +23,24 @@ def test_each_page_of_a_case_and_each_guide_is_among_them() -> None:
     names = {page.relative_to(ROOT).as_posix() for page in RUN}
     guides = ("quickstart", "runbook", "transport_guide", "plugin_guide", "telemetry")
     assert {"README.md", *(f"docs/{guide}.md" for guide in guides)} <= names
+    assert {"README.zh.md", "docs/zh/quickstart.md", "docs/zh/runbook.md"} <= names
     cases = [path for path in (ROOT / "examples" / "cases").iterdir() if (path / "README.md").exists()]
     assert len(cases) >= 12
     assert {f"examples/cases/{case.name}/README.md" for case in cases} <= names
+
+
+@pytest.mark.parametrize("name", ["quickstart", "runbook"])
+def test_a_chinese_page_has_the_parts_and_the_commands_of_the_english_one(name: str) -> None:
+    english, chinese = ((ROOT / "docs" / folder / f"{name}.md").read_text("utf-8") for folder in ("", "zh"))
+    levels = [
+        re.findall(r"^(#+) ", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+        for page in (english, chinese)
+    ]
+    assert levels[0] == levels[1]
+    run = [[c for _, _, commands, _ in blocks(page) for c in commands] for page in (english, chinese)]
+    assert run[0] == [command.removesuffix(" --lang zh") for command in run[1]]
+    rows = [len(re.findall(r"^ *\|", page, re.MULTILINE)) for page in (english, chinese)]
+    assert rows[0] == rows[1]
 
 
 def test_what_is_not_run_says_why() -> None:

@@ -52,7 +52,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_rows_of_a_table_have_as_many_columns_as_its_head() -> None:
     odd = []
-    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("zh/*.md")]:
         text = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for table in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
             rows = [
@@ -66,7 +66,7 @@ def test_rows_of_a_table_have_as_many_columns_as_its_head() -> None:
 
 def test_links_to_a_part_of_a_page_lead_to_it() -> None:
     lost = []
-    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("zh/*.md"), *(ROOT / "changelog").glob("*.md")]:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text("utf-8")):
             if anchor not in anchors(page.parent / target if target else page):
                 lost.append(f"{page.name}: {target}#{anchor}")
@@ -101,7 +101,7 @@ def unknown(command: click.Command, words: list[str], context: click.Context) ->
 
 def test_commands_on_the_pages_exist_with_their_options() -> None:
     checked, wrong = 0, []
-    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("zh/*.md"), *(ROOT / "changelog").glob("*.md")]:
         for line in commands_of(page):
             # What is quoted is an argument, such as a compiler's flags.
             words = re.sub(r"'[^']*'", "QUOTED", line).split()[1:]
