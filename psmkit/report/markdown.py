@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
+from psmkit.model import CODES, Evidence, Finding, RankRow, Report, Verdict
 from psmkit.model.wording import protocol_stage, uncoloured
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.excerpt import excerpt
@@ -144,7 +144,8 @@ def _finding(finding: Finding, runs: int, options: Options) -> list[str]:
         if words.knows(finding.title):
             out += [markdown_text(words.sentence(finding.title)), ""]
         out += [markdown_text(words.code(finding.code, "meaning")), ""]
-        english = ". ".join(dict.fromkeys(text for text in (finding.title, finding.explanation) if text))
+        said = [finding.title, *([finding.explanation] if finding.explanation != CODES[finding.code].meaning else [])]
+        english = ". ".join(dict.fromkeys(text for text in said if text))
         out += [markdown_text(words.say("in English: {text}", text=english)), ""]
     elif finding.explanation:
         out += [markdown_text(finding.explanation), ""]
