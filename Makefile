@@ -14,7 +14,7 @@ PIP_INSTALL = $(BIN)/python -m pip install $(if $(filter 1,$(V)),,--quiet --quie
 LOGGED      = $(if $(filter 1,$(V)),,> $(1) 2>&1 || { cat $(1); exit 1; })
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel wheel-check sanitize fuzz losses nightly clean
+.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated docs docs-serve bench matrix wheel wheel-check sanitize fuzz losses nightly clean
 
 help:
 	@echo 'make setup     build psmkit into .venv (V=1 shows the output of pip and the compilers)'
@@ -22,7 +22,8 @@ help:
 	@echo 'make check     ruff, mypy --strict, clang-format, and whether generated pages are current'
 	@echo 'make test      set up and run all tests (PYTEST_ARGS: options for pytest)'
 	@echo 'make format    let ruff and clang-format rewrite the code'
-	@echo 'make generated rewrite the generated parts of docs/'
+	@echo 'make generated rewrite the generated parts of docs/, and run the commands that pages show (PAGES=docs/plan.md: of one page)'
+	@echo 'make docs      build the documentation site into build/site, and check its links (make docs-serve shows it)'
 	@echo 'make demo      analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make losses    logs cut at every line, and ranks stopped at every site: no false hang, no false culprit'
@@ -146,11 +147,21 @@ check: setup
 	@echo 'clang-format --dry-run of $(words $(C_CODE)) files'
 	@$(BIN)/clang-format --dry-run -Werror $(C_CODE)
 	$(BIN)/python scripts/docs.py --check
-	$(BIN)/python scripts/plan_docs.py --check
 
 generated: setup
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python scripts/plan_docs.py
+	$(BIN)/python scripts/sessions.py $(PAGES)
+
+# What the documentation site needs, and no other tool.
+$(VENV)/.docs: $(VENV)/.base
+	@echo 'installing the tools of the documentation site into $(VENV)'
+	@$(BIN)/python scripts/requirements.py build docs > $(VENV)/requirements-docs.txt
+	@$(PIP_INSTALL) -r $(VENV)/requirements-docs.txt
+	@touch $@
+
+# The variable silences an advertisement for the successor of mkdocs-material.
+docs docs-serve: $(VENV)/.docs $(VENV)/.built
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter docs,$@),build --strict,serve)
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,5 @@
-"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, variants, commands, metrics, tables.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, variants,
+commands, metrics, tables, rules of plans.
 
 Usage: python scripts/docs.py [--check]
 
@@ -12,11 +13,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from psmkit import plan
 from psmkit.catalogue import Message, load
 from psmkit.cli.app import COMMANDS
 from psmkit.lab import transfer
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
+from psmkit.plan import releases as plan_releases
 from psmkit.plugins.abi import facts, tables
 from psmkit.plugins.drive_checks import CHECKS, Check, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
@@ -200,6 +203,52 @@ def query_tables() -> str:
     return "\n\n".join(parts)
 
 
+def _schedulers(bits: int) -> str:
+    return {1: "legacy", 2: "planner", 3: "both"}[bits]
+
+
+def plan_rules() -> str:
+    """The table of rules."""
+    rows = [f"| `{r.name}` | {_schedulers(r.schedulers)} | {_cell(r.text)} |" for r in plan.rules()]
+    return "\n".join(["| rule | schedulers | what must hold |", "|---|---|---|", *rows])
+
+
+def plan_variants() -> str:
+    """The table of variants, with an example of each broken one."""
+    rows = []
+    for v in plan.variants().values():
+        example = f"[{v.name}.tasks](../examples/plans/{v.name}.tasks)" if v.wrong else ""
+        rows.append(f"| `{v.name}` | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} | {example} |")
+    return "\n".join(["| variant | breaks | what it does | example |", "|---|---|---|---|", *rows])
+
+
+def plan_releases_table() -> str:
+    """The table of releases: what each does with sends and recvs."""
+    names: dict[str, Callable[[plan_releases.Release], str]] = {
+        "next plan begins": lambda r: "at the round of the cut" if r.carries else "at round 0",
+        "a batch mixes": lambda r: (
+            "all rounds" if not r.round_groups else "8 rounds, no passes" if r.epochs else "8 rounds, passes"
+        ),
+        "room in the FIFO comes": lambda r: (
+            f"behind the group{', or by an abort' if r.abortable else ''}" if r.event_room else "from kernels"
+        ),
+        "rounds": lambda r: "by groups of ranks" if r.grouped_rounds else "by nodes",
+        "first channel of a round": lambda r: "its number, bits reversed" if r.reversed_rounds else "its number",
+        "parts of a message": lambda r: "by Simple" if r.simple_parts else "by its protocol",
+    }
+    rows = []
+    for row in plan_releases.releases():
+        first, last = plan_releases.version(row.since), plan_releases.version(row.until)
+        cells = [
+            f"`{row.name}`",
+            first if first == last else f"{first} to {last}",
+            *(tell(row) for tell in names.values()),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    head = ["scheduler", "NCCL", *names]
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
@@ -212,6 +261,9 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "tuner-checks": ("tuner.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
+    "plan-rules": ("plan.md", plan_rules),
+    "plan-variants": ("plan.md", plan_variants),
+    "plan-releases": ("plan_lint.md", plan_releases_table),
     "query-tables": ("query.md", query_tables),
     "variants": ("transport.md", variants),
 }

@@ -27,7 +27,7 @@ BUILT_IN = (
     ("glibc", None, "LGPL-2.1-or-later", "what a program begins with, and libc_nonshared.a"),
 )
 GLIBC = "2.28"  # as scripts/wheel.py links
-_NOT_FOR_USERS = ("all", "test", "dev", "release")
+_NOT_FOR_USERS = ("all", "test", "dev", "docs", "release")
 
 
 def _name(requirement: str) -> str:

@@ -55,13 +55,13 @@ class Code:
     Attributes:
         effect: how an error of this code affects the verdict.
         precedence: among hangs of about equal confidence, the verdict rests on the one with the highest precedence: a code that names
-        the exchange says more than one that names only the rank.
+            the exchange says more than one that names only the rank.
         explains: an error of this code is why an exchange is open: a hang rests on it, and what waits follows from it.
         look_first: whether an inconclusive verdict names a warning of this code; None: if an error would fail or hang the run.
         reported_by_watchdog: a watchdog reports it: it shows that something hangs, but not what.
         caused_by_watchdog: a watchdog or a launcher can cause this death, so it can follow from a hang.
         names_origin: the first line of a chain of errors gives the whole chain this code. Other codes have
-        rules of their own; a chain that starts with one of those is PSM401.
+            rules of their own; a chain that starts with one of those is PSM401.
         loses_peer: a process could not reach a peer, or lost it.
         two_ends: either end of a connection can be at fault, where no other line decides it.
         outlasts_end: an orderly end of the run does not refute it: the run ended, but its data is wrong.

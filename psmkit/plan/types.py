@@ -128,10 +128,12 @@ class Config:
         scheduler: the generation that makes plans.
         variant: the bug that is simulated; ``coll-first`` has none.
         channels: number of channels for collectives.
-        p2p_channels, p2p_channels_per_peer: number of channels for sends and recvs, and of those of a peer, powers of two.
+        p2p_channels: number of channels for sends and recvs, a power of two.
+        p2p_channels_per_peer: number of those of a peer, a power of two.
         pass_sm: sends and recvs run without a kernel, as copies that the proxy drives.
         launch_blocking: as CUDA_LAUNCH_BLOCKING: the host stream posts proxy ops.
-        work_fifo_depth, work_fifo_bytes: slots (legacy), bytes (planner), powers of two; 0: 65536, 1 MiB.
+        work_fifo_depth: slots of the work FIFO (legacy), a power of two; 0: 65536.
+        work_fifo_bytes: bytes of the work FIFO (planner), a power of two; 0: 1 MiB.
         work_args_bytes: bytes of kernel arguments (planner); 0: 4096.
         p2p_chunk_bytes: bytes of a chunk; 0: 131072.
         comp_cap: compute capability of the GPUs, 90 for 9.0; 0: unknown.

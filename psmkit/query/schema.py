@@ -256,7 +256,7 @@ RANKS = Table(
         Column("pid", "int64", "process id", _NOT_KNOWN),
         Column("device", "int32", "device", "no line shows it, or it has several"),
         Column("stage", "string", "the last stage that it reached"),
-        Column("state", "string", "`done`, `open`, `waiting`, `stuck`, ... ([operator.md](operator.md#read-the-verdict))"),
+        Column("state", "string", "`done`, `open`, `waiting`, `stuck`, ... ([runbook.md](runbook.md#then-the-verdict))"),
         Column("lines", "int64", "lines that it printed"),
         Column("last", "string", "its last line, as `file:line`", "it printed none"),
         Column("communicators", "string[]", "communicators"),

@@ -103,7 +103,8 @@ def test_commands_on_the_pages_exist_with_their_options() -> None:
     checked, wrong = 0, []
     for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
         for line in commands_of(page):
-            words = line.split()[1:]
+            # What is quoted is an argument, such as a compiler's flags.
+            words = re.sub(r"'[^']*'", "QUOTED", line).split()[1:]
             if words and re.fullmatch(r"[a-z|]+", words[0]):
                 checked += 1
                 wrong += [f"{page.name}: {line}: {name}" for name in unknown(cli, words, click.Context(cli))]
@@ -119,11 +120,11 @@ def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> No
         assert option in page or option == "--help"
 
 
-def test_the_operator_page_asks_for_the_subsystems_that_a_report_asks_for(psmkit_cli: Cli, tmp_path: Path) -> None:
+def test_the_runbook_asks_for_the_subsystems_that_a_report_asks_for(psmkit_cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text("node1:1100:1101 [0] NCCL INFO NCCL version 2.26.2+cuda12.8\n")
     asked = json.loads(psmkit_cli("analyze", log, "--format", "json").out)["coverage"]["rerun_with"]
-    (shown,) = re.findall(r"^export NCCL_DEBUG_SUBSYS=(\S+)$", (DOCS / "operator.md").read_text("utf-8"), re.MULTILINE)
+    (shown,) = re.findall(r"^export NCCL_DEBUG_SUBSYS=(\S+)$", (DOCS / "runbook.md").read_text("utf-8"), re.MULTILINE)
     assert shown == asked["NCCL_DEBUG_SUBSYS"]
 
 

@@ -1,4 +1,4 @@
-"""examples/python_transport.py, and what docs/transport.md shows of it."""
+"""The examples of transports, and what docs/transport.md and docs/transport_guide.md show of them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_page_shows_the_example_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["my_transport.py", "my_transport.c"])
 def test_page_shows_the_variants_as_they_are(name: str) -> None:
-    page, source = (ROOT / "docs" / "transport.md").read_text(), (ROOT / "examples" / name).read_text()
-    section = page[page.index("## A variant of your own") : page.index("## Between hosts")]
+    page, source = (ROOT / "docs" / "transport_guide.md").read_text(), (ROOT / "examples" / name).read_text()
+    section = page[page.index("**In Python**") : page.index("## 3. ")]
     shown = [
         block.split("```")[0] for block in section.split("```" + ("python\n" if name.endswith(".py") else "c\n"))[1:]
     ]
@@ -51,8 +51,8 @@ def test_page_shows_the_variants_as_they_are(name: str) -> None:
 
 
 def test_python_of_the_page_runs_as_it_is_shown(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "transport.md").read_text()
-    section = page[page.index("## A variant of your own") :]
+    page = (ROOT / "docs" / "transport_guide.md").read_text()
+    section = page[page.index("**In Python**") :]
     file = tmp_path / "my_transport.py"
     file.write_text(section.split("```python\n")[1].split("```")[0])
     assert not find(f"{file}:mine").variant.wrong and find(f"{file}:careless").variant.wrong
