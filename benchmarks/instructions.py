@@ -35,7 +35,7 @@ LOGS: dict[str, Callable[[int], Iterable[bytes]]] = {
     "64 ranks, all subsystems": stream,
     "4,096 processes, proxy calls only": calls,
 }
-SCAN = "import sys; from psmkit.logparse.scanner import scan; [scan(path) for path in sys.argv[1:]]"
+SCAN = "import sys; from psmkit.logparse.scanner import scan; [scan(path, jobs=1) for path in sys.argv[1:]]"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ def main() -> int:
     page = args.output.read_text() if args.output.exists() else ""
     if args.check:
         known = recorded(page)
-        worse = [c for c in found if c.per_byte > known.get(c.log, 0.0) * (1 + TOLERANCE)]
+        # Nothing counted is no good figure: the functions have other names.
+        worse = [c for c in found if not 0 < c.per_byte <= known.get(c.log, 0.0) * (1 + TOLERANCE)]
         for c in worse:
             print(
                 f"{c.log}: {c.per_byte:.2f} instructions a byte, expected {known.get(c.log, 0.0):.2f}", file=sys.stderr

@@ -29,6 +29,8 @@ __all__ = [
 _SHM = Path("/dev/shm")
 # The process of the runner, its start time, its pid namespace, and what makes the name unique.
 _RUN_FOLDER = re.compile(r"psm-lab-(\d{1,10})-(\d{1,20})-(?:(\d{1,10})-)?\w+")
+#: Semaphores of Python's multiprocessing: a process that watches their maker removes them after its end, however long that takes.
+_WATCHED = "sem.mp-"
 _PATIENCE = 0.5  # seconds for other processes to clean up
 
 
@@ -45,7 +47,11 @@ class Memory:
 
     def _names(self) -> set[str]:
         try:
-            return {entry.name for entry in os.scandir(self.folder) if entry.is_file(follow_symlinks=False)}
+            return {
+                entry.name
+                for entry in os.scandir(self.folder)
+                if not entry.name.startswith(_WATCHED) and entry.is_file(follow_symlinks=False)
+            }
         except OSError:
             return set()
 

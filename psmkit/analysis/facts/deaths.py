@@ -46,6 +46,8 @@ _SIGNALS = frozenset(
 )
 #: Open MPI's handler says that a signal came, and then which one.
 _HANDLER = ("sys.ompi.signal", "sys.ompi.signal_name")
+#: A frame below those lines, and what a stack of its has that abort() called.
+_FRAME, _ABORT = "sys.ompi.frame", "abort"
 #: Lines in which a process says why it aborts, and those of which a value says it.
 _ABORTS = ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.check", "sys.python.fatal")
 #: Lines about an end that need more than their fields.
@@ -85,6 +87,8 @@ _ABOVE, _SAME = 10, 40
 #: mpirun prints the exit code of a process so many lines from its name.
 _BESIDE = 2
 _FIRST, _HEAD_LINES = "The first process to do so was", 4
+#: What a handler prints below an exception without a text.
+_NO_TEXT = ("***", "terminate called", "NCCL INFO", "NCCL WARN")
 #: So much of the text of a C++ exception is shown.
 _LONGEST = 140
 # Ray's report of how a worker ended has few sentences, and then one that lists causes.
@@ -152,11 +156,12 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     found, place = Deaths(), partial(_place, job, run)
     events = _told(job).get(run, [])
     names = {event.name for event in events}
+    cut = _cut_stacks(events) if _FRAME in names else []
     reports = [*_actors(job, events), *(_launchers(events) if _RAISED in names else ())]
     told = launcher_ends.read(job, run, events)
     for death in (
         *(_blocks(job, events) if not names.isdisjoint(_BLOCK) else ()),
-        *_in_order(told, _singles(job, run, events)),
+        *_in_order(told, cut, _singles(job, run, events)),
         *(d for d in reports if d.pid is not None),
     ):
         found.add(death, place)
@@ -408,6 +413,26 @@ def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     return out
 
 
+def _cut_stacks(events: Sequence[Event]) -> list[Death]:
+    """The processes of which a log shows only a lower part of the stack that Open MPI's handler prints: it prints one for a signal only."""
+    headed = {(e.stream, e.fields.get("pid")) for e in events if e.name in _HANDLER}
+    if any(pid is None for _, pid in headed):
+        return []
+    found: dict[tuple[int, int], Death] = {}
+    for event in events:
+        pid = event.fields.get("pid")
+        if event.name != _FRAME or not isinstance(pid, int) or (event.stream, pid) in headed:
+            continue
+        host = launcher_ends.host_of(event.fields.get("host"))
+        death = found.setdefault(
+            (event.stream, pid),
+            Death(events=[event], pid=pid, host=host, itself=True, where="the top of its stack is cut off"),
+        )
+        if event.fields.get("fn") == _ABORT:
+            death.signal = signals.SIGABRT
+    return list(found.values())
+
+
 def _of_one_handler(head: Death, death: Death) -> bool:
     """Whether these are two lines of Open MPI's handler about one signal, without the process that it prints before them."""
     first, second = head.events[-1], death.events[-1]
@@ -572,9 +597,13 @@ def _name_of_function(text: str) -> str:
 
 
 def _what(job: Job, event: Event) -> str:
-    """The reason below a C++ exception."""
+    """The reason below a C++ exception. A text that begins with a line break is on the next line."""
     below = lines.below(job, event.ref)
-    return "".join(e.text for e in job.quotes.of(below)).partition("what():")[2].strip()
+    _, found, said = "".join(e.text for e in job.quotes.of(below)).partition("what():")
+    if found and not said.strip() and below is not None and (below := lines.below(job, below)) is not None:
+        said = without_tag("".join(e.text for e in job.quotes.of(below)), event.tag)
+        said = "" if any(mark in said for mark in _NO_TEXT) else said
+    return said.strip()
 
 
 def _printed_above(job: Job, event: Event, said: str) -> int | None:

@@ -31,8 +31,10 @@ _HEAD = re.compile(
 _FILES, _LINES = 8, 400
 #: A level at which a program reports no error.
 _QUIET = re.compile(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
-#: A setting that a program lists: its name, and a number or a switch.
-_SETTING = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)")
+#: A setting that a program lists: its name, and a number, a switch or a dictionary.
+_SETTING = re.compile(
+    r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)|[a-z]\w*\s*[:=]\s*(?:\{.*\}|None|True|False|-?\d[\d.]*)"
+)
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"

@@ -245,6 +245,40 @@ def pdsh_host(job: Job, ref: Ref) -> str | None:
     return host if colon and host and not set(host) - _OF_HOSTS else None
 
 
+#: So many lines at the start of a file show whether pdsh wrote it.
+_SHOWN = 12
+#: What else stands before lines and ends in a colon: ranks, levels, files of sources.
+_NO_HOST = re.compile(
+    r"(?:rank|worker|proc|gpu|device)[-_ ]?\d+|\d+|[A-Z]+|.*\.(?:py|cc?|cpp|cu|h|hpp|sh|so)(?:\.\d+)*", re.IGNORECASE
+)
+
+
+def launched_host(job: Job, ref: Ref) -> str | None:
+    """The host that pdsh puts before a line, where one stands before each of the first lines of its file, too."""
+    host = pdsh_host(job, ref)
+    return host if host is not None and _by_pdsh(job, ref.file) and not _NO_HOST.fullmatch(host) else None
+
+
+def _by_pdsh(job: Job, file: int) -> bool:
+    known = _written_by_pdsh(job)
+    if file not in known:
+        hosts: list[str | None] = []
+        ref: Ref | None = Ref(file, 1, 0)
+        while ref is not None and len(hosts) < _SHOWN:
+            hosts.append(pdsh_host(job, ref))
+            ref = lines.below(job, ref)
+        known[file] = len(hosts) > 1 and all(
+            h is not None and any(map(str.isdigit, h)) and not _NO_HOST.fullmatch(h) for h in hosts
+        )
+    return known[file]
+
+
+@once
+def _written_by_pdsh(job: Job) -> dict[int, bool]:
+    """Of each file that was asked for."""
+    return {}
+
+
 @once
 def _alone(job: Job) -> dict[int, int | None]:
     """The process of each stream, None if there are several."""

@@ -133,6 +133,8 @@ HEADS = (
     _form("SHARP", rf"^\[(?P<host>[A-Za-z][\w.-]*):\d+:(?P<pid>{_N}) (?:- |unique id )"),
     _form("libmlx5", r"^mlx5: (?P<host>[\w.-]+): got completion with error"),
     _form("libfabric", rf"^libfabric:(?P<pid>{_N}):\d+:"),
+    _form("Ray", rf"^\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [IWEC] (?P<pid>{_N}) \d+\] "),
+    _form("gunicorn", rf"^\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{{4}}\] \[(?P<pid>{_N})\] \["),
     _form("HCCL", rf"\bHCCL\((?P<pid>{_N}),\w+\):"),
     _form(
         "syslog", rf"^[A-Z][a-z]{{2}} +\d{{1,2}} \d\d:\d\d:\d\d (?P<host>[\w.-]+) (?!kernel)[\w./-]+\[(?P<pid>{_N})\]: "

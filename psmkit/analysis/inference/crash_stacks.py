@@ -94,7 +94,7 @@ class Stack:
         if self.torn:
             return f"A frame above {self.first} is not in the log, or its line is torn."
         if not self.whole:
-            return f"The log does not show the top of the stack. The first frame in it is {self.first}."
+            return f"The log does not show the top of the stack. The first frame in it outside the C library is in {self.first}."
         return f"The first frame outside the C library is in {self.first}."
 
 

@@ -254,6 +254,9 @@ def _on_host(job: Job, events: Sequence[Event]) -> list[Named]:
     hosts = {outside.pdsh_host(job, e.ref) for e in events}
     frames = {outside.pdsh_host(job, f.ref) for e in events if (f := _frame(job, e)) is not None}
     host = next(iter(hosts), None)
+    if not frames and len(hosts) == 1:  # a head, whose frames are below it
+        host = outside.launched_host(job, events[0].ref)
+        return [Named(host=host)] if host is not None else []
     return [Named(host=host)] if host is not None and hosts == frames and len(hosts) == 1 else []
 
 

@@ -22,6 +22,8 @@ __all__ = ["LastError", "last_errors", "named_in"]
 _HEAD = "Last error:"
 _XLA = "framework.nccl_error"
 _REPEATED = "torch.last_error"
+#: The words that torch prints for NCCL's result, above the head.
+_RESULT = "torch.nccl_result"
 #: What XLA appends behind the text of the warning.
 _APPENDED = ("'. [", "'.;", "'.")
 #: What another process prints behind the text in the same line: the type of its exception, or the first frame of its traceback.
@@ -73,11 +75,13 @@ def named_in(last: Sequence[LastError]) -> tuple[Named, ...]:
 
 
 def _headless(job: Job, run: int | None) -> list[Event]:
-    """The warnings without a head: those that name two ranks on one device, or those at the top of logs that begin below the head, where torch's hook for uncaught exceptions put the rank before the line."""
+    """The warnings without a head: those that name two ranks on one device, those right below the words for NCCL's result, or those at the top of logs that begin below the head, where torch's hook for uncaught exceptions put the rank before the line."""
     found = job.events(_REPEATED, run=run)
     shared = [e for e in found if "other" in e.fields and not endings.continued(job, run, e, None)]
     top = (e for e in found if e.ref.line == 1 and e.tag is not None)
-    return (shared or [e for e in top if rank_of_tag(e.tag) is not None and "rank" in str(e.tag)])[:_MOST]
+    results = {(e.stream, e.tag, e.ref.seq) for e in job.events(_RESULT, run=run)}
+    beside = [e for e in found if (e.stream, e.tag, e.ref.seq - 1) in results]
+    return (shared or beside or [e for e in top if rank_of_tag(e.tag) is not None and "rank" in str(e.tag)])[:_MOST]
 
 
 def _text(job: Job, head: Event) -> tuple[Ref, str] | None:

@@ -31,6 +31,8 @@ _FILES = ("torch/distributed/rendezvous.py", "torch/distributed/distributed_c10d
 _CALLS = frozenset(
     "init_process_group _set_sequence_number_for_group _store_based_barrier _tcp_rendezvous_handler _env_rendezvous_handler _create_c10d_store".split()
 )
+#: What people write in the place of a host.
+_PLACEHOLDERS = frozenset("host hostname addr address ip master_addr master_ip xxx xxxx".split())
 #: The address of the store as a program gives it to init_process_group().
 _URL = re.compile(r"\btcp://(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})\b")
 
@@ -95,11 +97,11 @@ def _source(job: Job, frame: Event) -> str:
 
 
 def host(address: object) -> str:
-    """The host of the address that a process connects to; empty if the line has none."""
+    """The host of the address that a process connects to; empty if the line has none, or only a word that stands for one."""
     found = str(address or "").strip("[(. ").split(",")[0].strip("'\" ]")
-    return (
-        found.rpartition(":")[0].strip("[]") if found.rpartition(":")[2].isdigit() and found.count(":") == 1 else found
-    )
+    if found.rpartition(":")[2].isdigit() and found.count(":") == 1:
+        found = found.rpartition(":")[0].strip("[]")
+    return "" if found.strip("<>$").lower() in _PLACEHOLDERS else found
 
 
 def advice(address: object) -> str:

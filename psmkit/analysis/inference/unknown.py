@@ -45,7 +45,14 @@ _LONGEST = 110
 _NOISE = re.compile(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
+#: What a line adds that calls itself a warning.
+_WARNS = re.compile(
+    r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"\S*$")
+#: Where a sentence begins.
+_SENTENCE = re.compile(r"[.!?:;)\]]\s+(?=[A-Z(])")
 #: The end of a tag in brackets whose begin is left out.
 _TORN_TAG = re.compile(r"^[^\s()\[\]]*[)\]]\s+")
 #: An address, or the name of a host where the text calls it one.
@@ -97,7 +104,15 @@ def words(job: Job, event: Event) -> str:
     head, said = map(uncoloured, _text(job, event))
     cut = len(head) - len(_WORD.search(head)[0])  # type: ignore[index]  # it matches any text
     whole = " ".join(_NOISE.sub("", without_tag(head + said, event.tag)).split())
-    text = whole if len(whole) <= _LONGEST else _TORN_TAG.sub("", " ".join((head[cut:] + said).split()))
+    # a part of a sentence may say the opposite of the whole
+    start = max((m.end() for m in _SENTENCE.finditer(head)), default=cut)
+    text = (
+        whole
+        if len(whole) <= _LONGEST
+        else _TORN_TAG.sub(
+            "", " ".join((head[min(start, cut) if cut - start <= _LONGEST // 2 else cut :] + said).split())
+        )
+    )
     return (
         text
         if len(text) <= _LONGEST
@@ -116,6 +131,9 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     process = outside.headed_process(job, alike) or (
         [] if len(alike) > 1 else outside.headed_process(job, events[:_MOST])
     )
+    launched = dict.fromkeys(outside.launched_host(job, e.ref) for e in alike)
+    if not process and 0 < len(launched) <= _FEW and None not in launched:
+        return [Named(host=host) for host in launched]
     for near in (texts[:1], texts):
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)} - {*_NO_HOST}
         if len(hosts) == 1:
@@ -229,11 +247,20 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
     """The lines by run and file."""
     out: dict[int | None, dict[int, list[Event]]] = {}
     for event in job.events(*_ERRORS, _FAILED):
-        if event.proc < 0 and (
-            not event.name.startswith("sys.python.") or (_opens(job, event) and not exceptions.ignored(job, event))
+        if (
+            event.proc < 0
+            and not _only_warns(job, event)
+            and (
+                not event.name.startswith("sys.python.") or (_opens(job, event) and not exceptions.ignored(job, event))
+            )
         ):
             out.setdefault(job.run_of_event(event), {}).setdefault(event.ref.file, []).append(event)
     return out
+
+
+def _only_warns(job: Job, event: Event) -> bool:
+    """Whether the line calls itself a warning that may be turned off."""
+    return _WARNS.search("".join(e.text for e in job.quotes.of(event.ref))) is not None
 
 
 def _goes_on(job: Job, last: Event) -> bool:

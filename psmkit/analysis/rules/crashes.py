@@ -170,6 +170,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     elif own:
         # they were not ended: each may have failed for the same reason
         after = f"{others[:1].upper()}{others[1:]} exited with an error code, too; the launcher lists {_name(job, origins[0]) if origins else 'this one'} as the first"
+    elif origins and all(d.code is not None and d.code == origins[0].code and not d.sent for d in followers):
+        after = f"{others[:1].upper()}{others[1:]} exited with the same code; the log does not show whether that follows from it"
     elif not _in_order(origins, followers):
         after = f"{others[:1].upper()}{others[1:]} ended, too; the log does not show in which order"
     text = f" {after}." if others else ""
@@ -372,6 +374,8 @@ def _crash(
     if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
         name = spans_text(spans)
     explanation = stack.explained if stack is not None else ""
+    if _lost_node(death):
+        explanation += " The launcher no longer hears from this node, so all processes on it count as lost."
     explanation += " Each of these ranks raised this exception by itself." if equal else ""
     explanation += " Each of these ranks crashed by itself." if like else ""
     if beside:
@@ -448,7 +452,10 @@ def _next_step(
             return None
         if _NO_EXCEPTION in death.where:
             return _READ_THREADS
-        return _READ_CORE if ": " in death.where else _READ_WHAT
+        if ": " not in death.where:
+            return _READ_WHAT
+        above = any(e.name == "sys.terminate" and e.ref.line > 1 for e in death.events)
+        return _READ_CORE if above else _READ_CORE.partition(". ")[2]
     if death.reason is not None and death.reason.name == RECORDED:
         return "Read the error file or the last lines of this process: they show the traceback of this exception."
     if death.reason is not None:

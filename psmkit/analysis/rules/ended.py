@@ -32,6 +32,8 @@ _FROM_OUTSIDE = (
 _BY_DEEPSPEED = (
     "The launcher does this when one of its workers failed, or when it receives a signal itself. No line shows which."
 )
+#: And with a KeyboardInterrupt beside them.
+_INTERRUPTED = "The launcher does this when one of its workers failed, or when it is interrupted. The log shows a KeyboardInterrupt: the job got SIGINT, as Ctrl-C sends it."
 
 
 @rule(order=31)
@@ -123,6 +125,8 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
             step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
         if events:
             why, proves = events[0].fields.get("why", events[0].fields.get("host")), _BY_DEEPSPEED if own else None
+            if own and any(e.stream == events[0].stream for e in job.events("sys.python.interrupt", run=run)):
+                proves, step = _INTERRUPTED, _WAITED
             asked = None
             if name == "launch.elastic.death_signal":
                 text, step, proves = _of_signal(job, events[0], text, step)

@@ -525,7 +525,9 @@ def _store(job: Job, event: Event) -> Finding:
     late = isinstance(source, int) and "timeout" in error.lower()
     ranks = [source] if late and isinstance(source, int) and "/default_pg/" in error else []
     broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
-    ends = [Named(host=host, either=True, peer_unnamed=True)] if (host := store.host(address)) else []
+    # a tag says which process tried
+    alone = outside.global_rank(job, event) is None and event.tag is None
+    ends = [Named(host=host, either=True, peer_unnamed=alone)] if (host := _host(job, run, address)) else []
     if broken and source == 0:
         # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
         asks = event.fields.get("rank")
@@ -548,6 +550,19 @@ def _store(job: Job, event: Event) -> Finding:
         stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
         named=ends,
     )
+
+
+def _host(job: Job, run: int | None, address: object) -> str:
+    """The host of the store. A name of digits only is none: it stands for the one address that torch tried at that port."""
+    host = store.host(address)
+    if not host.isdigit():
+        return host
+    tried = {
+        str(e.fields.get("host", "")).removeprefix("::ffff:")
+        for e in job.events("torch.store.connect_failed", run=run)
+        if str(e.fields.get("port")) in str(address).split(", ")[1:]
+    }
+    return tried.pop() if len(tried) == 1 else host
 
 
 #: What to do about ranks that did not come to a barrier.

@@ -53,7 +53,7 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         else f"{'near its end ' if near else ''}the log tells of a failure: {words}",
         severity=Severity.ERROR,
         confidence=0.5 if strong else 0.4,
-        explanation="psmkit does not know this text and only quotes it. Nothing else explains how the log ends, and no line below shows more work.",
+        explanation="psmkit does not know this text and only quotes it. No line that it knows explains how the log ends, and no line below shows more work.",
         next_step="Read this line and the lines around it. If they do not explain it, give the whole output of all ranks.",
         refs=[e.ref for e in after[:4]],
         ranks=[rank] if rank is not None else [],

@@ -124,6 +124,8 @@ def _launched(job: Job, events: Sequence[Event]) -> str | None:
     """The host that pdsh puts before all these lines: ``10.0.0.7: the line``."""
     found = {outside.pdsh_host(job, e.ref) for e in events}
     host = found.pop() if len(found) == 1 else None
+    if events and host is not None and outside.launched_host(job, events[0].ref) == host:
+        return host
     # "rank1: ", "WARN: " and "test.cc: " stand before lines, too
     named = host is not None and ("." in host or "-" in host or host.startswith(("node", "host")))
     return host if named and any(map(str.isdigit, host or "")) else None

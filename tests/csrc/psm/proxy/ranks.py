@@ -55,6 +55,12 @@ class Rank(ground.Driver):
         fds, threads = self.ask("held")
         return int(fds), int(threads)
 
+    def until_held(self, meant: tuple[int, int]) -> None:
+        """Return as soon as the process holds these; another thread of it closes them."""
+        end = time.monotonic() + DEADLINE
+        while (now := self.held()) != meant:
+            assert time.monotonic() < end, f"{now}, {meant} are meant"
+
 
 def start_proxies(ranks: Sequence[Rank]) -> None:
     """Init, exchange of addresses, Create."""
