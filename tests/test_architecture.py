@@ -84,6 +84,7 @@ HEAVY = (
     "fsspec",
     "jinja2",
     "mcp",
+    "numpy",
     "opentelemetry",
     "pandas",
     "perfetto",

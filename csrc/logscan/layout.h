@@ -7,8 +7,13 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-/* A function for processors with AVX2; nearly all that have it have the rest. */
-#define LS_AVX2        __attribute__((target("avx2,bmi,bmi2,popcnt,sse4.2")))
+/* A function for processors with AVX2; nearly all that have it have the rest. Clang 22 counts CRC-32 as a feature apart
+ * from SSE 4.2, which has it, and old compilers do not know that name. */
+#if defined(__clang__) ? __clang_major__ >= 14 : __GNUC__ >= 11
+#define LS_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt,sse4.2,crc32")))
+#else
+#define LS_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt,sse4.2")))
+#endif
 #define LS_AVX2_INLINE LS_AVX2 static inline __attribute__((always_inline))
 
 static inline bool ls_has_avx2(void)

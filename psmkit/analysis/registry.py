@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from psmkit.analysis import rules
 from psmkit.analysis.facts.job import Job
 from psmkit.model import Finding
+from psmkit.model.late import dataclass
 
 __all__ = ["Find", "Rule", "registered", "rule"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.aborts import abort_ends
@@ -15,6 +14,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.start import begins, initialising, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance, Event
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 __all__ = ["NO_COMM", "NO_START", "RunEnd", "all_torn_down", "end_of", "instances_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts import deaths, outside
 from psmkit.analysis.facts.gpus import devices_of
@@ -17,6 +17,7 @@ from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.waiting import Place, waiting
 from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model import CODES, Culprit, Evidence, Finding, RankRow, Run, Severity, Verdict
+from psmkit.model.late import dataclass
 
 __all__ = ["rank_rows"]
 

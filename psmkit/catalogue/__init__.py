@@ -6,7 +6,20 @@ The entries are in ``*.toml`` beside this file. :func:`load` reads and checks th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from psmkit.catalogue.entries import Message, Phrase, Sample
-from psmkit.catalogue.loader import Catalogue, load
+
+if TYPE_CHECKING:
+    from psmkit.catalogue.loader import Catalogue, load
 
 __all__ = ["Catalogue", "Message", "Phrase", "Sample", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because the build reads the entries when there is no scanner yet.
+    if name in ("Catalogue", "load"):
+        from psmkit.catalogue import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module 'psmkit.catalogue' has no attribute {name!r}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from psmkit.catalogue import titles
 from psmkit.model.codes import CODES
 from psmkit.model.errors import CatalogueError
+from psmkit.model.late import dataclass
+from psmkit.model.rows import row
 
 __all__ = [
     "DATA_END",
@@ -83,7 +85,7 @@ _KEYS = _TEXT_KEYS | _LIST_KEYS | {"confidence", "early", "order", "origin", "re
 _MAPPED = "::ffff:"
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Sample:
     """A line and the fields parsed from it. ``kind`` is ``real`` (then ``source`` names its origin) or ``constructed``."""
 
@@ -93,7 +95,7 @@ class Sample:
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Message:
     """A log message: its patterns, who prints it, what it means, and what a scan does with it.
 
@@ -138,7 +140,7 @@ class Message:
     relays: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
     file: str = ""
 
     @property

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from psmkit._native.logscan import ffi, lib
+from psmkit.catalogue.built import built, parsed
 from psmkit.catalogue.entries import (
     DATA_END,
     DATA_ROLES,
@@ -25,19 +21,16 @@ from psmkit.catalogue.entries import (
     Message,
     Phrase,
     Value,
-    read_file,
-    read_phrases,
 )
 from psmkit.model.errors import CatalogueError
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["UNMATCHED_WARN", "Catalogue", "load", "load_texts"]
 
 UNMATCHED_WARN = "unmatched.warn"
-_PREFIX = re.compile(rf"\bNCCL (?:{LEVEL_WORDS}) ")
+_PREFIX = regex(rf"\bNCCL (?:{LEVEL_WORDS}) ")
 _HERE = Path(__file__).parent
-_CACHE_FORMAT = b"1"
 _PLACES = 1 << 15
-_CACHED = 8  # parsed sets of files that are kept
 _FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
 
 # First in every catalogue: the scanner reports a WARN without an entry under this name.
@@ -60,6 +53,36 @@ class _Matched:
     fields: dict[int, tuple[int, int]]
     values: Any
     texts: int
+
+
+class _Fields(Sequence[tuple[tuple[str, int], ...]]):
+    """The fields of each message of a compiled catalogue. A scan asks for those of the few messages that it found."""
+
+    def __init__(self, native: Any, count: int) -> None:
+        self._native = native
+        self._made: list[tuple[tuple[str, int], ...] | None] = [None] * count
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[tuple[str, int], ...]: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[tuple[tuple[str, int], ...]]: ...
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[at] for at in range(len(self))[number]]
+        made = self._made[number]
+        if made is None:
+            count = lib.ls_catalogue_fields(self._native, number)
+            made = self._made[number] = tuple(
+                (
+                    ffi.string(lib.ls_catalogue_field_name(self._native, number, at)).decode(),
+                    lib.ls_catalogue_field_type(self._native, number, at),
+                )
+                for at in range(count)
+            )
+        return made
 
 
 class Catalogue:
@@ -119,16 +142,9 @@ class Catalogue:
         return cat
 
     @cached_property
-    def fields(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+    def fields(self) -> Sequence[tuple[tuple[str, int], ...]]:
         """Names and types of the fields of each compiled message."""
-        cat, out = self.native, []
-        for number in range(len(self.compiled)):
-            names = []
-            for i in range(lib.ls_catalogue_fields(cat, number)):
-                name = ffi.string(lib.ls_catalogue_field_name(cat, number, i)).decode()
-                names.append((name, lib.ls_catalogue_field_type(cat, number, i)))
-            out.append(tuple(names))
-        return tuple(out)
+        return _Fields(self.native, len(self.compiled))
 
     def phrase(self, says: str, text: str) -> Phrase | None:
         """The first phrase with this meaning in a text, None if there is none. Case does not matter.
@@ -310,12 +326,7 @@ def _own() -> Catalogue:
 
 def read_tables(paths: Sequence[Path]) -> Catalogue:
     """The catalogue of these files of psmkit's own."""
-    messages: list[Message] = []
-    phrases: list[Phrase] = []
-    for file, table in _tables(paths):
-        messages += read_file(file, table)
-        phrases += read_phrases(file, table)
-    return Catalogue(messages, phrases)
+    return Catalogue(*built(paths))
 
 
 def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
@@ -340,9 +351,9 @@ def load_texts(extra: Sequence[tuple[str, bytes]]) -> Catalogue:
         return own
     messages, phrases = list(own.messages), list(own.phrases)
     for name, data in extra:
-        table = _parse(name, data)
-        messages += read_file(name, table)
-        phrases += read_phrases(name, table)
+        more, said = parsed(name, data)
+        messages += more
+        phrases += said
     catalogue = Catalogue(messages, phrases)
     catalogue.extra = tuple(extra)
     _ = catalogue.native
@@ -371,49 +382,3 @@ def _check_samples(message: Message, catalogue: Catalogue) -> None:
             if read != given:
                 reason = f"sample {sample.text!r}: the field {name} is {read!r}, not {value!r}"
                 raise CatalogueError(reason, file=message.file or None, entry=message.name)
-
-
-def _parse(file: str, data: bytes) -> dict[str, Any]:
-    import tomllib  # late: the cache has what was parsed
-
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        raise CatalogueError(f"not UTF-8 at byte {error.start}", file=file) from None
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(f"not TOML: {error}", file=file) from None
-
-
-def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The parsed files. Parsing TOML in Python takes longer than a scan of a small log, so the result is cached under the hash of
-    all its inputs. The cache cannot be stale, and if it cannot be written, the only cost is time."""
-    files = [(path.name, path.read_bytes()) for path in paths]
-    digest = hashlib.blake2b(_CACHE_FORMAT, digest_size=16)
-    for name, data in files:
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    try:
-        cache = _cache_folder() / f"catalogue-{digest.hexdigest()}.json"
-    except RuntimeError:  # no home directory
-        return [(name, _parse(name, data)) for name, data in files]
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return [(str(name), table) for name, table in json.loads(cache.read_bytes())]
-    import tempfile
-
-    tables: list[tuple[str, Mapping[str, Any]]] = [(name, _parse(name, data)) for name, data in files]
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        text = json.dumps(tables)
-        cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("w", dir=cache.parent, delete=False, encoding="utf-8") as out:
-            out.write(text)
-        os.replace(out.name, cache)
-        # One run reads several sets of files, and several versions may be installed.
-        kept = sorted(cache.parent.glob("catalogue-*.json"), key=lambda old: old.stat().st_mtime, reverse=True)
-        for old in kept[_CACHED:]:
-            old.unlink(missing_ok=True)
-    return tables
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "psmkit"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from psmkit.catalogue.entries import Message
 from psmkit.catalogue.loader import Catalogue
+from psmkit.model.late import regex
 
 __all__ = ["KINDS", "kinds_of", "public_words", "searched_whole"]
 
@@ -34,9 +34,9 @@ KINDS: Mapping[str, str] = {
 _TEXTS = (6, 7, 8, 9)
 _ADDRESS = 6
 _NUMBERS = ("pid", "guid")
-_TEXT_FIELD = re.compile(r"\{(\w+):(?:addr|word|str|rest)\}")
-_FIELD = re.compile(r"\{[^}]*\}")
-_WORD = re.compile(r"[A-Za-z]+")
+_TEXT_FIELD = regex(r"\{(\w+):(?:addr|word|str|rest)\}")
+_FIELD = regex(r"\{[^}]*\}")
+_WORD = regex(r"[A-Za-z]+")
 
 
 def kinds_of(message: Message, fields: Sequence[tuple[str, int]]) -> tuple[str, ...]:

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from string import Formatter
+
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["FORMS", "Blank", "fill", "read"]
 
 #: How a field prints: of the first line, of all lines as ``ranks 1 and 3`` or as a list, only if all agree, milliseconds in seconds.
 FORMS = ("", "ranks", "list", "only", "seconds")
 
-_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+_OPTIONAL = regex(r"\[([^\[\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)

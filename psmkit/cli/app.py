@@ -47,6 +47,7 @@ _EXTRAS = {
     "elftools": ("pyelftools", "lab"),
     "isal": ("isal", "isal"),
     "mcp": ("mcp", "mcp"),
+    "numpy": ("numpy", "numpy"),
     "opentelemetry": ("opentelemetry", "telemetry"),
     "perfetto": ("perfetto", "perfetto"),
     "prometheus_client": ("prometheus-client", "telemetry"),

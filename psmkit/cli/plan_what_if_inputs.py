@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted
 

@@ -14,6 +14,7 @@ import click
 from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show
 from psmkit.model.wording import counted, plural
+from psmkit.report.layout import columns
 
 if TYPE_CHECKING:
     from psmkit.tune import Model, Query, Rule, Sample
@@ -268,8 +269,6 @@ def fit(data: tuple[str, ...], form: str, **given: Any) -> None:
     if form == "json":
         show(json.dumps({"fits": [asdict(f) for f in model.fits], "left_out": model.left_out}, indent=2) + "\n")
         return
-    from tabulate import tabulate
-
     rows = [
         (
             f.op,
@@ -285,7 +284,7 @@ def fit(data: tuple[str, ...], form: str, **given: Any) -> None:
         for f in model.fits
     ]
     head = ("op", "ranks", "nodes", "kind", "latency us", "GB/s", "spread", "bytes", "samples")
-    lines = [tabulate(rows, head, tablefmt="plain", disable_numparse=True)]
+    lines = columns(rows, head)
     lines += [f"left out: {text}" for text in model.left_out]
     show("\n".join(lines) + "\n")
 
@@ -415,8 +414,6 @@ def simulate(data: tuple[str, ...], config: str, extrapolate: bool, form: str, *
     if form == "json":
         show(json.dumps(rows, indent=2) + "\n")
         return
-    from tabulate import tabulate
-
     table = []
     for row in rows:
         spent = "not measured" if row["us"] is None else f"{row['us']:.1f}"
@@ -424,4 +421,4 @@ def simulate(data: tuple[str, ...], config: str, extrapolate: bool, form: str, *
         shape = f"{row['ranks']}/{row['nodes']}"
         table.append((row["op"], shape, row["bytes"], row["chosen"], spent, row["best"], f"{row['best_us']:.1f}", loss))
     head = ("op", "ranks/nodes", "bytes", "rules", "us", "best", "us", "loss")
-    show(tabulate(table, head, tablefmt="plain", disable_numparse=True) + "\n")
+    show("\n".join(columns(table, head)) + "\n")

@@ -12,11 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.lab.rank import OthersFailedError, Rank, RunnerGoneError, prepare
 from psmkit.lab.variant_rank import load
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.communicator import Communicator
 from psmkit.plan.programs import Program, read_program
 from psmkit.plan.types import Config, DataType, Func, RedOp, Scheduler, Task

@@ -10,10 +10,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
+from psmkit.model.late import dataclass
 
 __all__ = ["MOST_JOBS", "Ended", "Piece", "Round", "Step", "Turn", "available", "in_threads"]
 

@@ -5,14 +5,17 @@ The number of members, the bytes that are unpacked and the depth of archives wit
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import BinaryIO
+from dataclasses import field
+from typing import TYPE_CHECKING, BinaryIO
 
 from psmkit.logparse.formats import binary, tar_checksum_is_right
 from psmkit.logparse.streams import Input, Place, Reader, Spool, open_raw
+from psmkit.model.late import dataclass
+
+if TYPE_CHECKING:
+    import zipfile
 
 __all__ = ["HEAD", "Budget", "members"]
 
@@ -233,6 +236,8 @@ def _records(data: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _zip(source: Input, budget: Budget) -> Iterator[Input]:
+    import zipfile  # late: few inputs are archives
+
     if source.kind != "log":
         raise _DamageError("a zip archive that is compressed once more was not opened")
     raw = open_raw(source)
@@ -259,6 +264,8 @@ def _zip(source: Input, budget: Budget) -> Iterator[Input]:
 def _zip_member(
     source: Input, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, budget: Budget
 ) -> Place | None:
+    import zipfile
+
     if info.flag_bits & 1:
         budget.note(source, f"{name} is encrypted and was not read")
         return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import table
 from psmkit.logparse.inputs import Input, natural
 from psmkit.logparse.streams import first_bytes
+from psmkit.model.late import dataclass
 
 __all__ = ["HEAD", "Arrangement", "Head", "Name", "Peek", "arrange", "arranged", "processes"]
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import CALL, FD, PROCESS, THREAD, Decoder, array, table
 from psmkit.logparse.result import ScanResult
 from psmkit.logparse.scanner import Feed, Path, Paths, Progress
 from psmkit.logparse.types import Event
+from psmkit.model.arrays import Layout, np, npt
 from psmkit.model.errors import InputError
 
 __all__ = ["NO_STAMP", "EventBatch", "Texts", "events", "hexes"]
@@ -23,7 +21,7 @@ NO_STAMP = -(1 << 63)
 
 _EMIT_ALL, _KEEP_CALLS, _KEEP_MESSAGES = 1, 2, 4
 _FLOAT, _INT = 5, 2
-_LENGTH = np.uint64((1 << 20) - 1)
+_LENGTH = (1 << 20) - 1
 _Records = npt.NDArray[Any]
 #: Where each of some texts ends, and their bytes one after another.
 Texts = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
@@ -147,7 +145,7 @@ class EventBatch:
         """Texts of events, from a column of packed ones."""
         given = np.ascontiguousarray(packed)
         ends = np.empty(len(given), dtype=np.int32)
-        out = np.empty(int((given & _LENGTH).sum()), dtype=np.uint8)
+        out = np.empty(int((given & np.uint64(_LENGTH)).sum()), dtype=np.uint8)
         lib.ls_gather(
             _at("char[]", self._decoder.event_texts),
             _at("uint64_t[]", given),
@@ -204,7 +202,7 @@ class EventBatch:
         """Thread id as printed."""
         return self._of("ls_threads", THREAD, "tid", self.thread)
 
-    def _of(self, getter: str, layout: np.dtype[Any], name: str, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def _of(self, getter: str, layout: Layout, name: str, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """A column of another table of the scan at these rows, -1 where there is none."""
         known = np.append(array(self._feed.native, getter, layout)[name].astype(np.int64), -1)
         return known[at]  # -1 is the last

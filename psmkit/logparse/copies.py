@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
@@ -60,6 +59,8 @@ def _texts(inputs: Sequence[Input], first: dict[int, int], names_process: Callab
 
 def _text_digest(item: Input, most: int) -> bytes | None:
     """The hash of the text of an input up to ``most`` bytes; None if it cannot be read, or if a whole text is longer."""
+    import hashlib  # late: it loads OpenSSL, and few inputs are compared
+
     digest = hashlib.blake2b(digest_size=16)
     try:
         reader = Reader(item)
@@ -124,6 +125,8 @@ def _note(groups: Iterable[Sequence[int]], first: dict[int, int]) -> None:
 
 def _digest(item: Input, *, ends: bool) -> bytes | None:
     """The hash of an input as it is stored, or of its ends; None if it cannot be read."""
+    import hashlib  # late: it loads OpenSSL, and few inputs are compared
+
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open_raw(item) as raw:

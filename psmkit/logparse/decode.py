@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import repeat
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
 from psmkit.logparse.tables import Counts, Events, Threads
 from psmkit.logparse.types import Event, MessageCount, Ref, Thread, Value
+from psmkit.model.arrays import Layout, np, npt
 
 __all__ = [
     "CALL",
@@ -35,20 +35,21 @@ __all__ = [
 ]
 
 
-def _layout(kind: Any) -> np.dtype[Any]:
-    """The numpy type of a C type. Structs hold numbers and lines."""
-    if kind.kind != "struct":
-        size = ffi.sizeof(kind)
-        return np.dtype(f"{'i' if int(ffi.cast(kind, -1)) < 0 else 'u'}{size}")
+def _layout(kind: Any) -> Layout:
+    """The layout of a C struct, which holds numbers and lines."""
     members = [(name, member) for name, member in kind.fields if member.type.kind != "array"]
-    return np.dtype(
-        {
-            "names": [name for name, _ in members],
-            "formats": [_layout(member.type) for _, member in members],
-            "offsets": [member.offset for _, member in members],
-            "itemsize": ffi.sizeof(kind),
-        }
+    return Layout(
+        [name for name, _ in members],
+        [_format(member.type) for _, member in members],
+        [member.offset for _, member in members],
+        ffi.sizeof(kind),
     )
+
+
+def _format(kind: Any) -> Any:
+    if kind.kind == "struct":
+        return _layout(kind)
+    return f"{'i' if int(ffi.cast(kind, -1)) < 0 else 'u'}{ffi.sizeof(kind)}"
 
 
 CALL, COUNT, EVENT, FD, INSTANCE, PROCESS, SERVICE, SHAPE, TALLY, THREAD, TURN = (
@@ -62,6 +63,7 @@ _NO_DEVICE = -(1 << 31)
 _NO_MESSAGE = 0xFFFFFFFF
 _LENGTH = (1 << 20) - 1
 _FLOAT, _INT = 5, 2
+_PACKED, _DOUBLE = struct.Struct("=Q"), struct.Struct("=d")
 _PART = 1 << 12  # events that are decoded together
 _new_ref: Callable[[type[Ref], Iterable[int]], Ref] = tuple.__new__
 #: Those of an event that its object needs, without its lines and fields.
@@ -75,10 +77,10 @@ def table(scan: Any, getter: str) -> tuple[Any, int]:
     return at, int(n[0])
 
 
-def array(scan: Any, getter: str, layout: np.dtype[Any]) -> npt.NDArray[Any]:
+def array(scan: Any, getter: str, layout: Layout) -> npt.NDArray[Any]:
     """The records of a C array. They are those of the scan itself, which must live as long."""
     at, n = table(scan, getter)
-    return np.frombuffer(ffi.buffer(at, n * layout.itemsize) if n else b"", dtype=layout)
+    return np.frombuffer(ffi.buffer(at, n * layout.itemsize) if n else b"", dtype=layout.dtype)
 
 
 def rows(records: npt.NDArray[Any], *names: str) -> Iterator[tuple[Any, ...]]:
@@ -143,6 +145,19 @@ class _Seen:
             self.texts[0] = None
 
 
+class _Names(dict[str, AbstractSet[str]]):
+    """The names of the fields of messages, found for those that occur."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def __missing__(self, name: str) -> AbstractSet[str]:
+        number = self._catalogue.names.index(name)
+        own = {field for field, _ in self._catalogue.fields[number]}
+        found = self[name] = own | self._catalogue.constants[number].keys()
+        return found
+
+
 class Decoder:
     """Decodes events and texts of a scan. It holds copies, so the scan may continue, or, of a scan that is finished, the scan itself."""
 
@@ -161,7 +176,7 @@ class Decoder:
         self.constants = catalogue.constants
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
-        self.events: npt.NDArray[Any] = np.frombuffer(view("ls_events", EVENT.itemsize), dtype=EVENT)
+        self.events: npt.NDArray[Any] = np.frombuffer(view("ls_events", EVENT.itemsize), dtype=EVENT.dtype)
         self.values: npt.NDArray[np.uint64] = np.frombuffer(view("ls_values", 8), dtype=np.uint64)
 
     def text(self, packed: int) -> str:
@@ -179,7 +194,7 @@ class Decoder:
         if is_text:
             return self.event_text(raw)
         if kind == _FLOAT:
-            return float(np.uint64(raw).view(np.float64))
+            return float(_DOUBLE.unpack(_PACKED.pack(raw))[0])
         return raw - (1 << 64) if kind == _INT and raw >> 63 else raw
 
     def events_table(self) -> Events:
@@ -190,11 +205,7 @@ class Decoder:
         columns |= {name: e[name]["seq"].view(np.int64) for name in ("first", "last")}
         columns |= {"level": e["level"], "timed": e["time"] != 0}
         columns |= {"tagged": e["tag"] >= 0, "placed": e["where"] != 0}
-        fields = {
-            name: {field for field, _ in own} | constants.keys()
-            for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
-        }
-        return Events(self.names, fields, columns, self.events_of, self.values_of, self.refs_of)
+        return Events(self.names, _Names(self.catalogue), columns, self.events_of, self.values_of, self.refs_of)
 
     def counts_table(self) -> Counts:
         """How often each process printed each message, of a scan that is finished."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 
 from psmkit.logparse.records import MAGIC as RECORD_MAGIC
+from psmkit.model.late import regex
 
 __all__ = ["archive", "binary", "compression", "document", "encoding", "is_record", "tar_checksum_is_right", "unread"]
 
@@ -48,16 +48,16 @@ _PACKED = tuple(magic for magic, _ in _COMPRESSIONS)
 #: In the head of every page that psmkit writes, since a page beside the logs holds their lines.
 _PAGE = b'<meta name="generator" content="psmkit">'
 #: How the reports for issues and for CI systems begin: beside the logs, they hold lines of these, too.
-_REPORT = re.compile(
+_REPORT = regex(
     rb"## (?:failed|hung|leaking|inconclusive|healthy): [^\n]*\n\n"
     rb"(?:- run \d+: [^\n]*\n)*(?:- (?:\*\*(?:culprit|proof|do this)\*\* |confidence \d)|\n?### (?:Ranks|Findings)\n)"
     rb"|<\?xml [^\n]*\n<testsuites name=\"psmkit\" "
 )
 #: In the first line of each file of a recording (`psmkit record`) that is a fact about the job and no log of it.
 _FACT = b"psmkit-record/"
-_PICKLE = re.compile(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
+_PICKLE = regex(rb"\x80[\x02-\x05](?:[}\]\(cNKXM\x8c\x95)]|$)")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
-_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
+_LOG_LINE = regex(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]|libpsm")
 # Control characters that no log needs. Escape, bell, backspace and form feed occur on terminals.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x07\x08\x0b\x0c\x1b"))
 _MAX_CONTROLS = 0.05

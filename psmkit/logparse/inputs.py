@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, BinaryIO
 
 from psmkit.logparse.archives import HEAD, Budget, members
@@ -18,6 +17,7 @@ from psmkit.logparse.formats import archive, compression, encoding, is_record, u
 from psmkit.logparse.remote import Remote, is_url, local_path, remote_files
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["CATALOGUE", "ForeignInput", "Input", "Reader", "discover", "look", "natural", "walk"]
 
@@ -29,7 +29,7 @@ _PIECE = 1 << 20
 _MAX_SPOOL = 64 << 30
 # Zeros at the start of a file are a hole that the truncation of an open log leaves. This many are looked past.
 _MAX_HOLE = 64 << 20
-_PARTS = re.compile("[0-9]+|[^0-9]+")
+_PARTS = regex("[0-9]+|[^0-9]+")
 # So many of the first bytes tell most files apart.
 _START = 1 << 10
 # How many files a note names.

@@ -9,18 +9,17 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.parts import Array, Part, Share
 from psmkit.logparse.result import ScanResult, collect
 from psmkit.logparse.streams import ForeignInput, Input
+from psmkit.model.arrays.whole import np
 from psmkit.model.errors import PsmkitError
+from psmkit.model.late import dataclass
 
 __all__ = ["TooMuchError", "joined", "related"]
 

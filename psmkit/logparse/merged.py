@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.logparse.streams import Input, Reader
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 
 __all__ = ["without_merged"]

@@ -11,11 +11,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit import __version__
 from psmkit._native.logscan import ffi, lib
@@ -24,7 +20,9 @@ from psmkit.logparse.arrange import Arrangement
 from psmkit.logparse.decode import CALL, COUNT, EVENT, PROCESS, SERVICE, SHAPE, TALLY, THREAD, TURN, table
 from psmkit.logparse.scanner import Feed
 from psmkit.logparse.streams import Input
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.errors import InputError, PsmkitError
+from psmkit.model.late import dataclass
 
 __all__ = ["Part", "Share", "fingerprint", "read_part", "unpacked"]
 
@@ -37,15 +35,15 @@ Array = npt.NDArray[Any]
 
 #: The tables of C structs in a part, with the functions that return them.
 _TABLES: Mapping[str, tuple[str, np.dtype[Any]]] = {
-    "procs": ("ls_processes", PROCESS),
-    "threads": ("ls_threads", THREAD),
-    "counts": ("ls_counts", COUNT),
-    "events": ("ls_events", EVENT),
-    "shapes": ("ls_shapes", SHAPE),
-    "calls": ("ls_calls", CALL),
-    "services": ("ls_services", SERVICE),
-    "tallies": ("ls_tallies", TALLY),
-    "turns": ("ls_turns", TURN),
+    "procs": ("ls_processes", PROCESS.numpy),
+    "threads": ("ls_threads", THREAD.numpy),
+    "counts": ("ls_counts", COUNT.numpy),
+    "events": ("ls_events", EVENT.numpy),
+    "shapes": ("ls_shapes", SHAPE.numpy),
+    "calls": ("ls_calls", CALL.numpy),
+    "services": ("ls_services", SERVICE.numpy),
+    "tallies": ("ls_tallies", TALLY.numpy),
+    "turns": ("ls_turns", TURN.numpy),
     "values": ("ls_values", np.dtype(np.uint64)),
     "tags": ("ls_tags", np.dtype(np.uint64)),
     "words": ("ls_words", np.dtype(np.uint64)),

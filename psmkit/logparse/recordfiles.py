@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Mapping, Sequence
 
 from psmkit.logparse.records import RecordFile, open_record
+from psmkit.model.late import regex
 
 __all__ = ["default_directory", "prune", "record_names"]
 
-_UNFINISHED = re.compile(r"\.psm-.*\.rec")
+_UNFINISHED = regex(r"\.psm-.*\.rec")
 _HOUR = 3600
 
 

@@ -13,14 +13,13 @@ import os
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, BinaryIO, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.logparse.recordtext import escape, render, word
+from psmkit.model.arrays import Layout, np, npt
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "MAGIC",
@@ -69,7 +68,7 @@ _TYPES = {
     "hex64": ("u8", 8),
     "time": ("u8", 8),
 }
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_NAME = regex(r"[a-z][a-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Section:
         """The fields of a record."""
         found = self.rows[row]
         return {
-            f.name: text_of(found["f_" + f.name]) if f.type == "str" else found["f_" + f.name].item()
+            f.name: text_of(found["f_" + f.name]) if f.type == "str" else _number(found["f_" + f.name])
             for f in self.fields
         }
 
@@ -275,7 +274,7 @@ def text_of(raw: Any) -> str:
 def _raw(section: Section, row: int) -> dict[str, int | float | bytes]:
     found = section.rows[row]
     return {
-        f.name: bytes(found["f_" + f.name]).split(b"\0", 1)[0] if f.type == "str" else found["f_" + f.name].item()
+        f.name: bytes(found["f_" + f.name]).split(b"\0", 1)[0] if f.type == "str" else _number(found["f_" + f.name])
         for f in section.fields
     }
 
@@ -412,23 +411,25 @@ def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Sec
         strays += stray
     if strays:
         damage = f"{strays} records at a wrong place"
-    section.rows = np.concatenate(parts) if parts else np.empty(0, layout)
+    section.rows = np.concatenate(parts) if parts else np.empty(0, layout.dtype)
     if kind == _RING:
         section.rows = section.rows[np.argsort(section.rows["sequence"], kind="stable")]
     return section, damage
 
 
 def _slots(
-    raw: BinaryIO, kind: int, layout: np.dtype[Any], data_at: int, first: int, count: int, capacity: int
+    raw: BinaryIO, kind: int, layout: Layout, data_at: int, first: int, count: int, capacity: int
 ) -> tuple[npt.NDArray[Any], int, int]:
     """The complete records of some slots, the number of torn ones, and the number with a sequence number of another slot."""
     size = layout.itemsize
     # If two copies of a slot are equal, nobody wrote to it in between.
     copies = [_at(raw, data_at + first * size, count * size) for _ in range(2)]
     count = min(len(copy) for copy in copies) // size
-    one, two = (np.frombuffer(copy, "u1", count=count * size).reshape(count, size) for copy in copies)
-    same = (one == two).all(axis=1)
-    rows = np.frombuffer(copies[0], layout, count=count)
+    one, two = copies
+    same = np.full(count, True)
+    if one[: count * size] != two[: count * size]:
+        same = np.array([one[at : at + size] == two[at : at + size] for at in range(0, count * size, size)], dtype="?")
+    rows = np.frombuffer(one, layout.dtype, count=count)
     sequence = rows["sequence"]
     if kind == _RING:
         used = sequence != 0
@@ -442,7 +443,13 @@ def _slots(
     return rows[good], int((used & ~good & ~stray).sum()), int(stray.sum())
 
 
-def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, np.dtype[Any]]:
+def _number(value: Any) -> int | float:
+    """A number of a record, which numpy has as one of its own types."""
+    found: int | float = value.item() if hasattr(value, "item") else value
+    return found
+
+
+def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, Layout]:
     data = json.loads(text.decode())
     fields: list[Field] = []
     for name, kind, offset, n in data["fields"]:
@@ -462,19 +469,12 @@ def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, np.
         raise ValueError(f"selector {selector!r}")
     if selector >= 0 and fields[selector].type in ("str", "f64"):
         raise ValueError(f"selector {fields[selector].name} is not an integer")
-    layout = np.dtype(
-        {
-            "names": ["sequence", "time_ns", "tid", "device", *("f_" + f.name for f in fields)],
-            "formats": [
-                "u8",
-                "u8",
-                "i4",
-                "i4",
-                *(f"S{f.size}" if f.type == "str" else _TYPES[f.type][0] for f in fields),
-            ],
-            "offsets": [0, 8, 16, 20, *(_SLOT_HEADER + f.offset for f in fields)],
-            "itemsize": slot_size,
-        }
+    formats = (f"S{f.size}" if f.type == "str" else _TYPES[f.type][0] for f in fields)
+    layout = Layout(
+        ["sequence", "time_ns", "tid", "device", *("f_" + f.name for f in fields)],
+        ["u8", "u8", "i4", "i4", *formats],
+        [0, 8, 16, 20, *(_SLOT_HEADER + f.offset for f in fields)],
+        slot_size,
     )
     return Section("", 0, "", 0, tuple(fields), tuple(messages), selector), layout
 

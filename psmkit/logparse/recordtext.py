@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from psmkit.model.late import regex
+
 __all__ = ["escape", "render", "word"]
 
-_PART = re.compile(r"\{\{|\}\}|\{ \}|\{([a-z][a-z0-9_]*):([a-z]+)\}")
-_CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
+_PART = regex(r"\{\{|\}\}|\{ \}|\{([a-z][a-z0-9_]*):([a-z]+)\}")
+_CONTROL_BYTE = regex(rb"[\x00-\x1f\x7f]")
 # As in csrc/base/text.c: control bytes, the start of a terminal sequence, and what would read as another record.
-_ESCAPED = re.compile(
-    rb"[\x00-\x1f\x7f\\]|(?<=\x1b)\[|(?<=\^\[)\[|(?<=ESC)\[|[NRV](?=CCL )|F(?=LAGCX )|N(?=CCLX )|\A | \Z"
-)
+_ESCAPED = regex(rb"[\x00-\x1f\x7f\\]|(?<=\x1b)\[|(?<=\^\[)\[|(?<=ESC)\[|[NRV](?=CCL )|F(?=LAGCX )|N(?=CCLX )|\A | \Z")
 
 
 def render(pattern: str, values: Mapping[str, int | float | bytes]) -> bytes:

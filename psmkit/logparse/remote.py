@@ -6,19 +6,20 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["Remote", "is_url", "local_path", "remote_files"]
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
+_URL = regex(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
 #: The stores that psmkit reads, and what each needs beside fsspec. fsspec knows more, some of which run programs or open other URLs.
 _STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-_SECRET = re.compile(r"(?<=//)[^/\s@]*@|(?<=[?&])([A-Za-z0-9_.-]+=)[^\s&]*")
-_MAGIC = re.compile(r"[*?\[]")
+_SECRET = regex(r"(?<=//)[^/\s@]*@|(?<=[?&])([A-Za-z0-9_.-]+=)[^\s&]*")
+_MAGIC = regex(r"[*?\[]")
 _FIRST, _MOST = 1 << 16, 1 << 24  # bytes that are asked for at once: few at first, more of what is read in order
 _SHOWN = 300
 _MOST_FILES = 1_000_000

@@ -7,11 +7,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar, cast
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
@@ -37,6 +34,8 @@ from psmkit.logparse.types import (
     Value,
 )
 from psmkit.model import Evidence
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 __all__ = ["ScanResult", "collect"]
@@ -477,11 +476,10 @@ def _alike(
     ours = tallies[np.argsort(tallies["service"], kind="stable")]
     starts = np.searchsorted(ours["service"], np.arange(services + 1)).tolist()
     packed = np.column_stack([ours[name].astype(np.int64) for name in columns])
-    data, width = packed.tobytes(), packed.itemsize * len(columns)
     known: dict[bytes, _T] = {}
     out = []
     for start, end in itertools.pairwise(starts):
-        key = data[start * width : end * width]
+        key = packed[start:end].tobytes()
         if key not in known:
             known[key] = make(packed[start:end].tolist())
         out.append(known[key])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from psmkit.logparse.records import open_record
+from psmkit.model.late import dataclass
 
 __all__ = ["Report", "reports"]
 

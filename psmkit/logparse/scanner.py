@@ -9,7 +9,7 @@ import pathlib
 import resource
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
@@ -21,7 +21,9 @@ from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
 from psmkit.logparse.merged import without_merged
 from psmkit.logparse.result import ScanResult, collect
 from psmkit.logparse.streams import whole
+from psmkit.model import arrays
 from psmkit.model.errors import CatalogueError
+from psmkit.model.late import dataclass
 
 __all__ = ["Feed", "Paths", "Sources", "catalogue_of", "open_files", "read", "scan"]
 
@@ -85,6 +87,7 @@ class Sources:
         found = without_copies(found, lambda item: item.kind == "record" or bool(processes(item, catalogue)), notes)
         found = without_merged(found, lambda item: processes(item, catalogue), notes)
         logs = [i for i in found if i.foreign is None]
+        arrays.prepare(sum(i.size for i in logs))
         foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
         return cls(logs, foreign, catalogue, notes)
 

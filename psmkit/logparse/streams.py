@@ -7,16 +7,15 @@ import io
 import lzma
 import os
 import sys
-import tempfile
 import weakref
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from psmkit.logparse.records import RecordLines
 from psmkit.logparse.remote import Remote
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 __all__ = ["ForeignInput", "Input", "Place", "Reader", "Spool", "first_bytes", "open_raw", "whole"]
@@ -26,6 +25,8 @@ class Spool:
     """A temporary file without a name that lives as long as an input refers to it. Parts of it are read independently."""
 
     def __init__(self) -> None:
+        import tempfile  # late: a log is read where it is
+
         self.file: BinaryIO = cast(BinaryIO, tempfile.TemporaryFile(prefix="psmkit-", buffering=0))  # noqa: SIM115
         self.end = 0
         weakref.finalize(self, self.file.close)

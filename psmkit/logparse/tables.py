@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar, overload
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.catalogue.entries import LEVELS
 from psmkit.logparse.types import (
@@ -31,6 +27,8 @@ from psmkit.logparse.types import (
     Totals,
     Value,
 )
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 
 __all__ = ["Counts", "Events", "Listed", "ScanData", "Threads"]
 
@@ -218,7 +216,7 @@ class Events(_Table[Event]):
         fields: dict[str, set[str]] = defaultdict(set)
         for event in found:
             fields[event.name].update(event.fields)
-        none = int(np.iinfo(np.int32).min)
+        none = -(1 << 31)
         columns: dict[str, Column] = {
             "message": np.array([number[e.name] for e in found], dtype=np.intp),
             "stream": np.array([e.stream for e in found], dtype=np.uint32),

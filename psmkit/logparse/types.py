@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 __all__ = [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from psmkit.model.findings import Evidence
+from psmkit.model.late import dataclass
 
 __all__ = ["Difference", "OperationDifference", "PairedStep", "SettingDifference", "StepDifference"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.timeline import Arrows, Axis, Kind, Level, Marks, Spans, Timeline, Track
 
 __all__ = ["Draft"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from psmkit.model.errors import PsmkitError
+from psmkit.model.late import dataclass
 
 __all__ = [
     "SCHEMA",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from psmkit.model.findings import Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import ENDED
 
 __all__ = ["Code", "Effect", "Family"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from psmkit.model.findings import Finding
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 

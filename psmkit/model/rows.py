@@ -9,7 +9,7 @@ __all__ = ["row"]
 if TYPE_CHECKING:
     from dataclasses import dataclass as row
 else:
-    from dataclasses import dataclass
+    from psmkit.model.late import dataclass
 
     def row(*, frozen, slots):
         """As ``dataclass(frozen=True, slots=True)``, for the type checker. At run time an assignment is not refused, because that

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from psmkit.model.late import dataclass
 from psmkit.model.report import Report
 from psmkit.model.timeline import Timeline
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from psmkit.model.late import dataclass
 
 __all__ = ["Field", "Struct"]
 

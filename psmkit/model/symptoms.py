@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from psmkit.model.late import dataclass
 from psmkit.model.report import Verdict
 
 __all__ = ["Leaves", "Shows", "Symptoms"]

@@ -6,11 +6,11 @@ Logs, records, plans and telemetry fill it; the HTML page, Perfetto traces and S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
-import numpy as np
-import numpy.typing as npt
+from psmkit.model.arrays.whole import np, npt
+from psmkit.model.late import dataclass
 
 __all__ = ["Arrows", "Axis", "Clock", "Counter", "Kind", "Level", "Marks", "Spans", "Timeline", "Track", "Unit"]
 

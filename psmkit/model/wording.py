@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from psmkit.model.late import regex
 
 __all__ = [
     "CONSEQUENCE",
@@ -92,7 +92,7 @@ def protocol_stage(stage: str | None) -> str | None:
 
 
 #: An escape sequence that sets a colour or clears a line, also as a program spells it that quotes another one's output.
-_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\u001b|\\e)\[[0-9;]*[mK]")
+_COLOUR = regex(r"(?:\x1b|\\x1b|\\033|\\u001b|\\e)\[[0-9;]*[mK]")
 
 
 def uncoloured(text: str) -> str:
@@ -101,7 +101,7 @@ def uncoloured(text: str) -> str:
 
 
 #: A progress bar of tqdm, with and without a total.
-_BAR = re.compile(
+_BAR = regex(
     r" *(?:\b(?:Epoch|Step|Train|Loading|Validation|Eval)[\w ]{0,30}: *)?\b\d{1,3}%\|[^|]{0,300}\| *[\w.]+/[\w.]+ \[[^\[\]]{0,120}\] *"
     r"| *\b\d+it \[[^\[\]]{0,80}(?:it/s|s/it)[^\[\]]{0,120}\] *"
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.wording import counted
 from psmkit.plan import fitted, scaling
 from psmkit.plan.fitted import Estimate, Floats

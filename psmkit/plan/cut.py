@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit._native.psm import ffi, lib
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.packed import STEP, Array
 from psmkit.plan.simulation import configure
 from psmkit.plan.types import Config, Func

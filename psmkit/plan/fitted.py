@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-import numpy.typing as npt
+from psmkit.model.arrays.whole import np, npt
 
 __all__ = ["Estimate", "Floats", "bounds", "constant", "power", "ratio", "shares"]
 

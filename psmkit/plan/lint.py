@@ -10,8 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.wording import counted, plural
 from psmkit.plan import packed
 from psmkit.plan.cut import BUFFERED, FIFO, Cut, Run, Wait

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit._native.psm import ffi, lib
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.packed import STEP, Array
 from psmkit.plan.simulation import configure
 from psmkit.plan.types import Config

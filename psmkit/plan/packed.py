@@ -6,9 +6,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.types import DataType, Func, Step, StepKind
 
 __all__ = ["STEP", "Array", "Messages", "messages", "of", "operations", "pack", "split"]

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from psmkit.model.arrays.whole import np, npt
 
 __all__ = ["Counts", "Kind", "Pattern", "ambiguous", "described", "peers", "special", "split", "totals"]
 

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.wording import counted, plural
 from psmkit.plan import packed, scaling
 from psmkit.plan.costs import Parameter, Quantity, costs, costs_of, ends_of, of_ranks

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from psmkit.logparse.batches import Texts
+from psmkit.model.arrays.whole import np, npt
 from psmkit.query.schema import Table
 
 __all__ = ["decoded", "ints", "schema", "strings", "table", "words"]

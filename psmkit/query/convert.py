@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from psmkit.analysis.facts.job import Job
@@ -14,6 +12,7 @@ from psmkit.analysis.views import columns
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
 from psmkit.logparse.batches import NO_STAMP, EventBatch, hexes
+from psmkit.model.arrays.whole import np, npt
 from psmkit.query import arrow
 from psmkit.query.schema import EVENT_FIELDS, TABLES, Field
 

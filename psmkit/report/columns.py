@@ -7,9 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.timeline import Timeline, Unit
 
 __all__ = ["Columns"]

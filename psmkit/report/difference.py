@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from psmkit.model import Evidence
 from psmkit.model.difference import Difference, OperationDifference, PairedStep, SettingDifference, StepDifference
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 from psmkit.report.escape import shorten, visible
 from psmkit.report.layout import Page, Span, ranges

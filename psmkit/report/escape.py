@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 
+from psmkit.model.late import regex
 from psmkit.report.cells import breadth, head, tail
 
 __all__ = ["formula_free", "html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
 # invisible (zero width, bidirectional marks and isolates, tags, BOM); surrogates and non-characters, which no encoder accepts.
-_UNSAFE = re.compile(
+_UNSAFE = regex(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ufdd0-\ufdef\ud800-\udfff\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 # Some characters start a heading or a list only at the start of a line; the others are markup anywhere.
-_MARKDOWN = re.compile(r"([\\`*_\[\]|~$]|^[#+-])")
+_MARKDOWN = regex(r"([\\`*_\[\]|~$]|^[#+-])")
 
 
 def _name(match: re.Match[str]) -> str:

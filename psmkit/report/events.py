@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.model import Finding, Severity
+from psmkit.model.arrays.whole import np, npt
+from psmkit.model.late import dataclass
 from psmkit.model.story import Story
 from psmkit.model.timeline import Marks, Unit
 from psmkit.report.nesting import DEEPEST, rows

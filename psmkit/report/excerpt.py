@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from psmkit.model.late import dataclass, regex
 from psmkit.report.escape import shorten, shorten_left
 
 __all__ = ["excerpt"]
 
 # An address counts as one word: the report names its host in other places, too. So does a hash: the numbers in it tell nothing.
-_WORD = re.compile(r"\b(?=[^\W_]*\d[^\W\d_]+\d)[^\W_]{12,}|[^\W\d_]+|\d+(?:\.\d+)+|\d+")
+_WORD = regex(r"\b(?=[^\W_]*\d[^\W\d_]+\d)[^\W_]{12,}|[^\W\d_]+|\d+(?:\.\d+)+|\d+")
 #: What a cut never divides: a word between blanks; in a word that needs too much room, a run of letters or an escape of ``visible``.
-_UNIT = re.compile(r"\S+")
-_PART = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|[\w.-]+|\W")
+_UNIT = regex(r"\S+")
+_PART = regex(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|[\w.-]+|\W")
 #: Words of at most this length, such as "the" and "on", are in every line.
 _SHORT_WORD = 3
+#: A word of the title of at least this length that the line holds is part of the proof.
+_LONG_WORD = 5
+#: In at least this width, three places of a line can be read, with so many words around each of those that tell.
+_WIDE, _MOST_SHOWN, _AROUND = 120, 3, 2
 #: A number of so many digits names a process or a work; it weighs as two words.
 _LONG_NUMBER = 3
 #: A value with the words before it of at most so many characters decides as a whole; of a longer one each word tells a part.
@@ -63,9 +68,48 @@ def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), lead: 
             weight = _weight(units[:head] + units[first:last]) + (_PART_OF_BEGINNING if head else 0)
             if last > first and (weight, head, -first) > best:
                 best, choice = (weight, head, -first), (head, first, last)
+    lost = width >= _WIDE and not _told(_joined(text, width, units, *choice), text, about)
+    if lost and (shown := _spread(text, width, about, units)):
+        return _places(text, units, shown)
     if not best[0] or (choice == (whole, whole, whole) and " " not in text[:width]):  # no word fits
         return shorten_left(text, width) if " " not in text[:width] else shorten(text, width)
     return _joined(text, width, units, *choice)
+
+
+def _told(cut: str, text: str, about: str) -> bool:
+    """Whether a cut text holds each word of the title that the text holds."""
+    return _title_words(about, text) <= _title_words(about, cut)
+
+
+def _title_words(about: str, text: str) -> set[str]:
+    said = set(map(str.lower, _WORD.findall(text)))
+    return {w for w in map(str.lower, _WORD.findall(about)) if (len(w) >= _LONG_WORD or w[0].isdecimal()) and w in said}
+
+
+def _spread(text: str, width: int, about: str, units: Sequence[_Unit]) -> Sequence[int]:
+    """Units that hold each word of the title between them, with as many around each as fit; empty if they do not fit, or are too many places to be read."""
+    said = [set(map(str.lower, _WORD.findall(text, unit.start, unit.end))) for unit in units]
+    held = {
+        max((n for n, words in enumerate(said) if word in words), key=lambda n: (_weight([units[n]]), -n))
+        for word in _title_words(about, text[:_MOST]).intersection(set().union(*said))
+    }
+    best: Sequence[int] = ()
+    shown = sorted({n for at in held for n in range(max(at - _AROUND, 0), min(at + _AROUND + 1, len(units)))})
+    if sum(at + 1 != after for at, after in itertools.pairwise(shown)) >= _MOST_SHOWN:
+        return best
+    while shown and len(_places(text, units, shown)) <= width and len(shown) > len(best):
+        best = shown
+        shown = sorted({n for at in shown for n in range(max(at - 1, 0), min(at + 2, len(units)))})
+    return best
+
+
+def _places(text: str, units: Sequence[_Unit], shown: Sequence[int]) -> str:
+    """These units of a text, with an ellipsis for what is left out."""
+    out = _ELLIPSIS if shown[0] else ""
+    for before, at in zip((None, *shown), shown, strict=False):
+        gap = "" if before is None else text[units[before].end : units[at].start] if at == before + 1 else _GAP
+        out += gap + text[units[at].start : units[at].end]
+    return out + (_ELLIPSIS if shown[-1] + 1 < len(units) or units[-1].end < len(text.rstrip()) else "")
 
 
 def _units(text: str, width: int, about: str, words: Sequence[str], head: str) -> Iterator[_Unit]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import field
 
+from psmkit.model.late import dataclass
 from psmkit.report.cells import wrap
 from psmkit.report.escape import shorten, visible
 from psmkit.report.language import ENGLISH, Words
 
-__all__ = ["Page", "Span", "ranges"]
+__all__ = ["Page", "Span", "columns", "ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,11 @@ def ranges(numbers: list[int] | tuple[int, ...] | set[int] | frozenset[int]) -> 
         else:
             runs.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
+
+
+def columns(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> list[str]:
+    """Rows as lines of text: columns with two spaces between them, those with a title two characters wider than it."""
+    cells = [[str(cell).strip() for cell in row] for row in (*([head] if head else []), *rows)]
+    sizes = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))] if cells else []
+    sizes = [max(size, len(title) + 2) for size, title in zip(sizes, head, strict=True)] if head else sizes
+    return ["  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in cells]

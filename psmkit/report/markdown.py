@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from psmkit.model import CODES, Evidence, Finding, RankRow, Report, Verdict
+from psmkit.model.late import regex
 from psmkit.model.wording import protocol_stage, uncoloured
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.excerpt import excerpt
@@ -35,7 +34,7 @@ __all__ = ["render"]
 
 _EVIDENCE = 8
 _PROOF = 300  # characters; the evidence below shows the whole line
-_BACKTICKS = re.compile(r"`+")
+_BACKTICKS = regex(r"`+")
 
 
 def render(report: Report, options: Options | None = None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from psmkit.model.late import dataclass
 from psmkit.report.language import ENGLISH, Words
 from psmkit.report.levels import Level
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from psmkit.model import RankRow
+from psmkit.model.late import dataclass
 from psmkit.report.cells import breadth, head, padded
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.language import ENGLISH, Words

@@ -7,18 +7,18 @@ A pid becomes a small number, because the reports have numbers in those fields.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
 from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Run, Shape, Suspect
+from psmkit.model.late import regex
 from psmkit.names import Redactor
 
 __all__ = ["redact"]
 
 _T = TypeVar("_T")
-_PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
+_PROCESS = regex(r"^(?P<host>.+):(?P<pid>\d+)$")
 
 
 def redact(report: Report) -> Report:

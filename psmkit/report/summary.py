@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from psmkit.model import (
@@ -22,6 +20,7 @@ from psmkit.model import (
     Suspect,
     Verdict,
 )
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import LACKS, protocol_stage
 from psmkit.report.language import ENGLISH, Words
 from psmkit.report.layout import ranges
@@ -82,10 +81,10 @@ _CONDITIONS = {
 
 
 #: What tells an address from the name of a host, pod or container.
-_ADDRESS = re.compile(r"^[\d.]+$|:")
+_ADDRESS = regex(r"^[\d.]+$|:")
 
 #: ``rank 3 (n0:70) failed at net.cc:7``: the verb that the verdict says already.
-_REPEATED = re.compile(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
+_REPEATED = regex(r"^(ranks? \d[\d, and]*?(?: \([^()]*\))?|[^\s:]+:\d+) failed(:| at )")
 
 
 def sentence(part: Report | Run, words: Words = ENGLISH) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from psmkit.model.late import dataclass
 from psmkit.model.timeline import Kind, Level, Timeline, Unit
 from psmkit.report import drawing
 from psmkit.report.drawing import COLOURS, SHAPES, Sheet, duration, fit, shape, swatch, wide

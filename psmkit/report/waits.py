@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from psmkit.model import Severity
+from psmkit.model.late import dataclass
 from psmkit.model.story import Story
 from psmkit.model.wording import plural, protocol_stage
 from psmkit.report.layout import ranges

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.types import Func
 from psmkit.reproduce.operations import Array, Comm, Operations
 

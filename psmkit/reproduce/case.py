@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.logparse.foreign import FlightDump, load
+from psmkit.model.arrays.whole import np
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted, plural
 from psmkit.plan.releases import release_of, releases, version

@@ -6,8 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.plan.types import Func
 from psmkit.reproduce.operations import Array, Operations
 

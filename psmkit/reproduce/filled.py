@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.analysis.facts.naming import ranks_text
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.wording import counted
 from psmkit.plan.types import Func
 from psmkit.reproduce.operations import ALLTOALL, GATHER, OP, SCATTER, Array, Operations

@@ -8,10 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.wording import counted
 from psmkit.plan.types import DataType, Func
 from psmkit.reproduce.builder import Builder

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.logparse import events
 from psmkit.logparse.types import CommInstance
+from psmkit.model.arrays.whole import np
 from psmkit.plan.types import Func
 from psmkit.reproduce.builder import Builder
 from psmkit.reproduce.found import MOST_RANKS

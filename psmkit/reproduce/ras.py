@@ -6,9 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from psmkit.logparse.foreign.types import RasIssue, RasRank, RasReport
+from psmkit.model.arrays.whole import np
 from psmkit.reproduce.found import MOST_RANKS, SIZE, TYPE, Found
 from psmkit.reproduce.logs import CALLS
 from psmkit.reproduce.operations import OP, Comm

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.plan.types import Func
 from psmkit.reproduce.operations import Array, Operations
 

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import Event
+from psmkit.model.arrays.whole import np
 from psmkit.model.wording import counted
 from psmkit.plan.tasks import MAX_RANKS
 from psmkit.plan.types import DataType, Func

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.errors import InputError
 from psmkit.plan.programs import Program, read_program
 from psmkit.plan.releases import number

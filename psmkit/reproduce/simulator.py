@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.analysis.pipeline import analyze
 from psmkit.model import Report
+from psmkit.model.arrays.whole import np, npt
 from psmkit.plan.cut import BUFFERED, Cut, Wait
 from psmkit.plan.types import Config, Func
 from psmkit.reproduce.case import of_comm

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.wording import counted
 from psmkit.plan.types import Func
 from psmkit.reproduce.found import MOST_RANKS, Found

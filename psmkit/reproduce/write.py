@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.wording import counted
 from psmkit.plan.releases import release_of, version
 from psmkit.plan.types import Config, DataType, Func, RedOp, short_count

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.errors import PsmkitError
 from psmkit.model.wording import counted
 from psmkit.synth.dialects import DIALECTS, Dialect

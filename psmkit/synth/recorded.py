@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.synth.dialects import Dialect
 from psmkit.synth.job import STEPS, Job, Plan
 from psmkit.synth.scenarios import Scenario

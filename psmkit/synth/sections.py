@@ -8,8 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Protocol
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.synth.recorded import Part, Said
 from psmkit.synth.template import Bytes, Ints, Numbers, Template, width
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
 from psmkit.logparse.recordfiles import record_names
 from psmkit.logparse.records import open_record
+from psmkit.model.arrays.whole import np
 from psmkit.telemetry.take import OFFSET, STEP, Array, empty, text
 
 __all__ = ["Clocks", "read_steps"]

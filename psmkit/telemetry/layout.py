@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.telemetry.kinds import OWN_ROWS, WORD
 
 __all__ = [

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from psmkit.logparse.records import text_of
+from psmkit.model.arrays.whole import np
 from psmkit.telemetry.reader import fit
 
 __all__ = ["CommunicatorView", "LinkView", "Overview", "RankView", "quantile"]

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.model.draft import Draft
 from psmkit.model.timeline import Axis, Timeline, Unit
 from psmkit.model.wording import counted

@@ -11,10 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit._native.telemetry import ffi, lib
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.errors import PsmkitError
 from psmkit.telemetry.layout import COMM, LINK, LOSSES, OP, ROW, TIME
 

@@ -13,10 +13,10 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from psmkit.model.arrays.whole import np
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.layout import (
     ALGORITHMS,

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from psmkit.model.arrays.whole import np
 from psmkit.telemetry.kinds import EVENT_TYPES, OWN_ROWS, TIME
 from psmkit.telemetry.layout import (
     ALGORITHMS,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tabulate import tabulate
-
 from psmkit.model import Finding
 from psmkit.report import drawing
+from psmkit.report.layout import columns
 from psmkit.telemetry.metrics import BOUNDS
 from psmkit.telemetry.totals import Distribution, Point
 
@@ -29,7 +28,7 @@ def _median(found: Distribution, unit: str) -> float:
 
 
 def _table(title: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> list[str]:
-    return [title, tabulate(rows, head, tablefmt="plain", disable_numparse=True), ""] if rows else []
+    return [title, "\n".join(columns(rows, head)), ""] if rows else []
 
 
 class _Points:

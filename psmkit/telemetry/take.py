@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from psmkit.model.arrays.whole import np, npt
 from psmkit.telemetry.layout import COMM, LINK, LOSSES, OP, ROW, TIME
 
 __all__ = ["OFFSET", "STEP", "Array", "Take", "empty", "text", "word"]

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from psmkit.model.arrays.whole import np
 from psmkit.telemetry.kinds import EVENT_TYPES
 from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, FUNCTIONS, PHASES, PROTOCOLS
 from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric

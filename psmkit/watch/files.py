@@ -7,12 +7,13 @@ import os
 import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.logparse.arrange import HEAD, Head, Name
 from psmkit.logparse.inputs import CATALOGUE, walk
 from psmkit.logparse.streams import Input, Place, Spool
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass
 
 __all__ = ["START", "TAIL", "Arrivals", "Found", "Key", "Log", "Part", "Paths"]
 

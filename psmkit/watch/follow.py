@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.logparse.arrange import HEAD, Arrangement, Peek, arranged
 from psmkit.logparse.copies import without_copies
@@ -16,6 +16,7 @@ from psmkit.logparse.merged import without_merged
 from psmkit.logparse.scanner import catalogue_of
 from psmkit.logparse.streams import Spool
 from psmkit.model.errors import InputError
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 from psmkit.watch.fates import Files
 from psmkit.watch.files import START, TAIL, Log, Part

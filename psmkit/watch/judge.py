@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 from psmkit.analysis.facts.job import make_job
@@ -21,6 +21,7 @@ from psmkit.logparse.inputs import ForeignInput
 from psmkit.logparse.types import Ref
 from psmkit.model import Report
 from psmkit.model.errors import NothingToAnalyse, PsmkitError
+from psmkit.model.late import dataclass
 from psmkit.watch.files import Part
 from psmkit.watch.follow import Follower, Snapshot
 

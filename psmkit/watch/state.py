@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Suspect, Verdict
+from psmkit.model.late import dataclass
 from psmkit.report.summary import behind
 from psmkit.watch.files import Part
 from psmkit.watch.judge import Answer

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from psmkit.catalogue import Catalogue, load
+from psmkit.catalogue import Catalogue, load, loader
+from psmkit.catalogue.built import _KEPT, built
 from psmkit.logparse import scan
 from psmkit.model.errors import CatalogueError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -127,40 +132,59 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_the_cache_of_parsed_files_is_never_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from psmkit.catalogue import loader
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     paths = sorted(Path(loader.__file__).parent.glob("uds*.toml"))
-    fresh = loader._tables(paths)
+    fresh = built(paths)
     (kept,) = (tmp_path / "cache" / "psmkit").iterdir()
-    assert loader._tables(paths) == fresh
+    assert built(paths) == fresh
     kept.write_text("{damaged")
-    assert loader._tables(paths) == fresh
+    assert built(paths) == fresh
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert loader._tables(paths) == fresh
+    assert built(paths) == fresh
+
+
+def test_every_entry_comes_out_of_the_cache_as_it_went_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = sorted(Path(loader.__file__).parent.glob("**/*.toml"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    messages, phrases = built(paths)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2):
+        kept, said = built(paths)
+        assert kept == messages and said == phrases
+        assert [tuple(m.samples) for m in kept] == [m.samples for m in messages]
+    assert len(messages) > 1000 and phrases
+
+
+def test_what_a_wheel_holds_is_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build writes it before there is a scanner, and then no file is parsed."""
+    code = "import runpy, sys; sys.modules['psmkit._native'] = None; sys.argv[0] = ''; runpy.run_module('psmkit.catalogue.built', run_name='__main__')"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "built")], check=True, cwd=ROOT, timeout=60)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    sets = [sorted((ROOT / "psmkit" / "catalogue").glob(names)) for names in ("*.toml", "v01/*.toml")]
+    fresh = [built(paths) for paths in sets]
+    monkeypatch.setattr("psmkit.catalogue.built._SHIPPED", tmp_path / "built")
+    monkeypatch.setattr("psmkit.catalogue.built._parse", None)
+    assert [built(paths) for paths in sets] == fresh
+    assert len(list((tmp_path / "built").iterdir())) == 2
 
 
 def test_the_sets_of_files_that_one_run_parses_are_all_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from psmkit.catalogue import loader
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = Path(loader.__file__).parent
     sets = [sorted(folder.glob(names)) for names in ("uds*.toml", "v01/*.toml", "psm*.toml")]
-    fresh = [loader._tables(paths) for paths in sets]
+    fresh = [built(paths) for paths in sets]
 
     def parsed(file: str, data: bytes) -> dict[str, object]:
         raise AssertionError(f"{file} was parsed again")
 
-    monkeypatch.setattr(loader, "_parse", parsed)
-    assert [loader._tables(paths) for paths in sets] == fresh
+    monkeypatch.setattr("psmkit.catalogue.built._parse", parsed)
+    assert [built(paths) for paths in sets] == fresh
 
 
 def test_the_cache_of_parsed_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from psmkit.catalogue import loader
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paths = sorted(Path(loader.__file__).parent.glob("uds*.toml"))[:1]
-    for number in range(3 * loader._CACHED):
-        monkeypatch.setattr(loader, "_CACHE_FORMAT", str(number).encode())
-        loader._tables(paths)
-    assert len(list((tmp_path / "psmkit").iterdir())) == loader._CACHED
+    for number in range(3 * _KEPT):
+        monkeypatch.setattr("psmkit.catalogue.built._FORMAT", str(number).encode())
+        built(paths)
+    assert len(list((tmp_path / "psmkit").iterdir())) == _KEPT

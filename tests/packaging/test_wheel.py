@@ -48,6 +48,7 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
         assert any(n.startswith(f"psmkit/_native/{module}") and n.endswith(".so") for n in names)
     assert {Path(n).name for n in names if n.endswith(".toml")} == {p.name for p in (ROOT / "psmkit").rglob("*.toml")}
     assert "psmkit/py.typed" in names
+    assert sum(n.startswith("psmkit/catalogue/built/catalogue-") for n in names) == 2
     glue = "psmkit/nccl/csrc/"  # compiled on the user's machine, against the user's tree
     assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/"))]
     assert not [n for n in names if n.endswith(".c") and not n.startswith(glue)]
@@ -123,6 +124,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 def test_installed_wheel_analyses_a_log_without_a_compiler(installed: Installed) -> None:
     done = installed.psmkit("analyze", LOG)
     assert done.stdout.startswith("inconclusive") and done.stderr == ""
+    # the wheel has the entries of the catalogue as they are cached elsewhere: nothing is parsed
+    code = "import sys; from psmkit.cli import main; main(); print('tomllib' in sys.modules)"
+    home = {**installed.env, "XDG_CACHE_HOME": str(installed.folder / "cache")}
+    assert run(installed.python, "-c", code, "analyze", LOG, env=home, cwd=installed.folder).endswith("False\n")
+    assert not (installed.folder / "cache").exists()
     code = "from psmkit.lab.cuda import Face; rt = Face('cudart13'); n = rt.new('int *'); rt.ok.cudaGetDeviceCount(n); print(n[0])"
     env, folder = {**installed.env, "PSM_HOSTCUDA_BANNER": "0"}, installed.folder
     assert run(installed.python, "-c", code, env=env, cwd=folder) == "8\n"
@@ -141,7 +147,7 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "mcp": ("{log}", MISSING),
     "export": ("{log} -o tables", MISSING),
     "query": ("{log} FROM(verdict)", MISSING),
-    "report": ("{log} -o page.html", CLEAN),
+    "report": ("{log} -o page.html", MISSING),
     "next": ("{log}", FOUND),
     "watch": ("{log} --for 0 --no-inspect", CLEAN),
     "scrub": ("{log} scrubbed", CLEAN),
@@ -166,19 +172,19 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "plan simulate": ("--seed 1 --ranks 2", CLEAN),
     "plan rules": ("", CLEAN),
     "plan variants": ("", CLEAN),
-    "plan lint": ("{log}", MISSING),  # it has no groups
-    "reproduce": ("{calls} -o case --no-lab", (0,)),
+    "plan lint": ("{log}", MISSING),
+    "reproduce": ("{calls} -o case --no-lab", MISSING),
     "plan check": ("{log}", MISSING),  # it has no plans
     "plan model": ("", MISSING),  # spin and a compiler
-    "plan what-if": ("{log} --ranks 64", MISSING),  # it has no connections
+    "plan what-if": ("{log} --ranks 64", MISSING),
     "audit contract": ("transport.c", MISSING),
     "audit structs": ("{lib}/libpsm.so", MISSING),
     "audit symbols": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),
     "plugin drive": ("{lib}/libnccl-net-psm.so", MISSING),
-    "telemetry": ("--once", CLEAN),
+    "telemetry": ("--once", MISSING),
     "telemetry replay": ("{log}", MISSING),
-    "telemetry mask": ("all default", MISSING),  # no process
+    "telemetry mask": ("all default", MISSING),
     "telemetry metrics": ("", CLEAN),
     "telemetry dashboards": ("dashboards", CLEAN),
     "telemetry picture": ("{log}", MISSING),
@@ -191,13 +197,13 @@ BARE: dict[str, tuple[str, tuple[int, ...]]] = {
     "tune simulate": ("{data} --config {rules}", MISSING),
     "nccl prepare": ("{lib}", MISSING),  # no tree
     "nccl verify": ("{lib}/libpsm.so", MISSING),
-    "top": ("--count 1", (3,)),  # nothing reports telemetry
+    "top": ("--count 1", MISSING),
     "lab run": ("--out lab", CLEAN),
     "lab report": ("lab", CLEAN),
     "lab nccl": ("--lib {lib}/libpsm.so --out nccl", MISSING),
     "lab matrix": ("--nccl {lib}/libpsm.so --out matrix", MISSING),
     "lab topology": ("", CLEAN),
-    "lab synth": ("--ranks 2", CLEAN),
+    "lab synth": ("--ranks 2", MISSING),
     "lab cuda-coverage": ("", CLEAN),
     "lab faults": ("", CLEAN),
 }
@@ -211,8 +217,16 @@ EXTRAS = {
     "plugin drive": "psmkit[lab]",
     "lab nccl": "psmkit[lab]",
     "nccl verify": "psmkit[lab]",
-    "telemetry replay": "psmkit[telemetry]",
-    "telemetry picture": "psmkit[telemetry]",
+    "lab synth": "psmkit[numpy]",
+    "plan lint": "psmkit[numpy]",
+    "plan what-if": "psmkit[numpy]",
+    "report": "psmkit[numpy]",
+    "reproduce": "psmkit[numpy]",
+    "telemetry": "psmkit[numpy]",
+    "telemetry mask": "psmkit[numpy]",
+    "telemetry picture": "psmkit[numpy]",
+    "telemetry replay": "psmkit[numpy]",
+    "top": "psmkit[numpy]",
     "tune fit": "psmkit[tune]",
     "tune export": "psmkit[tune]",
     "tune plot": "psmkit[tune]",
@@ -237,6 +251,19 @@ def leaves(command: click.Command, path: str = "") -> Iterator[str]:
             yield from leaves(inner, f"{path} {name}".strip())
     else:
         yield path
+
+
+def test_a_plain_install_is_small(installed: Installed) -> None:
+    """pip itself is no part of it."""
+    (site,) = (installed.folder / "venv").glob("lib/python*/site-packages")
+    parts = [
+        path
+        for path in site.iterdir()
+        if not path.name.startswith(("pip", "setuptools", "_distutils_hack", "pkg_resources"))
+    ]
+    found = {part.name: sum(p.stat().st_size for p in [part, *part.rglob("*")] if p.is_file()) for part in parts}
+    assert not [name for name in found if name.startswith(("numpy", "tabulate", "wcwidth"))]
+    assert sum(found.values()) <= 40_000_000, found
 
 
 def test_every_command_is_tried_without_extras() -> None:

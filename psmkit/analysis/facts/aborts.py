@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import CommInstance, Ref, Value
+from psmkit.model.arrays import np
 
 __all__ = ["abort_ends", "aborted_before"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.model.arrays import np
 
 __all__ = ["callers"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal as signals
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["ASKED", "FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import signal as signals
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ended_in, process_of_head, process_of_tags, without_tag
 from psmkit.logparse.types import Event
+from psmkit.model.late import regex
 
 __all__ = [
     "FAULTS",
@@ -81,7 +81,7 @@ _BLOCK = (
 )
 # Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
 #: What tells the name of a container from a word.
-_PLACE = re.compile(r"[A-Za-z].*[-.\d]")
+_PLACE = regex(r"[A-Za-z].*[-.\d]")
 #: A library prints an error so many lines above the exception; so many characters identify its text.
 _ABOVE, _SAME = 10, 40
 #: mpirun prints the exit code of a process so many lines from its name.

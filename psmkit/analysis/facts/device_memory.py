@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from psmkit.logparse.types import Event
+from psmkit.model.late import dataclass
 
 __all__ = ["Room", "room_of"]
 

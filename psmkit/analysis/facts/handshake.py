@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -16,6 +16,7 @@ from psmkit.analysis.facts.owed import TRANSPORTS, owed
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.releases import release_of
 from psmkit.logparse.types import Call, FdExchange, Ref, ServiceTally
+from psmkit.model.late import dataclass
 
 __all__ = ["Handshake", "Kind", "Opened", "handshakes", "kind_name"]
 

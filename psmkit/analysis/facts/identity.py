@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.grouping import runs_of_parts
 from psmkit.analysis.facts.jobs import split_jobs
 from psmkit.analysis.facts.ranks import Numbering, evidence, number
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Process, SeqGroup
+from psmkit.model.late import dataclass
 
 __all__ = ["Identity", "RunInfo", "resolve"]
 

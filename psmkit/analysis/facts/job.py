@@ -5,13 +5,10 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.missing import MissingRanks
@@ -21,6 +18,8 @@ from psmkit.analysis.facts.spans import Spans
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, SeqGroup, Value
 from psmkit.model import Evidence
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 from psmkit.model.structs import Struct
 
 __all__ = ["Job", "RunInfo", "make_job"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance
+from psmkit.model.late import dataclass
 
 __all__ = ["split_jobs"]
 

@@ -9,7 +9,6 @@ which numbers its children), ``several`` (it reports all processes, also those t
 
 from __future__ import annotations
 
-import re
 import signal as signals
 from collections.abc import Iterable
 
@@ -21,19 +20,20 @@ from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import ranks_in
 from psmkit.logparse.types import Event
 from psmkit.model import Named
+from psmkit.model.late import regex
 
 __all__ = ["as_named", "host_of", "local_rank", "read"]
 
-_TAG_END = re.compile(r"[\[\]<>:\s]")
-_TASK = re.compile("[0-9]{1,9}")
+_TAG_END = regex(r"[\[\]<>:\s]")
+_TASK = regex("[0-9]{1,9}")
 #: What programs call themselves before their lines.
 _PROGRAMS = frozenset(
     "agent controller driver error info launcher main runner scheduler supervisor trainer warning".split()
 )
 #: The end of prterun's sentence about a signal, which begins on the line above.
-_SIGNAL = re.compile(r"\s*signal (\d{1,3}) \(")
+_SIGNAL = regex(r"\s*signal (\d{1,3}) \(")
 #: Where Ray killed workers for their memory.
-_NODE = re.compile(r"at node \(ID: \w+, IP: ([\w.:-]+)\)")
+_NODE = regex(r"at node \(ID: \w+, IP: ([\w.:-]+)\)")
 _WRAPPED = 5  # lines
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines

@@ -11,13 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import CommInstance, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["SHRINK", "Child", "Left", "Way", "children", "left", "left_out", "revoked"]
 

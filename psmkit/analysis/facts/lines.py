@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
 from psmkit.logparse.types import Event, Ref, Value
+from psmkit.model.late import regex
 
 __all__ = [
     "below",
@@ -24,25 +25,25 @@ __all__ = [
 ]
 
 # NCCL 2.0 to 2.2 do not print their name, nor do the tests of aws-ofi-nccl.
-_HEAD = re.compile(
+_HEAD = regex(
     r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |^[\w.-]+ \[\d+\] \S+\.cu:\d+ WARN |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
 #: A level at which a program reports no error.
-_QUIET = re.compile(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
+_QUIET = regex(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
 #: A setting that a program lists: its name, and a number, a switch or a dictionary.
-_SETTING = re.compile(
+_SETTING = regex(
     r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)|[a-z]\w*\s*[:=]\s*(?:\{.*\}|None|True|False|-?\d[\d.]*)"
 )
 #: The start of the next record, on a line that holds two.
-_NEXT = re.compile(
+_NEXT = regex(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
 )
 
 #: Characters as JSON spells them; a text that was quoted twice has two backslashes.
-_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
-_BREAK = re.compile(r"\\+([ntr\"])")
+_ESCAPE = regex(r"\\+u([0-9a-fA-F]{4})")
+_BREAK = regex(r"\\+([ntr\"])")
 _SPELLED = {"n": "\n", "t": "\t", "r": " ", '"': '"'}
 
 

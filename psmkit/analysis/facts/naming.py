@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 from psmkit.model import Named
+from psmkit.model.late import regex
 
 __all__ = [
     "comm_name",
@@ -150,8 +150,8 @@ def short(text: str, most: int) -> str:
 
 
 #: Pointers and ports: they differ from process to process, and no reader compares them.
-_OWN = re.compile(r"0x[0-9a-f]+|<\d+>")
-_NUMBERS = re.compile(r"\d+")
+_OWN = regex(r"0x[0-9a-f]+|<\d+>")
+_NUMBERS = regex(r"\d+")
 
 
 def differing(texts: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from psmkit.analysis.facts.tags import (
 )
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
+from psmkit.model.late import regex
 
 __all__ = [
     "FOLDED",
@@ -42,7 +43,7 @@ __all__ = [
 FOLDED = "x across cluster]"
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 #: The level of a logger.
-_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
+_LEVEL = regex(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 _MOST_LINES = 4000
 _STACK_LINES = 400
 _SEVERAL = -1  # processes
@@ -248,7 +249,7 @@ def pdsh_host(job: Job, ref: Ref) -> str | None:
 #: So many lines at the start of a file show whether pdsh wrote it.
 _SHOWN = 12
 #: What else stands before lines and ends in a colon: ranks, levels, files of sources.
-_NO_HOST = re.compile(
+_NO_HOST = regex(
     r"(?:rank|worker|proc|gpu|device)[-_ ]?\d+|\d+|[A-Z]+|.*\.(?:py|cc?|cpp|cu|h|hpp|sh|so)(?:\.\d+)*", re.IGNORECASE
 )
 

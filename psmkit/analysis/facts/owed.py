@@ -8,8 +8,9 @@ SHM or PSM_P2P connection to the proxy of *another* rank serves fd exchanges and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from psmkit.model.late import dataclass
 
 __all__ = ["TRANSPORTS", "Owed", "owed"]
 

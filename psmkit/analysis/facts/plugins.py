@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["Unloaded", "Unused", "unloaded", "unused"]
 
 #: The libraries that NCCL and RCCL look for by default, also where the end of a log cuts the name.
-_DEFAULT = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)(?:\.(?:s|so(?:\.\d+)*)?)?")
+_DEFAULT = regex(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)(?:\.(?:s|so(?:\.\d+)*)?)?")
 #: The kind of a plugin in the usual name of its library.
-_USUAL = re.compile(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)\b")
-_SETTING = re.compile(r"NCCL_(NET|TUNER|PROFILER|ENV|GIN|RMA)_PLUGIN")
+_USUAL = regex(r"lib(?:nccl|rccl)-(net|tuner|profiler|env|gin|rma)\b")
+_SETTING = regex(r"NCCL_(NET|TUNER|PROFILER|ENV|GIN|RMA)_PLUGIN")
 #: Values of a setting that ask for no plugin.
 _NONE = frozenset({"", "none"})
 #: Lines about a library that does not load, the most telling first.

@@ -5,7 +5,6 @@ Such a line proves that the collectives before it completed. It proves nothing a
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import regex
 from psmkit.model.wording import counted
 
 __all__ = ["came_after", "ends", "passed_tests", "restarted_after", "told", "unmarked", "worked_after", "wrong_rows"]
@@ -25,7 +25,7 @@ _TIME = 10_000
 _ROWS = ("nccltests.row", "nccltests.unchecked", "nccltests.older_row")
 _STEPS = ("program.step", *_ROWS)
 #: A shell starts one Python program, without a launcher, and waits for it.
-_STARTED = re.compile(r"(?:^|[$#>] ?)(?:[A-Z]\w*=\S+ )*python[\d.]* (?!-m torch|-m accelerate|-m deepspeed)[\w./ :-]+$")
+_STARTED = regex(r"(?:^|[$#>] ?)(?:[A-Z]\w*=\S+ )*python[\d.]* (?!-m torch|-m accelerate|-m deepspeed)[\w./ :-]+$")
 #: The program is found at most so many lines above its end.
 _PROGRAM_LINES = 400
 #: The legend of nccl-tests stands so many lines below its last row.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 
-import numpy as np
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import counts, printed
 from psmkit.logparse.types import CommInstance
+from psmkit.model.arrays import np
 
 __all__ = ["STAGES", "chose_network", "collectives", "furthest_stage", "progress_of", "stage_of_message", "torn_down"]
 

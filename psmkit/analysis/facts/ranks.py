@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
 from psmkit.logparse.tables import Events, ScanData
 from psmkit.logparse.types import Event, Process, Ref, Value
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
@@ -249,7 +248,7 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     return {proc: same.setdefault(found := frozenset(devices), found) for proc, devices in out.items()}
 
 
-def _on_first(scan: ScanData, out: Collection[int], known: NDArray[np.bool_]) -> list[int]:
+def _on_first(scan: ScanData, out: Collection[int], known: npt.NDArray[np.bool_]) -> list[int]:
     """The processes that print device 0 in lines that other processes of their host print on other devices: these threads selected theirs."""
     events = scan.events
     rows = np.flatnonzero(known)
@@ -265,16 +264,15 @@ def _on_first(scan: ScanData, out: Collection[int], known: NDArray[np.bool_]) ->
     return [proc for proc in np.flatnonzero(np.bincount(events.proc[chosen])).tolist() if proc not in out]
 
 
-def _pairs(procs: NDArray[Any], devices: NDArray[Any]) -> list[tuple[int, int]]:
+def _pairs(procs: npt.NDArray[Any], devices: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Each process with each device that its lines print; both are 0 or more."""
     few = int(devices.max(initial=-1)) + 1
     if few > _FEW:
         pairs = np.unique(procs.astype(np.int64) << 32 | devices).tolist()
         return [(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs]
-    printed = np.zeros((int(procs.max(initial=-1)) + 1, few), dtype=np.bool_)
-    printed[procs, devices] = True
-    found, on = printed.nonzero()
-    return list(zip(found.tolist(), on.tolist(), strict=True))
+    printed = np.zeros((int(procs.max(initial=-1)) + 1) * few, dtype=np.bool_)
+    printed[procs.astype(np.int64) * few + devices] = True
+    return [divmod(place, few) for place in np.flatnonzero(printed).tolist()]
 
 
 def _tags(scan: ScanData, out: Evidence) -> None:

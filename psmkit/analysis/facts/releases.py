@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.model.late import regex
 
 __all__ = ["release_of", "shown_release", "whole_releases"]
 
-_PART = re.compile("[0-9]{1,9}")
-_WHOLE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}")
+_PART = regex("[0-9]{1,9}")
+_WHOLE = regex(r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}")
 
 
 def release_of(job: Job, proc: int) -> tuple[int, int] | None:

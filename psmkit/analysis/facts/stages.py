@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from psmkit.analysis.facts.connections import owes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import STAGES, furthest_stage, stage_of_message
+from psmkit.model.arrays import np
 
 __all__ = ["stage_of"]
 

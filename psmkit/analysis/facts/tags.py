@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from psmkit.logparse.types import Value
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "ACTOR",
@@ -52,7 +52,7 @@ class Form:
 
 
 def _form(program: str, text: str, whole: bool = False, sign: str = "") -> Form:
-    return Form(program, re.compile(text), whole, sign)
+    return Form(program, regex(text), whole, sign)
 
 
 # vLLM numbers ranks by data, pipeline, context and tensor parallelism, in this order: the number within the last one is the rank where the
@@ -106,17 +106,17 @@ INSIDE = (
 )
 #: What a program puts before its own lines, behind the time: ``[Rank 3]``, ``(rank3)``, ``rank 3 |`` or ``[R3]``.
 _TIME = r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[T ])?\[?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\]?[ :,|-]*"
-_OWN = re.compile(
+_OWN = regex(
     rf"^(?:{_TIME})?(?:[\[(<](?:[Rr]ank|RANK)[ _:=-]?(?P<rank>{_N})(?:/\d+)?[\])>]|\[R(?P<short>{_N})\]|(?:[Rr]ank|RANK)[ _:=-]?(?P<bare>{_N}) ?[|:](?!:))[: ]"
 )
 #: What the text of a launcher says of a process that ended, as in ``worker 3 exited`` and ``child process 4711 died``: its own number or its id.
-_ENDED = re.compile(
+_ENDED = regex(
     r"\b(?:worker|process|subprocess|child|task|shard)(?: process)? ?[#=]?\[?(?P<number>\d{1,9})\]?(?= (?:has |was |is |unexpectedly )*(?:exited|died|dead|failed|crashed|killed|terminated|aborted|ended)\b)",
     re.IGNORECASE,
 )
 _FEWEST_PIDS = 300  # processes that the system starts have the ids below
 #: The name of a pod or container that kubectl, stern or Docker Compose puts before a line.
-_PLACE = re.compile(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w.-]+)?\]?:?$")
+_PLACE = regex(r"^\[?(?:pod/)?(?P<host>[A-Za-z][\w.-]*[-.\d][\w.-]*)(?:/[\w.-]+)?\]?:?$")
 #: Ray's tag, with the address of another host; vLLM puts its own tag before it.
 ACTOR = _form(
     "Ray and SkyPilot", r"\([\w.:/-]+(?:,? [\w=]+)?,? pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[0-9A-Fa-f.:]+))?\)"

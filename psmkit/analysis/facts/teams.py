@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import CommInstance, Event, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["SignalSlot", "Taken", "names_regions", "signal_region", "taken", "team"]
 

@@ -10,10 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-
-import numpy as np
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -26,6 +24,8 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
+from psmkit.model.arrays import np
+from psmkit.model.late import dataclass, regex
 from psmkit.model.rows import row
 
 __all__ = [
@@ -48,7 +48,7 @@ _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unk
 _PEERS = ("peer", "peer_rank", "remote_rank", "tp_rank", "dead_rank")
 _ADDRS = ("addr", "peer_addr", "remote", "peer")
 #: The address of a peer in a line that no entry knows.
-_PEER = re.compile(r"\b(?:connect to|recv from|send to|closed by(?: remote)? peer) ([\w.:-]+)<\d+>", re.IGNORECASE)
+_PEER = regex(r"\b(?:connect to|recv from|send to|closed by(?: remote)? peer) ([\w.:-]+)<\d+>", re.IGNORECASE)
 #: Addresses that mean the own host.
 _SELF = ("127.", "localhost", "::1", "[::1]")
 #: Lines that a process prints when the other end of a socket closes. Alone they look like the normal end of any job.

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import reports
@@ -15,6 +11,8 @@ from psmkit.analysis.inference.chains import THREAD_ENDS, THREAD_KEEPS, UNKNOWN,
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 __all__ = ["CALLS", "Cascade", "Fault", "Lines"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts import deaths, endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
@@ -13,6 +13,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
+from psmkit.model.late import dataclass
 
 __all__ = [
     "RECORDED",

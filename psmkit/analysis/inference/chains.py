@@ -6,14 +6,13 @@ Thousands of ranks print the same chain. Their lines are numbered by kind, and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.catalogue import Message
 from psmkit.logparse.tables import Events
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass
 
 __all__ = [
     "LINE_BITS",

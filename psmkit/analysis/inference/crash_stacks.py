@@ -6,7 +6,6 @@ import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from psmkit.analysis.facts import lines
@@ -15,6 +14,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import pid_of_tag, process_of_tags
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["Stack", "printed"]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ranks_in
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["CHECK", "Level", "level"]
 

@@ -8,12 +8,12 @@ unless somebody else stamps the lines of both.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import clock, endings
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event, Process, Ref, Stamps
+from psmkit.model.late import dataclass
 
 __all__ = ["Silence", "silence"]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import endings, lines, only, outside
 from psmkit.analysis.facts.job import Job
@@ -14,6 +12,7 @@ from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import without_bars
 
 __all__ = [
@@ -64,7 +63,7 @@ _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
-_ENGINE = re.compile(r"_DP(\d+)\b\w* pid=")
+_ENGINE = regex(r"_DP(\d+)\b\w* pid=")
 # So many lines are read for the process that they show.
 _MOST_LINES = 400
 # So many lines of a stack show whose it is.
@@ -74,13 +73,13 @@ _WRAPPERS = frozenset(
     "__init__ __new__ __call__ __enter__ __exit__ wrapper wrapped _wrapper inner _inner _fn decorate_context _call_impl _wrapped_call_impl "
     "auto_init_wrapper run_method <module> <lambda>".split()
 )
-_PATH = re.compile(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
+_PATH = regex(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
 # The first frame of a child process, and where the frames of Python itself are that start a process or a thread.
-_CHILD = re.compile(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
-_CELL = re.compile(r"(\w+)[ \t]{2,}Traceback \(most recent call last\)")
+_CHILD = regex(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
+_CELL = regex(r"(\w+)[ \t]{2,}Traceback \(most recent call last\)")
 _STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
 # What stands before the name of a call in a line of Python.
-_BEFORE_CALL = re.compile(r"[^\w.]+")
+_BEFORE_CALL = regex(r"[^\w.]+")
 # Python raises these for the names and calls of the program itself, whatever those are called.
 _MISTAKES = frozenset(["AttributeError", "NameError", "UnboundLocalError", "TypeError"])
 # What torch says of its own build where it lacks a backend.
@@ -88,7 +87,7 @@ _BUILD = "Distributed package doesn't have "
 # The head of a traceback stands so near below the line that says that Python ignores it.
 _NEAR = 8
 # The last line of a traceback: the type of the exception, perhaps with a message.
-_THROWN = re.compile(
+_THROWN = regex(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Failure|Failed|Expired|Exit|Abort|Aborted|Interrupt|Closed)(?:: .*)?"
 )
 

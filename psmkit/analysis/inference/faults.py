@@ -10,11 +10,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.aborts import aborted_before
@@ -29,6 +25,8 @@ from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.entries import LEVELS
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import CODES
+from psmkit.model.arrays import np, npt
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "Cascade",
@@ -64,7 +62,7 @@ _SYSTEM_ERROR = 2  # ncclSystemError: of a call of this process. What follows fr
 #: The end of a quoted line whose end is lost.
 _CUT = "\N{HORIZONTAL ELLIPSIS} (the line is cut)"
 #: The folder of the build, which hipified sources print.
-_BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
+_BUILD = regex(r"^/.*/(?:hipify/)?src/")
 
 
 def message(job: Job, name: str) -> Message | None:

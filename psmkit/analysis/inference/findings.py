@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
@@ -16,6 +14,7 @@ from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Code, Evidence, Finding, Named, Severity
+from psmkit.model.arrays import np
 from psmkit.model.wording import uncoloured, without_bars
 
 __all__ = ["new_finding", "with_evidence"]

@@ -11,7 +11,7 @@ until the proxy has done so, too.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -19,6 +19,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.stalls import open_values
 from psmkit.analysis.facts.teams import Taken, names_regions, signal_region, taken, team
 from psmkit.logparse.types import CommInstance, Event, Ref, SeqRank
+from psmkit.model.late import dataclass
 
 __all__ = ["COMPLETE", "PUT", "READY", "SIGNAL", "Absent", "Flag", "absent", "explained", "flags"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from psmkit.analysis.facts import damage
@@ -30,6 +29,7 @@ from psmkit.analysis.inference.elapsed import Silence, silence
 from psmkit.analysis.inference.held import held
 from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
+from psmkit.model.late import dataclass
 from psmkit.model.settings import LOG_NAME, STAMPED
 
 __all__ = ["Owes", "deciding", "goes_on", "outlives", "owing", "suspect", "watched"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.job import Job
@@ -15,6 +14,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.entries import Value
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Named
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import without_bars
 
 __all__ = ["LastError", "last_errors", "named_in"]
@@ -27,9 +27,9 @@ _RESULT = "torch.nccl_result"
 #: What XLA appends behind the text of the warning.
 _APPENDED = ("'. [", "'.;", "'.")
 #: What another process prints behind the text in the same line: the type of its exception, or the first frame of its traceback.
-_GLUED = re.compile(r"\s*(?:(?:torch\.distributed\.)?(?:DistBackendError|RuntimeError):?.*|  File \"/.*)$")
+_GLUED = regex(r"\s*(?:(?:torch\.distributed\.)?(?:DistBackendError|RuntimeError):?.*|  File \"/.*)$")
 #: Two ranks on one device: this text of NCCL's names both, wherever it stands.
-_SHARED = re.compile(r"Duplicate GPU detected : rank \d+ and rank \d+ both on CUDA device [0-9a-f]+")
+_SHARED = regex(r"Duplicate GPU detected : rank \d+ and rank \d+ both on CUDA device [0-9a-f]+")
 #: Blank lines and progress bars between the head and the text.
 _MOST_BLANK = 2
 #: So many lines of other processes may stand between.

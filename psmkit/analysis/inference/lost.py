@@ -15,7 +15,6 @@ These lines are impossible without a step of another rank:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.calls import needs_all, needs_root
@@ -27,6 +26,7 @@ from psmkit.analysis.facts.printed import counts, printed
 from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.start import MET
 from psmkit.logparse.types import CommInstance, FdExchange, Ref, Value
+from psmkit.model.late import dataclass
 
 __all__ = ["MILESTONES", "Lost", "lost", "milestone", "settled"]
 

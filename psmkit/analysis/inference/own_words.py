@@ -7,7 +7,6 @@ program's own end it is the normal end. Steps alone say nothing about the end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import endings, lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
@@ -16,6 +15,7 @@ from psmkit.analysis.inference import faults
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES
+from psmkit.model.late import dataclass
 
 __all__ = ["OwnWords", "ended_well"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
@@ -28,6 +28,7 @@ from psmkit.analysis.inference.planrules import (
     PlanSummary,
 )
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 
 __all__ = ["EVIDENCE", "Open", "Trace", "made_at", "made_by_lines", "traces"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
+from psmkit.model.late import dataclass
 
 __all__ = [
     "CALLBACK",

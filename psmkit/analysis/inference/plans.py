@@ -7,7 +7,7 @@ Both ends of a pair must plan the same sizes equally often. A negative size mean
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
@@ -15,6 +15,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number, printed
 from psmkit.analysis.inference.sightings import by_run
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["OddHalf", "Plans", "Side", "of"]
 

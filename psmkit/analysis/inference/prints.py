@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts import clock, lines
 from psmkit.analysis.facts.job import Job
@@ -21,6 +21,7 @@ from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.steps import STREAM_0
 from psmkit.catalogue.entries import DATA_END
 from psmkit.logparse.types import Event, Ref, Value
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 __all__ = ["Connection", "PrintedEnd", "connections"]

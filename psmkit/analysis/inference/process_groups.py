@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from psmkit.analysis.facts import lines, outside
@@ -16,6 +15,7 @@ from psmkit.analysis.facts.tags import is_default_group, rank_of_tag
 from psmkit.analysis.inference.ras_tables import only_size
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "LISTED_SILENT",
@@ -53,7 +53,7 @@ _REPORTS = ("torch.watchdog.", "torch.dump.", "torch.heartbeat.")
 LISTED_SILENT = 8
 #: At most so many lines below the last report is the end of its file.
 _BELOW = 8
-_OWN_RANK = re.compile(r"\[Rank (\d{1,9})\](?: |$)")
+_OWN_RANK = regex(r"\[Rank (\d{1,9})\](?: |$)")
 #: Lines of torch without fields, each after the place in its sources: a shorter one is cut.
 _WHOLE = (
     "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",

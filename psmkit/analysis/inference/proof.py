@@ -13,13 +13,13 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import blame, faults
 from psmkit.logparse.types import CommInstance, Event, Process, Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "silent", "went_on"]
 

@@ -6,15 +6,13 @@ import bisect
 from array import array
 from collections.abc import Iterable
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.chains import LINE_BITS, keys
 from psmkit.analysis.inference.faults import Cascade, Column, cascades
 from psmkit.logparse.tables import Events
 from psmkit.logparse.types import Event
+from psmkit.model.arrays import np, npt
 
 __all__ = ["Reported", "reported"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
@@ -16,6 +15,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.catalogue import Phrase
 from psmkit.catalogue.reasons import FOLLOWS, OTHER, about, cause_of, origin_of
 from psmkit.logparse.types import Event
+from psmkit.model.late import dataclass
 
 __all__ = [
     "DEADLINE",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -14,6 +13,7 @@ from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
 from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
+from psmkit.model.late import regex
 from psmkit.model.wording import plural
 
 __all__ = [
@@ -38,11 +38,11 @@ _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
 #: The address to which UCX sends, where it is one of IPv4.
-_TO = re.compile(r"\bdgid[= ]::ffff:(\d{1,3}(?:\.\d{1,3}){3})\b")
+_TO = regex(r"\bdgid[= ]::ffff:(\d{1,3}(?:\.\d{1,3}){3})\b")
 #: The heads of Horovod's lists: the second one up to 0.19.
 _HEADS = ("Missing ranks:", "Stalled ranks:")
 #: A list of Horovod up to 0.13 without its blanks, and what tells that a line goes on with such lists.
-_READY, _READY_HEAD = re.compile(r"\[readyranks:([\d,]+)\]"), "[readyranks:"
+_READY, _READY_HEAD = regex(r"\[readyranks:([\d,]+)\]"), "[readyranks:"
 _STALLED = "Stalledops:"
 #: What precedes the host on the line below a message.
 _HOST_BELOW = {"launch.mpi.daemon_gone": "hostname:"}

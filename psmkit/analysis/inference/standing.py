@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from psmkit.analysis.facts import foreign, outside
@@ -17,6 +16,7 @@ from psmkit.logparse.foreign.places import Place, is_rank, main_thread, place_of
 from psmkit.logparse.foreign.types import StackDump, StackThread
 from psmkit.model import Finding, Severity, Suspect
 from psmkit.model.inspection import StateObject
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "DATA",
@@ -57,11 +57,11 @@ STAGE = "stacks"
 _CALLERS = ("asynchronous thread of NCCL", "autograd thread", "Horovod's background thread", "thread")
 # Processes of containers have such ids, each of them in its own namespace.
 _OWN_NAMESPACE = 300
-_RANK = re.compile(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d{1,9})\b")
+_RANK = regex(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d{1,9})\b")
 # Words that move by themselves.
-_CLOCKS = re.compile(r"time|age|clock|beat|epoch|seconds", re.IGNORECASE)
+_CLOCKS = regex(r"time|age|clock|beat|epoch|seconds", re.IGNORECASE)
 _UNITS = {"": 1.0, "s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = regex(r"\d+(?:\.\d+)?")
 _MOST = 8
 _MOST_RANKS = 1 << 17
 

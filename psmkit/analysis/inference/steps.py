@@ -7,12 +7,12 @@ stop if one end saw no effect long after the other had acted. Both processes sha
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import Event
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 __all__ = ["STREAM_0", "End", "Stop", "pairs", "stop_of", "suspects"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
@@ -14,6 +13,7 @@ from psmkit.analysis.inference.exceptions import Raised, frames_above
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import RAISED
 
 __all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in"]
@@ -34,7 +34,7 @@ _CALLS = frozenset(
 #: What people write in the place of a host.
 _PLACEHOLDERS = frozenset("host hostname addr address ip master_addr master_ip xxx xxxx".split())
 #: The address of the store as a program gives it to init_process_group().
-_URL = re.compile(r"\btcp://(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})\b")
+_URL = regex(r"\btcp://(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})\b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from psmkit.analysis.facts.tags import ended_in, process_of_tags, rank_at_start,
 from psmkit.analysis.inference import exceptions
 from psmkit.logparse.types import Event
 from psmkit.model import Named
+from psmkit.model.late import regex
 from psmkit.model.wording import uncoloured
 
 __all__ = ["at_the_end", "in_exception", "named", "of_an_abort", "rank_of", "stated_below", "words"]
@@ -27,14 +28,14 @@ _ERRORS = ("other.error", "sys.python.exception", "sys.python.memory", "launch.s
 #: So many lines between two errors, or below the last one, belong to the same end of a log; fewer where words alone tell of a failure.
 _NEAR, _CLOSE = 30, 6
 #: The rank that a program states before its message, as in `| rank 3 |` or `rank=3`.
-_OWN_RANK = re.compile(r"\b(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re.IGNORECASE)
+_OWN_RANK = regex(r"\b(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re.IGNORECASE)
 #: What lines state of themselves, as in `rank:1` and `PID:4711`, and the ranks that they speak of.
-_KEYED = re.compile(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
-_PID = re.compile(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
-_LOCAL = re.compile(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
-_RANK = re.compile(r"\brank (\d{1,9})\b", re.IGNORECASE)
+_KEYED = regex(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_PID = regex(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
+_LOCAL = regex(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_RANK = regex(r"\brank (\d{1,9})\b", re.IGNORECASE)
 #: torch says where a communicator was aborted: the reason is elsewhere.
-_ABORTED = re.compile(r"communicator was aborted on rank \d+", re.IGNORECASE)
+_ABORTED = regex(r"communicator was aborted on rank \d+", re.IGNORECASE)
 _BASIS = "the text of the error"
 #: So many lines are read for that; more processes than a few are no culprits.
 _MOST, _FEW, _PARTS = 64, 2, 3
@@ -42,50 +43,48 @@ _MOST, _FEW, _PARTS = 64, 2, 3
 _SAME = 20
 _LONGEST = 110
 #: What stands before the message of a line: times, levels and names in brackets.
-_NOISE = re.compile(
+_NOISE = regex(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
 #: What a line adds that calls itself a warning.
-_WARNS = re.compile(
+_WARNS = regex(
     r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"\S*$")
+_WORD = regex(r"\S*$")
 #: Where a sentence begins.
-_SENTENCE = re.compile(r"[.!?:;)\]]\s+(?=[A-Z(])")
+_SENTENCE = regex(r"[.!?:;)\]]\s+(?=[A-Z(])")
 #: The end of a tag in brackets whose begin is left out.
-_TORN_TAG = re.compile(r"^[^\s()\[\]]*[)\]]\s+")
+_TORN_TAG = regex(r"^[^\s()\[\]]*[)\]]\s+")
 #: An address, or the name of a host where the text calls it one.
-_ADDRESS = re.compile(
+_ADDRESS = regex(
     r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])|\b(?:host='|hostname |(?:host|node) (?=[A-Za-z.-]*[\d.-])|on (?=[\w.-]*[.-]\w*[a-z]))([A-Za-z][\w-]*(?:\.[\w-]+)*)"
 )
 #: The host that a structured log names, and the one that refuses a login.
-_OF_HOST = re.compile(r"\b(?:host|hostname|node|pod)(?:\" ?: ?|=)\"?([\w.-]+)|\b[\w.-]+@([\w.-]+): Permission denied")
+_OF_HOST = regex(r"\b(?:host|hostname|node|pod)(?:\" ?: ?|=)\"?([\w.-]+)|\b[\w.-]+@([\w.-]+): Permission denied")
 #: A GPU, as the process numbers it.
-_DEVICE = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
+_DEVICE = regex(r"\bcuda:(\d{1,3})\b|\b(?:gpu|device)[ #:=]?(\d{1,3})\b", re.IGNORECASE)
 #: A process that does not get an address of its own host.
-_BINDS = re.compile(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
+_BINDS = regex(r"already in use|\bbind\b|cannot assign requested address", re.IGNORECASE)
 #: A name for which there is no address.
-_RESOLVES = re.compile(
+_RESOLVES = regex(
     r"resolve (?:host|name|address)|name or service not known|name resolution|getaddrinfo|nodename nor servname",
     re.IGNORECASE,
 )
 #: What has a rank of another kind.
-_OF_TENSORS = re.compile(
-    r"tensor|matri|dimension|ndim|shape|array|lora|\binput|\bmust (?:be|have)|expected", re.IGNORECASE
-)
+_OF_TENSORS = regex(r"tensor|matri|dimension|ndim|shape|array|lora|\binput|\bmust (?:be|have)|expected", re.IGNORECASE)
 #: The address at which nobody listened for a call of gRPC.
-_REFUSED = re.compile(
+_REFUSED = regex(
     r"\bipv[46]:(?:%5B|\[)?([\w.:]+?)(?:%5D|\])?:\d+: Failed to connect to remote host: (?:connect: )?Connection refused"
 )
 #: Addresses of no host.
 _NO_HOST = ("0.0.0.0", "255.255.255.255")
-_HOST = re.compile(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
+_HOST = regex(r"(?:Local host|Host|Hostname|Node):\s+([A-Za-z][\w.-]*)")
 _HEAD = "Traceback (most recent call last)"
 #: So many lines of a box are read.
 _BOX = 16
-_TYPE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
-_CONNECTS = re.compile(
+_TYPE = regex(r"[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Exit|Iteration|Invalid|NoSuchKey|BadZipFile)\b")
+_CONNECTS = regex(
     r"connect|bind|address|\blost\b|\bgone\b|\bdead\b|\bis down\b|resolve|reach|refused|timed out|timeout|ssh|route|handshake|socket|listen|launch|proxy",
     re.IGNORECASE,
 )

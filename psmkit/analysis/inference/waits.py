@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.connections import age_of, owes
 from psmkit.analysis.facts.job import Job
@@ -14,6 +13,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
+from psmkit.model.late import dataclass
 from psmkit.model.rows import row
 
 __all__ = ["Wait", "call_waits", "fd_stage", "fd_wait", "unread", "waits", "waits_for", "waits_of"]

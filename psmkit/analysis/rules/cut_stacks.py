@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from psmkit.analysis.facts import endings, lines, outside
@@ -26,14 +25,15 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named, Severity
+from psmkit.model.late import regex
 
 __all__ = ["find"]
 
 _LONGEST = 80
 #: The advice that NCCL adds to the names of its errors.
-_ADVICE = re.compile(r"\(run with NCCL_DEBUG[^)]*\)?")
+_ADVICE = regex(r"\(run with NCCL_DEBUG[^)]*\)?")
 _MOST = 400  # frames that are read
-_HOOK = re.compile(r'\[rank\d+\]: +File "')
+_HOOK = regex(r'\[rank\d+\]: +File "')
 # What loggers put before a line of an error.
 _ERROR = ("ERROR", "[E]")
 # Calls of NCCL as the bindings of vLLM, SGLang and torch name them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts import endings, outside
@@ -15,10 +14,11 @@ from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raise
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
+from psmkit.model.late import regex
 
 __all__ = ["find"]
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = regex(r"\d+(?:\.\d+)?")
 
 #: Of a data loader worker that SIGKILL ended.
 _NO_CORE = " Another process or the kernel sent SIGKILL to the worker. A process that SIGKILL ends leaves no core dump."

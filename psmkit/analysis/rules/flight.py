@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
@@ -15,6 +14,7 @@ from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import DUMPED, counted, plural
 
 __all__ = ["find"]
@@ -34,7 +34,7 @@ _EVEN = frozenset(
     | {"_reduce_scatter_base", "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"}
 )
 _SHOWN = 4
-_RANK = re.compile("[0-9]{1,9}")
+_RANK = regex("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)

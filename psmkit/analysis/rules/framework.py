@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from psmkit.analysis.inference.last_errors import LastError, last_errors, named_
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Named, Severity
+from psmkit.model.late import regex
 
 __all__ = ["find"]
 
@@ -35,7 +35,7 @@ _READ = "Read the NCCL WARN lines of this log: the first one that is an error sa
 _ADVICE = (" (run with NCCL_DEBUG=", " - please report this issue to the NCCL developers")
 
 
-_DESTROYED = re.compile(r"^\W*Process Group destroyed on rank (\d{1,9})\b")
+_DESTROYED = regex(r"^\W*Process Group destroyed on rank (\d{1,9})\b")
 
 
 @rule(order=35)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import field
 
 from psmkit.analysis.facts import plugins
 from psmkit.analysis.facts.job import Job
@@ -19,6 +17,8 @@ from psmkit.analysis.inference.reported_lines import Reported, reported
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.arrays import np
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 
 __all__ = ["find"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from psmkit.analysis.facts import damage, deaths, outside
 from psmkit.analysis.facts.calls import needs
@@ -19,6 +18,7 @@ from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref, SeqRank
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]

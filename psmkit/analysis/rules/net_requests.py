@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from psmkit.analysis.facts.deaths import ended_by_lab
@@ -19,6 +19,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.results import RESULTS
 from psmkit.model.wording import counted, plural
 

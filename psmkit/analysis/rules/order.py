@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, ranks_text
@@ -13,6 +12,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref, SeqRank
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 
 __all__ = ["find"]
 

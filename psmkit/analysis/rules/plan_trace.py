@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
@@ -20,6 +19,7 @@ from psmkit.analysis.inference.planrules import (
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding
+from psmkit.model.late import dataclass
 
 __all__ = ["CODES_OF_RULES", "find"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
@@ -15,6 +15,7 @@ from psmkit.logparse.foreign import ProxyOp, parse_op
 from psmkit.logparse.foreign.proxydump import STATES
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted, plural
 
 _MOST_OPS = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
@@ -17,6 +17,7 @@ from psmkit.analysis.inference.waits import waits_for
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import plural
 
 __all__ = ["find"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
@@ -19,6 +18,7 @@ from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.late import dataclass, regex
 from psmkit.model.results import WORDS
 from psmkit.model.wording import counted
 
@@ -26,11 +26,11 @@ __all__ = ["find"]
 
 _RESULTS = {**WORDS, 6: "remote process error"}
 _MOST = 8
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = regex(r"-?[0-9]{1,18}")
 # Answers in JSON that are read of one log, and lines of one of them.
 _MOST_JSON, _JSON_LINES = 20, 20_000
 # The start of an answer's line, after a launcher's prefix.
-_BEGIN = re.compile(
+_BEGIN = regex(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
 )
 

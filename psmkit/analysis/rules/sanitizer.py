@@ -7,7 +7,7 @@ user of the object: its owner only created it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of
@@ -17,6 +17,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 
 __all__ = ["find"]

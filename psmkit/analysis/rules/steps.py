@@ -7,8 +7,6 @@ stop if one end saw no effect long after the other had acted. Both processes sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.inference.findings import new_finding
@@ -16,6 +14,7 @@ from psmkit.analysis.inference.prints import Connection, connections
 from psmkit.analysis.inference.steps import End, Stop, pairs, stop_of
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
+from psmkit.model.late import dataclass
 from psmkit.model.wording import counted
 
 __all__ = ["find"]

@@ -5,10 +5,9 @@ torch compares with one rank, its own or the first of the group, and calls the o
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
@@ -21,6 +20,7 @@ from psmkit.analysis.inference.suspects import alone
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
 from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import RAISED, plural
 
 __all__ = ["find"]
@@ -36,7 +36,7 @@ _WHAT = {
 }
 _SHOWN = 4
 #: The begin of a fingerprint in each of its forms: with and without a number and a tensor. A line may be cut behind it.
-_CALL = re.compile(
+_CALL = regex(
     r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=\[([^\]]*)\](?:, TensorDtypes=([\w ,]+?)(?=, Tensor|\)|$))?)?"
 )
 _PAIR = " Two calls do not show which of the ranks is right."

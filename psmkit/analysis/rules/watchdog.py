@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from psmkit.analysis.inference.process_groups import (
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Named
+from psmkit.model.late import dataclass
 from psmkit.model.wording import plural
 
 __all__ = ["find"]

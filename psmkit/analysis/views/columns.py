@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.batches import EventBatch
+from psmkit.model.arrays.whole import np, npt
 
 __all__ = ["NONE", "of_processes", "ranks", "runs"]
 

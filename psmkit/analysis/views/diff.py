@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
 
@@ -15,6 +14,7 @@ from psmkit.logparse.types import Ref
 from psmkit.model import Evidence
 from psmkit.model.difference import Difference, OperationDifference, PairedStep, StepDifference
 from psmkit.model.errors import PsmkitError
+from psmkit.model.late import dataclass
 
 __all__ = ["compare"]
 

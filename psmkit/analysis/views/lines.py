@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from psmkit.analysis.facts.clock import seconds
 from psmkit.logparse.batches import EventBatch
 from psmkit.logparse.types import Ref
+from psmkit.model.arrays.whole import np, npt
+from psmkit.model.late import dataclass
 
 __all__ = ["MOST", "Lines", "gather"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import LISTED
 from psmkit.logparse.types import Ref
+from psmkit.model.late import dataclass
 
 __all__ = ["OpRow", "ranks", "rows"]
 

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
+from psmkit.model.arrays.whole import np, npt
 
 __all__ = ["Before", "logical", "offset"]
 

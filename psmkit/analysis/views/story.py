@@ -6,8 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 
-import numpy as np
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference.debts import debts
 from psmkit.analysis.inference.waits import waits
@@ -17,6 +15,7 @@ from psmkit.logparse import ScanResult
 from psmkit.logparse.batches import EventBatch
 from psmkit.logparse.types import Ref
 from psmkit.model import Report
+from psmkit.model.arrays.whole import np
 from psmkit.model.story import Debtor, Excerpt, Held, Link, Story, Waiting
 
 __all__ = ["tell"]

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import global_rank
 from psmkit.analysis.facts.progress import STAGES, stage_of_message
@@ -19,6 +16,7 @@ from psmkit.analysis.views.ordering import Before, logical, offset
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Call, FdExchange, Ref
 from psmkit.model import RankRow
+from psmkit.model.arrays.whole import np, npt
 from psmkit.model.draft import Draft
 from psmkit.model.timeline import Axis, Clock, Level, Marks, Timeline, Unit
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import collectives
 from psmkit.logparse.types import Call, Event, FdExchange, MessageCount, Ref, Value
+from psmkit.model.late import dataclass
 
 __all__ = ["Step", "tracks"]
 

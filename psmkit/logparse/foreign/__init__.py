@@ -7,7 +7,7 @@ read as far as they go. Of a pickle only plain data is read: nothing of it is im
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from psmkit.logparse.foreign.flight import MAX_ENTRIES, parse_flight, parse_flight_pickle
@@ -22,6 +22,7 @@ from psmkit.logparse.foreign.types import FlightDump, RasReport, StackDump
 from psmkit.logparse.formats import compression
 from psmkit.logparse.streams import Input, Reader
 from psmkit.model.errors import PsmkitError
+from psmkit.model.late import dataclass, regex
 
 __all__ = [
     "KINDS",
@@ -44,9 +45,9 @@ KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy", "py-spy-jso
 MAX_BYTES = 128 << 20
 
 # Lines that identify a log, whatever else is in the file.
-_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]")
+_LOG_LINE = regex(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL|ATTN|DIAG) |ProcessGroupNCCL\.cpp:\d+\]")
 # A line of a log, which no tool prints among stacks: a program may put the stacks of its processes into its log.
-_STAMPED = re.compile(rb"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.MULTILINE)
+_STAMPED = regex(rb"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.MULTILINE)
 _FLIGHT = (
     b'"pg_config"',
     b'"pg_status"',
@@ -56,24 +57,24 @@ _FLIGHT = (
     b'"time_discovered_started_ns"',
 )
 # A recorder without an entry: nothing but its versions.
-_EMPTY_FLIGHT = re.compile(
+_EMPTY_FLIGHT = regex(
     rb'\{(?=[^{}]{0,400}"version")(?:\s*"\w{1,40}"\s*:\s*"[^"]{0,40}"\s*,){1,8}\s*"entries"\s*:\s*\[\s*\]\s*\}\s*\Z'
 )
 # torch's own dumps are pickles: these keys stand in the first entry.
 _PICKLED = (b"pg_config", b"pg_status", b"profiling_name", b"collective_seq_id", b"nccl_comm_state")
 _RAS_JSON = (b'"communicators_count"', b'"communicators"', b'"missing_ranks_count"', b'"cuda_runtime_version"')
-_RAS_EVENT = re.compile(rb'"group":\s*"(?:LIFECYCLE|TRACE)"\s*,\s*"event"')
+_RAS_EVENT = regex(rb'"group":\s*"(?:LIFECYCLE|TRACE)"\s*,\s*"event"')
 _RAS_TEXT = (
-    re.compile(rb"^Job summary\r?\n=+", re.MULTILINE),
-    re.compile(rb"^RAS Monitor Mode - ", re.MULTILINE),
-    re.compile(rb"^Group +Comms +Nodes +Ranks", re.MULTILINE),
+    regex(rb"^Job summary\r?\n=+", re.MULTILINE),
+    regex(rb"^RAS Monitor Mode - ", re.MULTILINE),
+    regex(rb"^Group +Comms +Nodes +Ranks", re.MULTILINE),
 )
-_INSPECTION = re.compile(rb'"schema"\s*:\s*"psmkit-inspection/')
+_INSPECTION = regex(rb'"schema"\s*:\s*"psmkit-inspection/')
 _PYSPY_JSON = (b'"frames"', b'"thread_id"', b'"owns_gil"')
 # A launcher's tag may stand before each line.
 _TAG = rb"^(?:\[(?:\d+,)?\d+\](?:<std(?:out|err)>)?:? ?|\[rank\d+\]:? ?|(?:rank )?\d+: ?)?"
 _GDB = tuple(
-    re.compile(_TAG + pattern, re.MULTILINE)
+    regex(_TAG + pattern, re.MULTILINE)
     for pattern in (
         rb"Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?",
         rb"\* *\d+ +Thread 0x[0-9a-f]+ \(LWP \d+\)",
@@ -83,13 +84,13 @@ _GDB = tuple(
     )
 )
 #: A stack without a head: its first lines.
-_FIRST_FRAMES = re.compile(rb"\A\s*#0 +(?:0x[0-9a-f]+ )?\S[^\n]*\n\s*#1 +\S")
+_FIRST_FRAMES = regex(rb"\A\s*#0 +(?:0x[0-9a-f]+ )?\S[^\n]*\n\s*#1 +\S")
 _PYSPY = (
-    re.compile(_TAG + rb"Process \d+: .*\r?\n" + _TAG + rb"Python v\d", re.MULTILINE),
-    re.compile(_TAG + rb'Thread (?:0x)?[0-9A-Fa-f]+ \((?:idle|active)[a-z+]*\)(?:: "|\r?$)', re.MULTILINE),
+    regex(_TAG + rb"Process \d+: .*\r?\n" + _TAG + rb"Python v\d", re.MULTILINE),
+    regex(_TAG + rb'Thread (?:0x)?[0-9A-Fa-f]+ \((?:idle|active)[a-z+]*\)(?:: "|\r?$)', re.MULTILINE),
 )
 # What faulthandler prints, where it is all that was printed: a log of a crash tells of its cause, too.
-_FAULT = re.compile(
+_FAULT = regex(
     rb"\A(?:Timeout \([^\n]{1,40}\)!\s*)?(?:Current thread|Thread) 0x[0-9a-fA-F]+ (?:\[[^\]\n]*\] )?\(most recent call first\):"
 )
 _LEAST_BARE = 3

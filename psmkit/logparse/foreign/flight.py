@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from psmkit.logparse.foreign.jsondocs import documents
 from psmkit.logparse.foreign.pickled import PickleError, read_pickle
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, FlightStatus
+from psmkit.model.late import regex
 
 __all__ = ["MAX_ENTRIES", "parse_flight", "parse_flight_pickle", "rank_in_name"]
 
@@ -20,9 +21,9 @@ _MAX_KNOWN = 100_000
 _T = TypeVar("_T")
 # Of one operation; a coalesced one has a shape for each tensor.
 _MAX_SHAPES, _MAX_DIMS, _MAX_FRAMES = 4096, 16, 256
-_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
-_IN_FOLDER = re.compile(r"^rank[_-]?(\d{1,18})$")
-_RELEASE = re.compile(r"\d{1,2}\.\d{1,2}\.\d{1,2}")
+_IN_FILE = regex(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
+_IN_FOLDER = regex(r"^rank[_-]?(\d{1,18})$")
+_RELEASE = regex(r"\d{1,2}\.\d{1,2}\.\d{1,2}")
 # Frames of torch itself and of interpreter start-up; the first frame outside them belongs to the program.
 _INNER = (
     "torch/distributed/",

@@ -7,19 +7,21 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from psmkit.model.late import regex
+
 __all__ = ["MAX_VALUES", "documents"]
 
 # A string is one token, so that brackets inside it do not count; the other tokens are the structural characters of JSON.
 # A string without an end takes the rest of the text: no place is looked at twice.
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
+_TOKEN = regex(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _CLOSER = {"{": "}", "[": "]"}
 # Limits the depth of a document, so that input cannot exhaust the stack of a recursive parser.
 _MAX_DEPTH = 100
 #: The maximum number of values that are parsed: an empty list takes two characters of text and 60 bytes of memory.
 MAX_VALUES = 4_000_000
 _PIECE = 1 << 16
-_OPENER = re.compile(r"[{\[]")
-_DOCUMENT = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
+_OPENER = regex(r"[{\[]")
+_DOCUMENT = regex(r"^[ \t]*[{\[]", re.MULTILINE)
 
 
 def documents(text: str, each: Callable[[dict[str, Any]], Any] | None = None) -> tuple[list[Any], bool]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["Place", "is_rank", "main_thread", "place_of", "role_of", "short_name"]
 
 _THREADS = 1 << 13  # whose places are remembered
 _LONGEST = 4096  # characters of a name that are looked at
-_MANGLED = re.compile(r"^_Z(?:L|N[KVR]*|NSt)?(?=\d)")
-_VERSION = re.compile(r"@@?[\w.]+$|\s*\[clone [^\]]*\]|\.(?:constprop|isra|part|cold)(?:\.\d+)*$")
-_PART = re.compile(r"\d{1,4}")
+_MANGLED = regex(r"^_Z(?:L|N[KVR]*|NSt)?(?=\d)")
+_VERSION = regex(r"@@?[\w.]+$|\s*\[clone [^\]]*\]|\.(?:constprop|isra|part|cold)(?:\.\d+)*$")
+_PART = regex(r"\d{1,4}")
 _MAIN = ("MainThread", "current thread")
 #: What an inspection calls a thread whose role it does not know.
 _NO_ROLE = (None, "", "thread", "user thread", "Python thread", "main thread")
@@ -75,9 +75,9 @@ class _Knowledge:
 
 def _entry(data: Mapping[str, Any]) -> _Entry:
     return _Entry(
-        re.compile(data["pattern"]),
-        re.compile(data["file"]) if "file" in data else None,
-        re.compile(data["inner"]) if "inner" in data else None,
+        regex(data["pattern"]),
+        regex(data["file"]) if "file" in data else None,
+        regex(data["inner"]) if "inner" in data else None,
         data.get("over", False),
         data.get("outside", False),
         data.get("name", ""),
@@ -91,13 +91,13 @@ def _entry(data: Mapping[str, Any]) -> _Entry:
 def _knowledge() -> _Knowledge:
     import tomllib  # late: few inputs have stacks
 
-    data = tomllib.loads(files("psmkit.logparse.foreign").joinpath("places.toml").read_text())
+    data = tomllib.loads(Path(__file__).with_name("places.toml").read_text())
     waits = tuple(map(_entry, data["wait"]))
     return _Knowledge(
         tuple(map(_entry, data["role"])),
         tuple(entry for entry in waits if entry.inner is None),
         tuple(entry for entry in waits if entry.inner is not None),
-        re.compile(data["plain"]),
+        regex(data["plain"]),
     )
 
 

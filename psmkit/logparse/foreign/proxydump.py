@@ -7,7 +7,8 @@ content of the brackets of an operation.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["STATES", "ProxyOp", "ProxySub", "parse_op"]
 
@@ -21,12 +22,12 @@ STATES = {
     "D": "done",
 }
 
-_KIND = re.compile(r"^(?:(\w+)->)?(Send|Recv|Coll)\b\s*")
-_SUB = re.compile(r"(-?\d{1,18})([A-Z ])?/(\d{1,18})")
+_KIND = regex(r"^(?:(\w+)->)?(Send|Recv|Coll)\b\s*")
+_SUB = regex(r"(-?\d{1,18})([A-Z ])?/(\d{1,18})")
 # RCCL: Coll->Recv (1048576)[R] peer:0 channel:0(retries:6)
-_LONG = re.compile(r"\((\d{1,18})\)\s*\[(.)\]\s*peer:(-?\d{1,18})\s+channel:(\d{1,18})(?:\(retries:(\d{1,18})\))?")
+_LONG = regex(r"\((\d{1,18})\)\s*\[(.)\]\s*peer:(-?\d{1,18})\s+channel:(\d{1,18})(?:\(retries:(\d{1,18})\))?")
 # Proposed for NCCL: Reduce | recv channel NET/00: 0 <- 2 / status R (nsteps 6144, posted 677, received 669, ...)
-_WORDS = re.compile(
+_WORDS = regex(
     r"(send|recv) channel (\w+)/(\d{1,18})(?::\s*(\d{1,18})\s*(?:<-|->)\s*(\d{1,18}))?(?:\s*/\s*status (\w)\s*\(([^)]*)\))?"
 )
 

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.logparse.foreign.textlines import numbered
 from psmkit.logparse.foreign.types import RasComm, RasEvent, RasIssue, RasProcess, RasRank, RasReport, RasValue
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["parse_ras_text"]
 
-_ROW = re.compile(
+_ROW = regex(
     r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d+(?:-\d+)?)\s+(\d{1,18})\s+(\d{1,18})\s+([A-Z]+)\s+([A-Z,]+)$"
 )
-_ISSUE = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)$")
-_PROCESS = re.compile(r"^Process (\d{1,18}) on node (\S+?)(?: managing GPUs? (.*))?$")
-_EVENT = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] ([A-Z][A-Z_]+): (.*)$")
-_EVENT_PROCESS = re.compile(r"[Pp]rocess (\d{1,18}) on node (\S+)(?: managing GPUs? ([0-9,]+))?")
-_RANK = re.compile(
+_ISSUE = regex(r"^#\d+-\d+ \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)$")
+_PROCESS = regex(r"^Process (\d{1,18}) on node (\S+?)(?: managing GPUs? (.*))?$")
+_EVENT = regex(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] ([A-Z][A-Z_]+): (.*)$")
+_EVENT_PROCESS = regex(r"[Pp]rocess (\d{1,18}) on node (\S+)(?: managing GPUs? ([0-9,]+))?")
+_RANK = regex(
     r"^Rank (\d{1,18})(?: has launched up to operation (-?\d{1,18})| (has not launched any operations)| has status (\w+)| reported (.*?))?"
     r" -- (?:GPU (\d+(?: \(NVML \d+\))?) managed by process (\d{1,18}) on node (\S+)|\[process information not found\])$"
 )
 _SHARED = (
-    re.compile(r"^(\d{1,18}) ranks have launched up to operation (-?\d{1,18})$"),
-    re.compile(r"^(\d{1,18}) ranks have not launched any (operations)$"),
-    re.compile(r"^(\d{1,18}) ranks have status (\w+)$"),
-    re.compile(r"^(\d{1,18}) ranks reported (.*)$"),
+    regex(r"^(\d{1,18}) ranks have launched up to operation (-?\d{1,18})$"),
+    regex(r"^(\d{1,18}) ranks have not launched any (operations)$"),
+    regex(r"^(\d{1,18}) ranks have status (\w+)$"),
+    regex(r"^(\d{1,18}) ranks reported (.*)$"),
 )
-_DIFFERENT = re.compile(
-    r"^Communicator ranks have different (?:(\w+) operation counts|collective operation counts|status)$"
-)
-_MISSING = re.compile(r"^The missing ranks?: ([\d,]+)$")
-_JOB = re.compile(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
+_DIFFERENT = regex(r"^Communicator ranks have different (?:(\w+) operation counts|collective operation counts|status)$")
+_MISSING = regex(r"^The missing ranks?: ([\d,]+)$")
+_JOB = regex(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
 # If nodes differ, the totals are in a table of their own.
-_TOTALS = re.compile(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
+_TOTALS = regex(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
 _NONE = "0"
 # Some releases (2.27.3, NVIDIA/nccl#1762) print ranks from freed memory.
 _MAX_RANK = 1 << 20

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
+
+from psmkit.model.late import regex
 
 __all__ = ["MAX_LINES", "numbered"]
 
 #: How many lines are read of one input.
 MAX_LINES = 5_000_000
-_LINE = re.compile(r"([^\r\n]*)(?:\r\n?|\n|\Z)")
+_LINE = regex(r"([^\r\n]*)(?:\r\n?|\n|\Z)")
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:

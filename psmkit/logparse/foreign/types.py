@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from psmkit.model.inspection import Inspection
+from psmkit.model.late import dataclass
 
 __all__ = [
     "FlightDump",
