@@ -155,7 +155,7 @@ FORMATS: list[tuple[str, str, str, list[Who]]] = [
     ("ray node died", "(raylet) The node with node id: 3f and address: 10.0.0.3 and node name: 10.0.0.3 has been marked dead because the detector has missed too many heartbeats from it. This can happen when a raylet crashes unexpectedly\n", "failed", [(None, "10.0.0.3", None)]),
     ("ray actor node", "The actor is dead because its node has died. Node Id: 3f\n\tthe actor's node was terminated unexpectedly: health check failed due to missing too many heartbeats\n", "failed", []),
     ("ray local raylet", "ray.exceptions.LocalRayletDiedError: The task's local raylet died. Check raylet.out for more information.\n", "failed", []),
-    ("ray raylet fatal", "[2026-03-01 10:00:00,123 C 11 11] (raylet) node_manager.cc:173: This node has beem marked as dead.\n", "failed", []),
+    ("ray raylet fatal", "[2026-03-01 10:00:00,123 C 11 11] (raylet) node_manager.cc:173: This node has beem marked as dead.\n", "failed", [(None, None, 11)]),
     ("ray node died error", "ray.exceptions.NodeDiedError: Task failed due to the node (where this task was running)  was dead or unavailable.\n\nThe node IP: 10.0.0.3, node ID: 3f.\n", "failed", [(None, "10.0.0.3", None)]),
     # Dask, Spark, GNU parallel
     ("dask killed", "distributed.scheduler.KilledWorker: Attempted to run task 'dispatched_train-3' on 1 different workers, but all those workers died while running it. The last worker that attempt to run the task was tcp://10.0.0.3:40123. Inspecting worker logs is often a good next step to diagnose what went wrong.\n", "failed", [(None, "10.0.0.3", None)]),

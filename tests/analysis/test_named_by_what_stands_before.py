@@ -112,3 +112,50 @@ def test_a_node_that_ray_gives_up_is_named_by_its_id(tmp_path: Path) -> None:
         "W1010 07:52:41.336187   617   617 gcs_actor_manager.cc:731] Node 8ac1407be29d failed, reconstructing actors.\n"
     )
     assert who(tmp_path, log) == [("8ac1407be29d", None)]
+
+
+TORCHRUN = (
+    "ChildFailedError:\n============================================================\ntrain.py FAILED\n"
+    "------------------------------------------------------------\nFailures:\n  <NO_OTHER_FAILURES>\n"
+    "------------------------------------------------------------\nRoot Cause (first observed failure):\n[0]:\n"
+    "  time      : 2026-06-05_03:22:04\n  host      : node7.lan\n  rank      : 3 (local_rank: 1"
+)
+
+
+def test_a_rank_of_torchruns_summary_is_named_where_its_line_is_cut(tmp_path: Path) -> None:
+    assert [(c.rank, c.host) for c in analyzed(tmp_path, TORCHRUN).culprits] == [(3, "node7.lan")]
+
+
+def test_the_only_worker_of_deepspeeds_launcher_is_named_where_its_line_is_cut(tmp_path: Path) -> None:
+    log = (
+        "[2026-04-08 11:18:33,201] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 91\n"
+        "[2026-04-08 11:18:33,220] [ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'run.py', '--local_rank=0', '--deepspeed', 'ds.json', '--model"
+    )
+    culprits = analyzed(tmp_path, log).culprits
+    assert [(c.rank, c.pid) for c in culprits] == [(None, 91)]
+
+
+def test_a_child_process_ends_by_the_traceback_below_its_name(tmp_path: Path) -> None:
+    stack = 'Traceback (most recent call last):\n  File "/a/server.py", line 387, in run\n    loop()\n'
+    assert analyzed(tmp_path, "Process Coordinator-1:\n" + stack).verdict == "failed"
+    assert analyzed(tmp_path, "works\n" + stack).verdict == "inconclusive"
+
+
+def test_what_a_raylet_tells_is_not_of_the_process_that_prints_it(tmp_path: Path) -> None:
+    line = (
+        "(EngineCore pid=832) (raylet) A task failed by an unexpected system error. Look into the logs of the worker.\n"
+    )
+    assert 832 not in {c.pid for c in analyzed(tmp_path, "(EngineCore pid=832) starts\n" * 8 + line).culprits}
+
+
+def test_a_spawned_process_is_named_where_the_line_is_cut(tmp_path: Path) -> None:
+    log = "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 2 terminated with the following err"
+    assert "spawned process 2" in analyzed(tmp_path, log).reason
+
+
+def test_the_node_where_ray_killed_workers_is_named_over_wrapped_lines(tmp_path: Path) -> None:
+    log = (
+        "(raylet) node_manager.cc:3277: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at \n"
+        "node (ID: 51c0e6a947fb, IP: 172.29.6.131) over the last time period.\n"
+    )
+    assert [c.host for c in analyzed(tmp_path, log).culprits] == ["172.29.6.131"]

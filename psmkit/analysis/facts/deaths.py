@@ -102,7 +102,7 @@ _ACTOR_LINES = 16
 #: Slurm ends a step because a task failed, and what it says of tasks.
 _STEP_ENDED, _TASKS = "launch.ended.slurm.failed", "launch.slurm."
 #: What DeepSpeed's launcher prints after it ended the others.
-_RAISED = "launch.deepspeed.raised"
+_RAISED, _CUT = "launch.deepspeed.raised", "launch.ended.deepspeed.cut"
 
 
 def told_from_outside(job: Job, event: Event) -> bool:
@@ -157,8 +157,11 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     events = _told(job).get(run, [])
     names = {event.name for event in events}
     cut = _cut_stacks(events) if _FRAME in names else []
-    reports = [*_actors(job, events), *(_launchers(events) if _RAISED in names else ())]
+    reports = [*_actors(job, events), *(_launchers(job, events) if _RAISED in names else ())]
     told = launcher_ends.read(job, run, events)
+    for death in told:  # the command in this line is that of the last worker, which need not be the one that ended
+        if death.events[0].name == _CUT and death.pid is None:
+            death.pid = _only_worker(job, death.events[0])
     for death in (
         *(_blocks(job, events) if not names.isdisjoint(_BLOCK) else ()),
         *_in_order(told, cut, _singles(job, run, events)),
@@ -360,14 +363,14 @@ def _of_actor(death: Death, block: dict[str, Event]) -> None:
     death.host = str(host) if host is not None else None
 
 
-def _launchers(events: Iterable[Event]) -> list[Death]:
+def _launchers(job: Job, events: Iterable[Event]) -> list[Death]:
     """What a launcher says of a process that it does not name: DeepSpeed's, after it ended the others."""
     killing: set[int] = set()  # streams
     for event in events:
         if event.name == "launch.deepspeed.killing":
             killing.add(event.stream)
         elif event.name == _RAISED and event.stream in killing:
-            return [Death(events=[event], where="DeepSpeed's launcher ended the others")]
+            return [Death(events=[event], pid=_only_worker(job, event), where="DeepSpeed's launcher ended the others")]
     return []
 
 

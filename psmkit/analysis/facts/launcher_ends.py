@@ -33,7 +33,7 @@ _PROGRAMS = frozenset(
 #: The end of prterun's sentence about a signal, which begins on the line above.
 _SIGNAL = regex(r"\s*signal (\d{1,3}) \(")
 #: Where Ray killed workers for their memory.
-_NODE = regex(r"at node \(ID: \w+, IP: ([\w.:-]+)\)")
+_NODE = regex(r"\bnode \(ID: \w+, IP: ([\w.:-]+)\)")
 _WRAPPED = 5  # lines
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines

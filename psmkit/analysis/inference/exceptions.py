@@ -325,6 +325,12 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
     return [e for e in heads if not (_ignored(job, e) or _of_launcher(job, e))]
 
 
+@once
+def _of_children(job: Job) -> set[tuple[int, int]]:
+    """Where multiprocessing names a child process, above the traceback with which that ends."""
+    return {(e.stream, e.ref.seq) for e in job.events("sys.python.child")}
+
+
 def of_nobody(job: Job, head: Event) -> bool:
     """Whether nothing caught the exception of this stack: torch's hook printed it, or it starts at the top of the program or of a child process.
 
@@ -332,6 +338,8 @@ def of_nobody(job: Job, head: Event) -> bool:
     """
     if "part" in head.fields or "what" in head.fields:
         return False
+    if (head.stream, head.ref.seq - 1) in _of_children(job):
+        return True
     text = "".join(e.text for e in job.quotes.of(head.ref)).strip()
     if text.startswith("[rank") and text.partition("]: ")[2].startswith(_HEAD):
         return True

@@ -46,6 +46,7 @@ _LONGEST = 110
 _NOISE = regex(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
+_RAYLET = "(raylet)"
 #: What a line adds that calls itself a warning.
 _WARNS = regex(
     r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
@@ -130,6 +131,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     process = outside.headed_process(job, alike) or (
         [] if len(alike) > 1 else outside.headed_process(job, events[:_MOST])
     )
+    if texts and _RAYLET in texts[0]:  # it tells of another process, in the output of the driver
+        return []
     launched = dict.fromkeys(outside.launched_host(job, e.ref) for e in alike)
     if not process and 0 < len(launched) <= _FEW and None not in launched:
         return [Named(host=host) for host in launched]
