@@ -103,7 +103,7 @@ def test_an_analysis_of_a_long_job_needs_no_more_room(tmp_path: Path) -> None:
     """Counted by the system: it ends within a limit that the log would not fit in; the stacks and buffers of its threads take 25 MiB."""
     path = written(tmp_path / "job.log", odd.job(64, 60_000_000))
     code = (
-        "import resource, sys, psmkit\n"
+        "import resource, sys, numpy, psmkit\n"  # a long log is read with numpy, which takes its room at once
         "psmkit.analyze([sys.argv[2]])\n"  # what a small log needs is there: modules, the catalogue, arenas of threads
         "now = int(next(l for l in open('/proc/self/status') if l.startswith('VmData')).split()[1]) << 10\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (now + (40 << 20), now + (40 << 20)))\n"

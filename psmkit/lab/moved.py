@@ -10,6 +10,7 @@ from psmkit.model.errors import PsmkitError
 __all__ = ["Meter", "amount"]
 
 _SECTION = "psm.steps"
+_TRIES = 5
 _End = tuple[int, int, int, int, str]
 
 
@@ -23,7 +24,12 @@ class Meter:
     def __call__(self) -> dict[int, int]:
         """Bytes by rank; a rank without a connection is missing."""
         found: dict[int, int] = {}
-        for end, (steps, chunk) in self._ends().items():
+        ends = self._ends()
+        for _ in range(_TRIES):  # a row that its rank is writing cannot be read: an end that moves fast may be missing
+            if self._last.keys() <= ends.keys():
+                break
+            ends = self._ends() | ends
+        for end, (steps, chunk) in ends.items():
             more = max(steps - self._last.get(end, 0), 0)
             self._last[end] = steps
             found[end[0]] = found.get(end[0], 0) + more * chunk

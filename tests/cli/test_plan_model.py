@@ -54,7 +54,7 @@ def test_all_variants_do_what_they_are_made_for() -> None:
     shown = {line.split()[0]: line.split()[1] for line in done.output.splitlines()[1:]}
     assert shown == {name: known.rule or "-" for name, known in model_variants().items()}
     # Another spin may count other states.
-    page = re.search(r"```\n\$ psmkit plan model\n(.*?)```", PAGE.read_text(), re.S)
+    page = re.search(r"```console\n\$ psmkit plan model\n(.*?)```", PAGE.read_text(), re.S)
     assert page is not None
     assert [_without_counts(line) for line in page[1].splitlines()] == [
         _without_counts(line) for line in done.output.splitlines()

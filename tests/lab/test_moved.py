@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from psmkit.lab import transfer
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.moved import Meter, amount
@@ -27,3 +29,12 @@ def test_folder_without_records_has_no_bytes(tmp_path: Path) -> None:
 
 def test_amounts_have_units() -> None:
     assert [amount(n) for n in (7, 2048, 3 << 20, 5 << 30)] == ["7 bytes", "2.0 KiB", "3.0 MiB", "5.0 GiB"]
+
+
+def test_an_end_that_is_being_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (0, 1, 0, 0, "send"), (1, 0, 0, 0, "recv")
+    looks = iter([{one: (5, 10), other: (5, 10)}, {one: (9, 10)}, {one: (9, 10), other: (9, 10)}])
+    monkeypatch.setattr(Meter, "_ends", lambda _: next(looks))
+    meter = Meter(tmp_path)
+    assert meter() == {0: 50, 1: 50}
+    assert meter() == {0: 40, 1: 40}

@@ -116,7 +116,7 @@ def test_wrong_datagrams_are_dropped_with_their_descriptors(job: Job, what: str)
         sender.sendmsg([data], [rights], 0, "\0" + wire.Address(made[0].address).uds)
         for fd in fds:
             os.close(fd)
-        made[0].until(refused=1)
+        assert made[0].until(refused=1)["refused"] == 1
     made[0].until_held(before)
 
 
