@@ -79,3 +79,25 @@ def test_a_quote_begins_where_its_sentence_does(tmp_path: Path) -> None:
         tmp_path, "works on\n" * 8 + line + "3. The communication link is disconnected. Look at it.\n"
     ).reason
     assert "The communication link is disconnected" in text
+
+
+def test_a_timeout_whose_line_is_cut_is_a_timeout(tmp_path: Path) -> None:
+    head = "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: 61, last enqueued NCCL work: 61, last completed NCCL work: 60.\n"
+    caught = "[rank2]:[E ProcessGroupNCCL.cpp:1414] [PG 0 Rank 2] Process group watchdog thread terminated with exception: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL("
+    assert "work 61 timed out on rank 2; the line that names the operation is cut" in shown(tmp_path, head + caught)
+    assert "whether it timed out or failed is not in the log" in shown(tmp_path, head)
+
+
+def test_of_nested_tags_the_last_one_names_the_process(tmp_path: Path) -> None:
+    line = "(LLMRayActor pid=417326) (EngineCore_DP0 pid=417634) ERROR 03-03 13:48:09 [core.py:1094] Invocation of the method failed\n"
+    report = analyzed(tmp_path, line * 8)
+    assert [c.pid for c in report.culprits] == [417634]
+    assert "EngineCore_DP0" not in report.reason
+
+
+def test_a_store_on_the_own_host_has_no_other_end_elsewhere(tmp_path: Path) -> None:
+    failed = (
+        "[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of ({}, 29500).\n"
+    )
+    assert "does not name the other end" not in shown(tmp_path, failed.format("127.0.0.1"))
+    assert "does not name the other end" in shown(tmp_path, failed.format("node3"))

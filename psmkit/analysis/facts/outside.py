@@ -188,8 +188,13 @@ def headed_process(job: Job, events: Iterable[Event]) -> list[Named]:
     """The process in the heads that a library gives to these lines, if all that have one name the same one."""
     found: set[tuple[int | None, str | None]] = set()
     for event in events:
-        pid, host = process_of_head("".join(e.text for e in job.quotes.of(event.ref)))
+        text = "".join(e.text for e in job.quotes.of(event.ref))
+        pid, host = process_of_tags(text)  # of several tags, the last one stands next to the words
         tagged = pid_of_tag(event.tag)
+        if pid is not None and tagged is not None:
+            found.add((pid, None))
+            continue
+        pid, host = process_of_head(text)
         if pid is not None or host is not None:
             found.add((pid, host) if tagged in (None, pid) else (tagged or pid, None))
     return [Named(host=host, pid=pid) for pid, host in found] if len(found) == 1 else []

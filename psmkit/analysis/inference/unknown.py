@@ -13,7 +13,7 @@ from psmkit.analysis.facts import endings, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import ended_in, process_of_tags, rank_at_start, rank_in_line, without_tag
+from psmkit.analysis.facts.tags import ACTOR, ended_in, process_of_tags, rank_at_start, rank_in_line, without_tag
 from psmkit.analysis.inference import exceptions
 from psmkit.logparse.types import Event
 from psmkit.model import Named
@@ -103,7 +103,10 @@ def words(job: Job, event: Event) -> str:
     """What the line says, for a title: without tags and times, or from the words of the error on if it is long."""
     head, said = map(uncoloured, _text(job, event))
     cut = len(head) - len(_WORD.search(head)[0])  # type: ignore[index]  # it matches any text
-    whole = " ".join(_NOISE.sub("", without_tag(head + said, event.tag)).split())
+    whole = without_tag(head + said, event.tag)
+    while (tag := ACTOR.text.match(whole)) is not None:
+        whole = whole[tag.end() :].lstrip()
+    whole = " ".join(_NOISE.sub("", whole).split())
     # a part of a sentence may say the opposite of the whole
     start = max((m.end() for m in _SENTENCE.finditer(head)), default=cut)
     text = (

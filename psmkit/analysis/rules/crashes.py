@@ -467,7 +467,7 @@ def _next_step(
         for item in uncaught(job, run):
             if item.event.stream == head.stream and item.event.ref.seq > head.ref.seq:
                 return f"Read the traceback of this process up to line {item.event.ref.line}, which names its exception. See whether it is about another process."
-        return f"Give the lines below line {death.events[0].ref.line}: they end with the exception of this process, which this log does not show."
+        return "Give the rest of the log: the traceback of this process ends with its exception, which this log does not show."
     if lines.catalogue(job).phrase("advice", death.where or "") is not None:
         return None
     if death.rank is None and death.pid is None and death.local is None and death.host is None:

@@ -30,6 +30,8 @@ _SAID = (
 
 # Lines of a rank that ends itself after it: they name neither the work nor the reason.
 _ENDS = ("torch.failed_or_timed_out", "torch.taking_down")
+#: The start of the line of a time-out, which ends before the operation.
+_CUT = "Watchdog caught collective operation timeout: WorkNCCL("
 
 
 @rule(order=61)
@@ -58,6 +60,19 @@ def _work(job: Job, run: int | None, events: Sequence[Event]) -> Finding:
     what = f"work {works[0]}" if len(works) == 1 else "a work"
     if (late := next(iter(job.events("torch.desync.at", run=run)), None)) is not None:
         return _late(job, run, events, late)
+    cut = [e for e in job.events("other.error", run=run) if _CUT in str(e.fields.get("what"))]
+    if cut:
+        return new_finding(
+            job,
+            "PSM305",
+            run=run,
+            title=f"{what} timed out on {_who(job, events)}; the line that names the operation is cut",
+            confidence=0.75,
+            explanation="torch's watchdog gave up on a work that did not finish within its limit.",
+            next_step="Give the whole output of all ranks: the end of this line names the collective, and the lines of the other ranks show which of them did not join it.",
+            refs=[e.ref for e in (*events[:3], cut[0])],
+            ranks=_ranks(job, events),
+        )
     return new_finding(
         job,
         "PSM305",

@@ -526,7 +526,8 @@ def _store(job: Job, event: Event) -> Finding:
     ranks = [source] if late and isinstance(source, int) and "/default_pg/" in error else []
     broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
     # a tag says which process tried
-    alone = outside.global_rank(job, event) is None and event.tag is None
+    here = (store.host(address) or "").startswith(("127.", "localhost", "::1"))  # both ends are on one host
+    alone = outside.global_rank(job, event) is None and event.tag is None and not here
     ends = [Named(host=host, either=True, peer_unnamed=alone)] if (host := _host(job, run, address)) else []
     if broken and source == 0:
         # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
