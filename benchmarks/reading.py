@@ -40,6 +40,7 @@ LOGS: dict[str, Callable[[int], Iterable[bytes]]] = {"64 ranks": stream, "4,096 
 # Each prints the seconds of the clock, those of the process, and those of its first thread, which books lines.
 _TIMED = """
 import os, sys, time
+import numpy  # a long log needs it: its import is a part of the start
 {body}
 print(time.perf_counter() - begin, time.process_time() - used, time.thread_time() - of_thread)
 """
