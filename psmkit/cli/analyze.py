@@ -48,7 +48,7 @@ def _engine(name: str, scheduler: str | None) -> Iterator[Callable[..., Any] | N
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="Output format.  [text]")
-@click.option("--output", metavar="FILE", help="Write the report to FILE.")
+@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE.")
 @click.option(
     "--also",
     nargs=2,
@@ -117,7 +117,7 @@ def command(
     """Find out why a job hung or failed, and which lines prove it.
 
     PATH is a file, a glob, a folder, a URL of an object store such as s3://bucket/job/, or - for standard input. Compressed files (.gz, .zst, .xz, .bz2) and archives (.tar, .tar.gz, .zip)
-    are read directly. Beside NCCL logs, psmkit reads the output of ncclras, proxy dumps, PyTorch Flight Recorder dumps in JSON, stacks of
+    are read directly. Beside NCCL logs, psmkit reads the output of ncclras, proxy dumps, PyTorch Flight Recorder dumps (pickle or JSON), stacks of
     gdb, eu-stack, py-spy and faulthandler, inspections, and psmkit's record files.
 
     Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 the input cannot be analysed.

@@ -35,7 +35,7 @@ __all__ = ["command"]
     default="text",
     help="Output format; html is one file for a browser.  [text]",
 )
-@click.option("--output", metavar="FILE", help="Write the comparison to FILE.")
+@click.option("-o", "--output", metavar="FILE", help="Write the comparison to FILE.")
 @click.option("--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7.")
 @click.option(
     "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."

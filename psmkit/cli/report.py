@@ -66,6 +66,7 @@ def command(
 
     from psmkit.analysis.inputs import uncollected
     from psmkit.analysis.story import story
+    from psmkit.report.escape import visible
     from psmkit.report.html import render
     from psmkit.report.options import Options
     from psmkit.report.summary import sentence
@@ -76,7 +77,7 @@ def command(
             told = story(paths, catalogue=catalogues or None, progress=progress)
         check_apart(output, told.timeline.files, "page")
         check_apart(perfetto, told.timeline.files, "trace")
-        click.echo(sentence(told.report, words))
+        click.echo(visible(sentence(told.report, words)))
         if output is not None:
             page = render(told, Options(verbose=verbose))
             show(page, output)

@@ -79,7 +79,7 @@ CHILD = (
 def test_an_exception_that_reaches_the_first_frame_of_a_child_process_ended_it(tmp_path: Path) -> None:
     report = analyzed(tmp_path, CHILD)
     assert report.verdict == "failed" and "run()" not in report.reason
-    caught = CHILD.replace(", in _bootstrap", ", in start")
+    caught = CHILD.partition("\n")[2].replace(", in _bootstrap", ", in start")
     assert analyzed(tmp_path, caught).verdict == "inconclusive"
     whole = analyzed(tmp_path, CHILD + '  File "/srv/serve.py", line 9, in serve\nRuntimeError: no free port\n')
     assert whole.reason == "a process ended by an uncaught exception: RuntimeError: no free port"

@@ -69,3 +69,9 @@ def test_a_dash_as_output_names_the_command_for_standard_output(
     result = psmkit_cli("report", logs, option, "-")
     assert result.status == 2 and "psmkit analyze --format html" in result.err
     assert not (tmp_path / "-").exists()
+
+
+def test_text_of_a_log_reaches_the_terminal_escaped(psmkit_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("n0:1:1 [0] NCCL WARN Cuda failure 700 'gone \u202e wrong'\n")
+    out = psmkit_cli("report", tmp_path / "job.log", "-o", tmp_path / "job.html").out
+    assert "\u202e" not in out and r"\u202e" in out

@@ -241,7 +241,34 @@ class Job:
         if not self.runs:
             return None
         spans = self._spans.get(event.stream)
-        return spans.nearest(event.ref.seq) if spans is not None else self._only_run
+        if spans is not None:
+            return spans.nearest(event.ref.seq)
+        found = self._named_runs.get(event.stream) or self._runs_in.get(self._folder(event.ref.file), frozenset())
+        return next(iter(found)) if len(found) == 1 else self._only_run
+
+    def _folder(self, file: int) -> str:
+        return self.scan.files[file].path.rpartition("/")[0]
+
+    @cached_property
+    def _runs_in(self) -> dict[str, set[int]]:
+        """The runs whose processes print into files of each folder: a launcher's output lies beside the logs of its run."""
+        out: dict[str, set[int]] = {}
+        for index, run in self.run_by_proc.items():
+            out.setdefault(self._folder(self.scan.processes[index].first.file), set()).add(run)
+        return out
+
+    @cached_property
+    def _named_runs(self) -> dict[int, set[int]]:
+        """The runs of the processes that each stream names by number, as launchers do."""
+        pids: dict[int, set[int]] = {}
+        for index, run in self.run_by_proc.items():
+            pids.setdefault(self.scan.processes[index].pid, set()).add(run)
+        out: dict[int, set[int]] = {}
+        for event in self.events("launch.", "sys."):
+            runs = pids.get(pid) if event.proc < 0 and isinstance(pid := event.fields.get("pid"), int) else None
+            if runs is not None and len(runs) == 1:
+                out.setdefault(event.stream, set()).update(runs)
+        return out
 
     @cached_property
     def _spans(self) -> dict[int, Spans]:

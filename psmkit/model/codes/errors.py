@@ -42,7 +42,7 @@ TABLE = (
         effect=Effect.AS_IT_ENDED,
         precedence=60,
         meaning="A progress or service thread returned an error, and nothing aborted the communicator. The peers wait for ever.",
-        next_step="Fix this error: it is the cause of the hang. See NVIDIA/nccl#1822.",
+        next_step="Fix this error, unless another one explains it: peers wait for ever where nothing aborts the communicator. See NVIDIA/nccl#1822.",
     ),
     Code(
         code="PSM405",
