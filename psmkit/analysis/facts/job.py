@@ -243,7 +243,7 @@ class Job:
         spans = self._spans.get(event.stream)
         if spans is not None:
             return spans.nearest(event.ref.seq)
-        found = self._named_runs.get(event.stream) or self._runs_in.get(self._folder(event.ref.file), frozenset())
+        found = self._named_runs.get(event.stream) or self._runs_in.get(self._folder(event.ref.file), set())
         return next(iter(found)) if len(found) == 1 else self._only_run
 
     def _folder(self, file: int) -> str:
