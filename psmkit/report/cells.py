@@ -57,7 +57,7 @@ def wrap(text: str, width: int, first: str, follow: str) -> list[str]:
         if begun and not unit.isspace() and breadth(line) + breadth(unit) > width:
             lines.append(line.rstrip())
             line, begun = follow, False
-        if begun or not lines or not unit.isspace():  # blanks at the start of a paragraph are meant
+        if begun or not lines or not unit.isspace():  # a paragraph keeps the blanks at its start
             line, begun = line + unit, begun or not unit.isspace()
     return [*lines, line.rstrip()]
 

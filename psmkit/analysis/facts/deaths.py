@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from psmkit.analysis.facts import engines, launcher_ends, lines, only, outside
+from psmkit.analysis.facts import engines, launcher_ends, lines, only, outside, ray_actors
 from psmkit.analysis.facts.death import FAULTS, KILLED, Death, manner, signal_name, signal_of
 from psmkit.analysis.facts.death_per_process import Deaths
 from psmkit.analysis.facts.job import Job
@@ -79,7 +79,6 @@ _BLOCK = (
     "launch.elastic.signal",
     "launch.elastic.worker",
 )
-# Ray's report to the callers of an actor that died. The lines that name the process stand above the one that says how it ended.
 #: What tells the name of a container from a word.
 _PLACE = regex(r"[A-Za-z].*[-.\d]")
 #: A library prints an error so many lines above the exception; so many characters identify its text.
@@ -91,14 +90,6 @@ _FIRST, _HEAD_LINES = "The first process to do so was", 4
 _NO_TEXT = ("***", "terminate called", "NCCL INFO", "NCCL WARN")
 #: So much of the text of a C++ exception is shown.
 _LONGEST = 140
-# Ray's report of how a worker ended has few sentences, and then one that lists causes.
-_SENTENCES = 2
-_CAUSES = ("Some common causes", "There are some potential", "Possible ")
-_ACTOR = {"launch.ray.actor_pid": "pid", "launch.ray.actor_host": "host"}
-_ACTOR_ENDS = ("launch.ray.actor_died", "launch.ray.actor_node_died")
-_ACTOR_DEAD = "launch.ray.actor_dead"
-_OWNER = "launch.ray.owner_died"
-_ACTOR_LINES = 16
 #: Slurm ends a step because a task failed, and what it says of tasks.
 _STEP_ENDED, _TASKS = "launch.ended.slurm.failed", "launch.slurm."
 #: What DeepSpeed's launcher prints after it ended the others.
@@ -157,7 +148,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
     events = _told(job).get(run, [])
     names = {event.name for event in events}
     cut = _cut_stacks(events) if _FRAME in names else []
-    reports = [*_actors(job, events), *(_launchers(job, events) if _RAISED in names else ())]
+    reports = [*ray_actors.dead(job, events), *(_launchers(job, events) if _RAISED in names else ())]
     told = launcher_ends.read(job, run, events)
     for death in told:  # the command in this line is that of the last worker, which need not be the one that ended
         if death.events[0].name == _CUT and death.pid is None:
@@ -321,48 +312,6 @@ def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
     return [d for d in out if d.signal is not None or d.code or d.where is not None]
 
 
-def _actors(job: Job, events: Iterable[Event]) -> list[Death]:
-    """The actors whose death Ray reports to their callers, each report once."""
-    out: list[Death] = []
-    callers: list[Event] = []
-    above: dict[tuple[int, str | None], dict[str, Event]] = defaultdict(dict)  # by stream and writer
-    for event in events:
-        if event.name in _ACTOR:
-            above[event.stream, event.tag][_ACTOR[event.name]] = event
-        elif event.name == _OWNER:  # the actor followed its owner
-            above[event.stream, event.tag].clear()
-            callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
-        elif event.name in _ACTOR_ENDS:
-            block = above[event.stream, event.tag]
-            near = {key: e for key, e in block.items() if event.ref.seq - e.ref.seq <= _ACTOR_LINES}
-            block.clear()
-            callers = [e for e in callers if e.stream != event.stream or event.ref.seq - e.ref.seq > _ACTOR_LINES]
-            if "INTENDED" not in str(event.fields.get("exit", "")):
-                death = Death(events=[event], where=_ray_detail(event) if "detail" in event.fields else "its node died")
-                _of_actor(death, near)
-                out.append(death)
-        elif event.fields.get("type") == "ActorDiedError" or (
-            event.name == _ACTOR_DEAD and "ActorDied" in _line(job, event)
-        ):
-            callers.append(event)
-    # a caller says only that an actor died
-    out += [Death(events=[e], where="Ray reports it to a caller") for e in callers]
-    cut = [block for block in above.values() if "pid" in block]
-    pids = {e.fields["pid"] for e in events if e.name == "launch.ray.actor_pid"}
-    if len(out) == len(cut) == len(pids) == 1 and out[0].pid is None:
-        # the log of a driver repeats the report, and ends before the line that the report ends with
-        _of_actor(out[0], cut[0])
-    return out
-
-
-def _of_actor(death: Death, block: dict[str, Event]) -> None:
-    """Notes the process of a dead actor by the lines of Ray's report that name it."""
-    pid, host = (block[key].fields[key] if key in block else None for key in ("pid", "host"))
-    death.events += block.values()
-    death.pid = pid if isinstance(pid, int) and pid > 0 else None
-    death.host = str(host) if host is not None else None
-
-
 def _launchers(job: Job, events: Iterable[Event]) -> list[Death]:
     """What a launcher says of a process that it does not name: DeepSpeed's, after it ended the others."""
     killing: set[int] = set()  # streams
@@ -372,13 +321,6 @@ def _launchers(job: Job, events: Iterable[Event]) -> list[Death]:
         elif event.name == _RAISED and event.stream in killing:
             return [Death(events=[event], pid=_only_worker(job, event), where="DeepSpeed's launcher ended the others")]
     return []
-
-
-def _ray_detail(event: Event) -> str:
-    """How a worker of Ray ended: the first sentences, up to those that list what often causes it."""
-    sentences = str(event.fields.get("detail", "")).split(". ")[:_SENTENCES]
-    told = list(itertools.takewhile(lambda s: not s.startswith(_CAUSES), sentences))
-    return short(". ".join(told or sentences[:1]).rstrip("."), _LONGEST)
 
 
 def _on_one_line(event: Event, head: list[Event]) -> Death:
@@ -471,11 +413,11 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
             return None
         death.root, death.where = True, "its launcher names it as the first that ended with a non-zero status"
         return death
-    if name in ("launch.ray.worker_died", _OWNER):
+    if name in ("launch.ray.worker_died", ray_actors.OWNER):
         if "INTENDED" in str(fields.get("exit", "")):
             return None
-        detail = _ray_detail(event)
-        death.where = "Ray lost the node" if name == _OWNER and "node has" in detail else detail
+        detail = ray_actors.how(event)
+        death.where = "Ray lost the node" if name == ray_actors.OWNER and "node has" in detail else detail
         return death
     if name == "launch.deepspeed.exit":
         death.exited(fields.get("exitcode"))

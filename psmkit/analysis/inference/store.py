@@ -16,7 +16,7 @@ from psmkit.model import Finding, Named
 from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import RAISED
 
-__all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in"]
+__all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in", "tried"]
 
 _SHOWN, _LONGEST = 4, 60
 #: torch's exceptions for the sockets of the store, and its line about a connection that broke.
@@ -102,6 +102,19 @@ def host(address: object) -> str:
     if found.rpartition(":")[2].isdigit() and found.count(":") == 1:
         found = found.rpartition(":")[0].strip("[]")
     return "" if found.strip("<>$").lower() in _PLACEHOLDERS else found
+
+
+def tried(job: Job, run: int | None, address: object) -> str:
+    """The host of the store. A name of digits only is none: it stands for the one address that torch tried at that port."""
+    name = host(address)
+    if not name.isdigit():
+        return name
+    addresses = {
+        str(e.fields.get("host", "")).removeprefix("::ffff:")
+        for e in job.events("torch.store.connect_failed", run=run)
+        if str(e.fields.get("port")) in str(address).split(", ")[1:]
+    }
+    return addresses.pop() if len(addresses) == 1 else name
 
 
 def advice(address: object) -> str:

@@ -528,7 +528,7 @@ def _store(job: Job, event: Event) -> Finding:
     # a tag says which process tried
     here = (store.host(address) or "").startswith(("127.", "localhost", "::1"))  # both ends are on one host
     alone = outside.global_rank(job, event) is None and event.tag is None and not here
-    ends = [Named(host=host, either=True, peer_unnamed=alone)] if (host := _host(job, run, address)) else []
+    ends = [Named(host=host, either=True, peer_unnamed=alone)] if (host := store.tried(job, run, address)) else []
     if broken and source == 0:
         # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
         asks = event.fields.get("rank")
@@ -551,19 +551,6 @@ def _store(job: Job, event: Event) -> Finding:
         stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
         named=ends,
     )
-
-
-def _host(job: Job, run: int | None, address: object) -> str:
-    """The host of the store. A name of digits only is none: it stands for the one address that torch tried at that port."""
-    host = store.host(address)
-    if not host.isdigit():
-        return host
-    tried = {
-        str(e.fields.get("host", "")).removeprefix("::ffff:")
-        for e in job.events("torch.store.connect_failed", run=run)
-        if str(e.fields.get("port")) in str(address).split(", ")[1:]
-    }
-    return tried.pop() if len(tried) == 1 else host
 
 
 #: What to do about ranks that did not come to a barrier.

@@ -48,7 +48,7 @@ class Rank(ground.Driver):
             now = self.count()
             if all(now[name] == value for name, value in counters.items()):
                 return now
-            assert time.monotonic() < end, f"{now}, {counters} are meant"
+            assert time.monotonic() < end, f"{now}, expected {counters}"
 
     def held(self) -> tuple[int, int]:
         """Descriptors and threads of the process."""
@@ -59,7 +59,7 @@ class Rank(ground.Driver):
         """Return as soon as the process holds these; another thread of it closes them."""
         end = time.monotonic() + DEADLINE
         while (now := self.held()) != meant:
-            assert time.monotonic() < end, f"{now}, {meant} are meant"
+            assert time.monotonic() < end, f"{now}, expected {meant}"
 
 
 def start_proxies(ranks: Sequence[Rank]) -> None:
