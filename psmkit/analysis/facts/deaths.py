@@ -536,7 +536,8 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     if death.pid is None and not name.startswith("sys.shell."):
         line = _line(job, event)
         death.pid, death.host = process_of_tags(line) if event.tag else process_of_head(line)
-    death.rank = outside.global_rank(job, event)
+    rank, told_rank = outside.global_rank(job, event), fields.get("rank")
+    death.rank = told_rank if rank is None and isinstance(told_rank, int) else rank
     return death
 
 

@@ -37,6 +37,8 @@ _NODE = regex(r"\bnode \(ID: \w+, IP: ([\w.:-]+)\)")
 _WRAPPED = 5  # lines
 _MOST_TASKS = 4096
 _BLOCK = 8  # lines
+#: pdsh's report that ssh itself failed.
+_OF_SSH = ("launch.ended.pdsh", 255)
 _HYDRA, _HYDRA_STRING = "launch.ended.hydra.process", "launch.ended.hydra.string"
 _FAILED, _NO_FILE = "launch.elastic.failed", "launch.elastic.no_error_file"
 # Lines that other readers combine, or that say too little alone.
@@ -65,11 +67,14 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     unnamed: set[object] = set()
     tell: dict[str, bool] = {}
     nested = bool(job.events("launch.elastic.", "launch.deepspeed.", run=run))
+    unreached = {e.fields.get("host") for e in job.events("launch.ssh.unreached", run=run)}
     for event in events:
         if event.name not in tell:
             tell[event.name] = _tells(job, event.name)
         if not tell[event.name]:
             continue
+        if (event.name, event.fields.get("exitcode")) == _OF_SSH and event.fields.get("host") in unreached:
+            continue  # no process of the job began there
         place = event.stream, event.tag
         found = _ends(job, run, event)
         if nested and "tasks" in event.fields:

@@ -52,9 +52,9 @@ _WARNS = regex(
     r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
     re.IGNORECASE,
 )
-#: What the words of a failure end with where the program goes on, and the head of glog for lines that are no errors.
+#: What the words of a failure end with where the program goes on; the head of glog for lines that are no errors; a frame of a stack.
 _GOES_ON = regex(
-    r"\b(?:try(?:ing)? again|will retry|retrying|(?:will use|using) (?:the )?default|will use defau|fall(?:s|ing)? back|fallback)\b|^\[[\d-]{10} [\d:,]+ I \d+ \d+\] ",
+    r"\b(?:try(?:ing)? again|will retry|retrying|(?:will use|using) (?:the )?default|will use defau|fall(?:s|ing)? back|fallback)\b|^\[[\d-]{10} [\d:,]+ I \d+ \d+\] |^\s*#?\d+: .*(?:\[0x[0-9a-f]+\]|\(demangling failed\))",
     re.IGNORECASE,
 )
 _WORD = regex(r"\S*$")

@@ -1,0 +1,41 @@
+"""Ends whose line names the process itself, and what such lines are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.analysis.texts import analyzed
+
+_FRAMES = (
+    "   2: /opt/lib/liblbann.so(+0xc07e2f) [0x2aaaab8d6e2f] (could not find stack frame symbol)\n"
+    "   3: clock_gettime (demangling failed)\n"
+)
+
+
+def test_a_handler_that_names_its_rank_is_of_that_rank(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path, "Caught signal 11 (SIGSEGV - invalid memory reference) on rank 5\nStack trace:\n" + _FRAMES
+    )
+    assert [(c.rank, c.why) for c in report.culprits] == [(5, "rank 5 died by SIGSEGV")]
+
+
+def test_a_numbered_frame_is_no_failure_of_the_rank_with_its_number(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "Caught signal 15 (SIGTERM - termination signal) on rank 0\nStack trace:\n" + _FRAMES)
+    assert (report.verdict, report.culprits) == ("inconclusive", ())
+
+
+def test_hosts_that_refuse_ssh_are_named_and_no_process_is_said_to_have_ended_there(tmp_path: Path) -> None:
+    text = "".join(
+        f"{host}: trainer@{host}: Permission denied (publickey,password).\npdsh@head: {host}: ssh exited with exit code 255\n"
+        for host in ("10.0.0.4", "10.0.0.5")
+    )
+    report = analyzed(tmp_path, text)
+    assert report.verdict == "failed"
+    assert "10.0.0.4" in {c.host for c in report.culprits}
+    assert not any("exited with code" in f.title for f in report.findings)
+
+
+def test_rays_report_of_full_memory_counts_where_it_is_cut(tmp_path: Path) -> None:
+    line = "Memory on the node (IP: 10.1.77.31, ID: 7c02d95c) where the task (task ID: 90ab, name=head, rank=0,, pid=5120, memory used\n"
+    report = analyzed(tmp_path, "step 1\nstep 2\n" + line)
+    assert [(c.host, c.pid) for c in report.culprits] == [("10.1.77.31", 5120)]
