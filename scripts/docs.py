@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit import plan
+from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.catalogue import Message, load
 from psmkit.cli.app import COMMANDS
 from psmkit.lab import transfer
@@ -203,23 +204,23 @@ def query_tables() -> str:
     return "\n\n".join(parts)
 
 
-def _schedulers(bits: int) -> str:
-    return {1: "legacy", 2: "planner", 3: "both"}[bits]
-
-
 def plan_rules() -> str:
-    """The table of rules."""
-    rows = [f"| `{r.name}` | {_schedulers(r.schedulers)} | {_cell(r.text)} |" for r in plan.rules()]
-    return "\n".join(["| rule | schedulers | what must hold |", "|---|---|---|", *rows])
+    """The table of rules, each with the finding that reports it."""
+    rows = []
+    for r in plan.rules():
+        code = CODES_OF_RULES[r.name]
+        only = {1: "legacy: ", 2: "planner: ", 3: ""}[r.schedulers]
+        rows.append(f"| `{r.name}` | {only}{_cell(r.text)} | [{code}](findings.md#{code.lower()}) |")
+    return "\n".join(["| rule | what must hold | finding |", "|---|---|---|", *rows])
 
 
 def plan_variants() -> str:
-    """The table of variants, with an example of each broken one."""
+    """The table of variants; the name of a broken one leads to its example."""
     rows = []
     for v in plan.variants().values():
-        example = f"[{v.name}.tasks](../examples/plans/{v.name}.tasks)" if v.wrong else ""
-        rows.append(f"| `{v.name}` | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} | {example} |")
-    return "\n".join(["| variant | breaks | what it does | example |", "|---|---|---|---|", *rows])
+        name = f"[`{v.name}`](../examples/plans/{v.name}.tasks)" if v.wrong else f"`{v.name}`"
+        rows.append(f"| {name} | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} |")
+    return "\n".join(["| variant | breaks | what it does |", "|---|---|---|", *rows])
 
 
 def plan_releases_table() -> str:
