@@ -22,7 +22,7 @@ from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plan import releases as plan_releases
 from psmkit.plugins.abi import facts, tables
-from psmkit.plugins.drive_checks import CHECKS, Check, classes
+from psmkit.plugins.drive_checks import CHECKS, Check, Grade, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
 from psmkit.query.schema import TABLES
@@ -137,8 +137,17 @@ def metrics() -> str:
 
 
 def _checks(kind: str, checks: tuple[Check, ...]) -> str:
-    rows = [f"| `{one.name}` | {one.text} | {one.source} | {classes(one)} |" for one in checks]
-    return "\n".join([f"| check | the {kind} must | what NCCL does | class |", "|---|---|---|---|", *rows])
+    """A table of checks. What NCCL does there is in ``psmkit plugin drive --list``."""
+    short = {Grade.BREAKS.text: "breaks", Grade.LUCK.text: "luck"}
+    rows = []
+    for one in checks:
+        grades = classes(one)
+        for text, word in short.items():
+            grades = grades.replace(text, word)
+        if kind == "profiler":  # of all of them: the page says so
+            grades = grades.removesuffix("; for an error: luck")
+        rows.append(f"| `{one.name}` | {one.text} | {grades} |")
+    return "\n".join([f"| check | the {kind} must | class |", "|---|---|---|", *rows])
 
 
 def net_checks() -> str:
@@ -258,7 +267,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "commands": ("operator.md", commands),
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
-    "profiler-checks": ("plugins_drive.md", profiler_checks),
+    "profiler-checks": ("profiler_drive.md", profiler_checks),
     "tuner-checks": ("tuner.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
