@@ -37,6 +37,11 @@ import versions as generator  # noqa: E402
 sys.path.pop(0)
 
 _LINES = 8
+#: Why a column is NULL, where that goes without saying.
+_SILENT = (
+    "the line does not say, the line has no prefix of NCCL, the line has none, no line shows it, there is none, it belongs to no run,"
+    " it has none, it is about none, none is known, there is no rank, its number has no name"
+).split(", ")
 
 
 def _cell(text: str) -> str:
@@ -204,12 +209,21 @@ def variants() -> str:
 
 
 def query_tables() -> str:
-    """The tables of ``psmkit query`` with their columns."""
+    """The tables of ``psmkit query`` with their columns. The page gives the usual reasons for NULL once; file and line share a row."""
     parts = []
     for table in TABLES.values():
-        rows = [f"| `{c.name}` | {c.sql} | {_cell(c.meaning)} | {_cell(c.null)} |" for c in table.columns]
-        head = "| column | type | meaning | NULL where |\n|---|---|---|---|"
-        parts.append(f"### `{table.name}`\n\nA row is {table.row}.\n\n{head}\n" + "\n".join(rows))
+        rows: list[tuple[str, str, str]] = []
+        for c in table.columns:
+            null = f"; NULL: {c.null}" if c.null and c.null not in _SILENT else ""
+            row = (f"`{c.name}`", c.sql, _cell(c.meaning.removesuffix(", from 1") + null))
+            if rows and c.name.endswith("line") and row[2].removeprefix("line") == rows[-1][2].removeprefix("file"):
+                row = (f"{rows[-1][0]}, {row[0]}", f"{rows[-1][1]}, {row[1]}", f"file and {row[2]}")
+                rows.pop()
+            rows.append(row)
+        body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        parts.append(
+            f"### `{table.name}`\n\nA row is {table.row}.\n\n| column | type | meaning |\n|---|---|---|\n{body}"
+        )
     return "\n\n".join(parts)
 
 
