@@ -282,7 +282,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
     "profiler-checks": ("profiler_drive.md", profiler_checks),
-    "tuner-checks": ("tuner.md", tuner_checks),
+    "tuner-checks": ("tuner_drive.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
     "plan-rules": ("plan.md", plan_rules),
