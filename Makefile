@@ -67,7 +67,13 @@ $(VENV)/.built: $(VENV)/.base $(NATIVE)
 
 setup: $(VENV)/.tools $(VENV)/.built
 
-demo: $(VENV)/.built
+# CUDA's headers, for the example that the demo compiles.
+$(VENV)/.headers: $(VENV)/.base
+	@$(BIN)/python scripts/requirements.py dev | grep -E '^nvidia-cuda-(runtime|crt)[=>]' > $(VENV)/requirements-headers.txt
+	@$(PIP_INSTALL) --no-deps -r $(VENV)/requirements-headers.txt
+	@touch $@
+
+demo: $(VENV)/.built $(VENV)/.headers
 	@$(BIN)/psmkit demo
 	@echo
 	@sh examples/seed_bug.sh $(BIN)

@@ -18,7 +18,7 @@ show() {
     status=$?
     set -e
     grep -E '^(passed|failed|proxy:)' "$work/$1-$2/job.log" || echo "(still running after 4 s: killed, status $status)"
-    "$bin/psmkit" analyze "$work/$1-$2" | sed -n '1,2p'
+    "$bin/psmkit" analyze "$work/$1-$2" | awk 'NR == 1 || /^  (who|proof):/'
     grep -oE '(sanitizer report|hostcuda: stalled).*' "$work/$1-$2/job.log" | fold -s -w 140 || true
     echo
 }

@@ -80,3 +80,11 @@ def test_a_function_in_the_last_line_of_a_log_may_be_cut_and_is_shown_so(tmp_pat
     text = "ray.exceptions.RayTaskError(NcclError): ray::Actor.compute() (pid=402, ip=10.1.7.14, actor_id=5d20, repr=<Actor>)\n"
     found = analyzed(tmp_path, text + '  File "/srv/job.py", line 21, in compu\n').findings[0]
     assert found.title.endswith("in or below compu\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_a_stack_of_torchs_hook_behind_an_unfinished_line_ended_the_rank(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path,
+        'checks passed      [rank3]: Traceback (most recent call last):\n[rank3]:   File "/a/train.py", line 13, in main\n',
+    )
+    assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [3])

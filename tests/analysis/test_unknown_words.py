@@ -228,3 +228,16 @@ def test_the_rank_on_which_a_communicator_was_aborted_is_not_the_cause(tmp_path:
 def test_the_name_of_a_process_of_open_mpi_is_not_quoted_in_part(tmp_path: Path) -> None:
     report = analyzed(tmp_path, START + "[node7:4711] [[28214,2],0] ORTE_ERROR_LOG: Not found in file a.c at line 3\n")
     assert "log: ORTE_ERROR_LOG: Not found" in report.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(Worker_TP6 pid=745) [lib] shape is M:1024, N:25008, not found tuned config in /tmp/tuned.csv, will use default config!",
+        "[2021-02-15 17:04:11,308 I 38217 10244117] scheduler.cc:150: Failed to schedule a placement group, because no nodes are available.",
+        "worker 3: failed to reach the tracker, retrying in 5 s",
+    ],
+)
+def test_words_of_a_failure_after_which_the_program_goes_on_are_none(line: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, f"loading\nloaded\nstarting\n{line}\n")
+    assert (report.verdict, report.culprits) == ("inconclusive", ())

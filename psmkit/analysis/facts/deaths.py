@@ -59,6 +59,7 @@ _TELL = frozenset(
         "sys.shell.signal",
         "sys.kernel.oom",
         "sys.kernel.segfault",
+        "sys.systemd.coredump",
         "launch.mpi.exitcode",
         "launch.mpi.nonzero",
         "launch.ray.worker_died",
@@ -438,6 +439,9 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
         death.signal = signals.SIGSEGV
         library = fields.get("library")
         death.where = str(library).split("[", 1)[0] if library is not None else None
+        return death
+    if name == "sys.systemd.coredump":
+        death.signal = int(str(fields["signal"]))
         return death
     return _handler(job, event, death)
 

@@ -12,9 +12,29 @@ from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_in_line
 from psmkit.logparse.types import Ref
 from psmkit.model import Named
+from psmkit.model.late import regex
 
-__all__ = ["by_scheduler", "name_it", "speaker"]
+__all__ = ["by_scheduler", "name_it", "shown", "speaker"]
 
+#: A command at the top of an excerpt that prints the log of one pod or container, and those of its options that take a value.
+_SHOWS = regex(r"^\S*[$#%>]?\s*(?:sudo )?(?:kubectl|oc|k|docker|podman|nerdctl)\b(?P<words>[^|>&;]*)")
+_VALUED = frozenset(
+    (
+        "-n",
+        "--namespace",
+        "-c",
+        "--container",
+        "--tail",
+        "--since",
+        "--context",
+        "--kubeconfig",
+        "--since-time",
+        "--until",
+    )
+)
+#: What selects several.
+_SEVERAL = frozenset(("-l", "--selector", "--all-pods"))
+_POD = regex(r"(?:pods?/)?([a-z0-9][\w.-]*)")
 #: A longer log of programs without a tag is seldom that of one process.
 _LINES = 400
 
@@ -71,6 +91,8 @@ def speaker(job: Job) -> list[Named]:
     """The only rank that a short log without lines of NCCL and of launchers shows: programs put it into each of their lines, or print it when they start."""
     if job.scan.processes or len(job.scan.files) != 1 or job.scan.files[0].lines > _LINES:
         return []
+    if pod := shown(job):
+        return pod
     if job.scan.events.tagged.any() or len(job.events("sys.python.traceback")) > 1 or job.events("launch."):
         return []
     ranks: set[int | None] = {
@@ -82,3 +104,20 @@ def speaker(job: Job) -> list[Named]:
         ref = lines.below(job, ref)
     found = [rank for rank in ranks if rank is not None]
     return [Named(found[0], basis=f"{ASSUMED}only rank")] if len(found) == 1 else []
+
+
+@once
+def shown(job: Job) -> list[Named]:
+    """The pod or container whose log the only input shows: ``$ kubectl logs NAME`` is its first line."""
+    if len(job.scan.files) != 1 or not job.scan.files[0].lines:
+        return []
+    found = _SHOWS.match("".join(e.text for e in job.quotes.of(Ref(0, 1, 0))).strip())
+    words = found["words"].split() if found is not None else []
+    if "logs" not in words or not _SEVERAL.isdisjoint(words):
+        return []
+    names = [
+        word for before, word in zip(["", *words], words, strict=False) if word[0] != "-" and before not in _VALUED
+    ]
+    if names[:1] != ["logs"] or len(names) < 2 or (name := _POD.fullmatch(names[1])) is None:
+        return []
+    return [Named(host=name[1])]

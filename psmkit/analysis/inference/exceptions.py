@@ -75,6 +75,7 @@ _WRAPPERS = frozenset(
 )
 _PATH = regex(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
 # The first frame of a child process, and where the frames of Python itself are that start a process or a thread.
+_HOOK = regex(r"\[rank\d{1,9}\]: Traceback \(most recent call last\)")
 _CHILD = regex(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
 _CELL = regex(r"(\w+)[ \t]{2,}Traceback \(most recent call last\)")
 _STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
@@ -341,7 +342,7 @@ def of_nobody(job: Job, head: Event) -> bool:
     if (head.stream, head.ref.seq - 1) in _of_children(job):
         return True
     text = "".join(e.text for e in job.quotes.of(head.ref)).strip()
-    if text.startswith("[rank") and text.partition("]: ")[2].startswith(_HEAD):
+    if _HOOK.search(text) is not None:  # it may stand behind a progress bar or an unfinished line
         return True
     below = lines.below(job, head.ref)
     frame = "".join(e.text for e in job.quotes.of(below)) if below is not None else ""

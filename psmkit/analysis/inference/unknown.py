@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts import endings, lines, only, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
@@ -50,6 +50,11 @@ _RAYLET = "(raylet)"
 #: What a line adds that calls itself a warning.
 _WARNS = regex(
     r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
+    re.IGNORECASE,
+)
+#: What the words of a failure end with where the program goes on, and the head of glog for lines that are no errors.
+_GOES_ON = regex(
+    r"\b(?:try(?:ing)? again|will retry|retrying|(?:will use|using) (?:the )?default|will use defau|fall(?:s|ing)? back|fallback)\b|^\[[\d-]{10} [\d:,]+ I \d+ \d+\] ",
     re.IGNORECASE,
 )
 _WORD = regex(r"\S*$")
@@ -165,7 +170,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     if len(named_) > _FEW:
         return []
     devices = {int(a or b) for t in texts[:1] for a, b in _DEVICE.findall(t)}
-    return named_ or ([Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else [])
+    device = [Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else []
+    return named_ or device or only.shown(job)
 
 
 def refused(job: Job, events: Sequence[Event]) -> list[Named]:
@@ -264,8 +270,9 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
 
 
 def _only_warns(job: Job, event: Event) -> bool:
-    """Whether the line calls itself a warning that may be turned off."""
-    return _WARNS.search("".join(e.text for e in job.quotes.of(event.ref))) is not None
+    """Whether the line calls itself a warning that may be turned off, or its words alone tell of a failure and it says that the program goes on."""
+    text = "".join(e.text for e in job.quotes.of(event.ref))
+    return _WARNS.search(text) is not None or (event.name == _FAILED and _GOES_ON.search(text) is not None)
 
 
 def _goes_on(job: Job, last: Event) -> bool:

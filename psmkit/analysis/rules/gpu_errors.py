@@ -26,7 +26,7 @@ _SHOWN = 2
 @rule(order=34)
 def find(job: Job) -> list[Finding]:
     """PSM405 and PSM509."""
-    return [finding for run in endings.runs(job) for part in (_cuda, _xids) for finding in part(job, run)]
+    return [finding for run in endings.runs(job) for part in (_cuda, _xids, _faults) for finding in part(job, run)]
 
 
 def _cuda(job: Job, run: int | None) -> list[Finding]:
@@ -108,6 +108,45 @@ def _blamed(members: list[Named]) -> list[Named]:
     return members[:1]
 
 
+def _faults(job: Job, run: int | None) -> list[Finding]:
+    """AMD's GPUs that used an address that is not theirs, as ROCm's runtime and the driver say."""
+    by_gpu: dict[str, Event] = {}
+    for event in job.events("sys.hsa.memory_fault", "sys.kernel.amdgpu.page_fault"):
+        node, bus = event.fields.get("node"), str(event.fields.get("bus", "")).rstrip(":")
+        if job.run_of_event(event) == run and not endings.went_on(job, event, outside.proc_of_event(job, event), run):
+            by_gpu.setdefault(bus or f"node-{node}", event)
+    if not by_gpu:
+        return []
+    first = next(iter(by_gpu.values()))
+    entry, what = faults.message(job, first.name), str(first.fields.get("what", "")).rstrip(".")
+    several = f"{len(by_gpu)} GPUs, first GPU " if len(by_gpu) > 1 else "GPU "
+    known = {gpus.rank_of_bus(job, run, gpu, None, e.fields.get("host")) for gpu, e in by_gpu.items() if ":" in gpu}
+    ranks = sorted(rank for rank in known if rank is not None)
+    places = [
+        Named(host=str(host) if (host := e.fields.get("host")) is not None else None, gpu=gpu)
+        for gpu, e in by_gpu.items()
+    ]
+    return [
+        new_finding(
+            job,
+            "PSM405",
+            run=run,
+            title=f"{several}{next(iter(by_gpu))} used an address that it has no access to"
+            + (f" ({what[0].lower()}{what[1:]})" if what and what != "Unknown" else ""),
+            confidence=0.9,
+            explanation=entry.meaning if entry is not None else None,
+            next_step=entry.next_step if entry is not None else None,
+            refs=[event.ref for event in list(by_gpu.values())[:3]],
+            ranks=ranks,
+            culprits=ranks if len(ranks) == 1 else [],
+            named=places if not ranks and len(places) <= _SHOWN else [],
+            stage="error",
+        )
+    ]
+
+
+#: The kernel's message about a GPU that is gone, and so many lines of which it may consist.
+_LOST, _PARTS = "sys.kernel.gpu_lost", 3
 _MOST_DIGITS = 4
 _CLEANUP = 45  # the driver ends the work of a process, after an error or because the process ended
 _CAUSED = "caused by previous Xid "
@@ -184,10 +223,12 @@ def _reported(job: Job, run: int | None) -> tuple[dict[tuple[str, int], Event], 
 def _unreachable(job: Job, run: int | None) -> list[Finding]:
     """GPUs that the driver lost, or that nvidia-smi cannot reach."""
     out: list[Finding] = []
-    for event in job.events("sys.kernel.gpu_lost", "sys.nvidia_smi.no_handle"):
+    for event in job.events(_LOST, "sys.nvidia_smi.lost", "sys.nvidia_smi.no_handle"):
         if job.run_of_event(event) != run:
             continue
         bus, error, index = event.fields.get("bus"), event.fields.get("error"), event.fields.get("index")
+        if bus is None:  # a message in several lines names it above
+            bus = next((e.fields["bus"] for e in job.events("sys.kernel.gpu_at") if _just_above(e, event)), None)
         rank = gpus.rank_of_bus(job, run, str(bus), None) if bus is not None else None
         gpu = f"the GPU at {bus}" if bus is not None else "a GPU"
         gpu += f" of rank {rank}" if rank is not None else ""
@@ -200,7 +241,7 @@ def _unreachable(job: Job, run: int | None) -> list[Finding]:
                 title=f"nvidia-smi cannot get a handle of {gpu}: {said.short(error)}"
                 if error is not None
                 else f"{gpu} fell off the bus, as the kernel says"
-                if bus is None
+                if event.name == _LOST
                 else f"{gpu} is lost, as nvidia-smi says",
                 severity=Severity.WARNING if endings.went_on(job, event, None, run) else None,
                 confidence=0.6 if error is not None else 0.8,
@@ -209,8 +250,20 @@ def _unreachable(job: Job, run: int | None) -> list[Finding]:
                 refs=[event.ref],
                 ranks=[rank] if rank is not None else [],
                 culprits=[rank] if rank is not None else [],
-                named=[Named(device=index)] if rank is None and isinstance(index, int) else [],
+                named=_place_of(event, bus, index) if rank is None else [],
                 stage="error",
             )
         )
     return out
+
+
+def _just_above(named: Event, lost: Event) -> bool:
+    return named.stream == lost.stream and 0 < lost.ref.seq - named.ref.seq < _PARTS
+
+
+def _place_of(event: Event, bus: object, index: object) -> list[Named]:
+    """The GPU that the line names: as the process numbers it, or by its address."""
+    host = event.fields.get("host")
+    if isinstance(index, int):
+        return [Named(device=index)]
+    return [Named(host=str(host) if host is not None else None, gpu=str(bus))] if bus is not None else []
