@@ -209,21 +209,19 @@ def variants() -> str:
 
 
 def query_tables() -> str:
-    """The tables of ``psmkit query`` with their columns. The page gives the usual reasons for NULL once; file and line share a row."""
+    """The tables of ``psmkit query`` with their columns. The page says once what holds for most: types, and reasons for NULL."""
     parts = []
     for table in TABLES.values():
-        rows: list[tuple[str, str, str]] = []
+        rows: list[tuple[str, str]] = []
         for c in table.columns:
+            kind = " (a list)" if c.sql.endswith("[]") else ""
             null = f"; NULL: {c.null}" if c.null and c.null not in _SILENT else ""
-            row = (f"`{c.name}`", c.sql, _cell(c.meaning.removesuffix(", from 1") + null))
-            if rows and c.name.endswith("line") and row[2].removeprefix("line") == rows[-1][2].removeprefix("file"):
-                row = (f"{rows[-1][0]}, {row[0]}", f"{rows[-1][1]}, {row[1]}", f"file and {row[2]}")
-                rows.pop()
+            row = (f"`{c.name}`", _cell(c.meaning.removesuffix(", from 1") + kind + null))
+            if rows and c.name.endswith("line") and row[1].removeprefix("line") == rows[-1][1].removeprefix("file"):
+                row = (f"{rows.pop()[0]}, {row[0]}", f"file and {row[1].removesuffix(' of the line')}")
             rows.append(row)
-        body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(
-            f"### `{table.name}`\n\nA row is {table.row}.\n\n| column | type | meaning |\n|---|---|---|\n{body}"
-        )
+        body = "\n".join(f"| {name} | {meaning} |" for name, meaning in rows)
+        parts.append(f"### `{table.name}`\n\nA row is {table.row}.\n\n| column | meaning |\n|---|---|\n{body}")
     return "\n\n".join(parts)
 
 
