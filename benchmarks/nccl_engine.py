@@ -64,7 +64,7 @@ PAGE = Page(
             ("release", "what", "ranks", "exact", "calls", "hierarchical", "kernels", "left", "seconds"),
             ("ranks", "exact", "calls", "hierarchical", "kernels", "left", "seconds"),
             (NODES, NODES_CAPTURED),
-            "Over 2 nodes with 2 ranks each, through psmkit's RMA plugin (`psmkit lab nccl --nodes 2 --rma`, docs/lab.md). *Hierarchical*: calls with\n"
+            "Over 2 nodes with 2 ranks each, through psmkit's RMA plugin (`psmkit lab nccl --nodes 2 --rma`, docs/lab_nccl.md). *Hierarchical*: calls with\n"
             "NCCL's line `[Hierarchical CE]`; all of AllGather and AlltoAll have to be. Gather and Scatter have no hierarchical form. Such a run ends as\n"
             "*in doubt*, with status 3, because the analysis calls it *leaking*: NCCL frees all but one allocation of each communicator with windows\n"
             "(`signalOffsetsDev`, made in `ncclGinProxyCreateContext`). *Left*: the allocations that a rank left, of its communicators. A row counts as\n"

@@ -25,7 +25,7 @@ def stubborn(setup: RightSetup, me: PeerInfo, peer: PeerInfo) -> ConnectInfo:
     return setup(me.with_capabilities(remove=Capability.CUMEM_FD), peer)
 
 
-# docs/transport.md shows this function.
+# docs/transport_python.md shows this function.
 def run(rank: int, other: Connection, variant: transport.Variant) -> str:
     def swap(data: bytes) -> bytes:  # bootstrap: any way will do
         other.send_bytes(data)

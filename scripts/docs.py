@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit import plan
+from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.catalogue import Message, load
 from psmkit.cli.app import COMMANDS
 from psmkit.lab import transfer
@@ -21,7 +22,7 @@ from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plan import releases as plan_releases
 from psmkit.plugins.abi import facts, tables
-from psmkit.plugins.drive_checks import CHECKS, Check, classes
+from psmkit.plugins.drive_checks import CHECKS, Check, Grade, classes
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.plugins.drive_tuner_checks import TUNER_CHECKS
 from psmkit.query.schema import TABLES
@@ -36,6 +37,11 @@ import versions as generator  # noqa: E402
 sys.path.pop(0)
 
 _LINES = 8
+#: Why a column is NULL, where that goes without saying.
+_SILENT = (
+    "the line does not say, the line has no prefix of NCCL, the line has none, no line shows it, there is none, it belongs to no run,"
+    " it has none, it is about none, none is known, there is no rank, its number has no name"
+).split(", ")
 
 
 def _cell(text: str) -> str:
@@ -136,8 +142,17 @@ def metrics() -> str:
 
 
 def _checks(kind: str, checks: tuple[Check, ...]) -> str:
-    rows = [f"| `{one.name}` | {one.text} | {one.source} | {classes(one)} |" for one in checks]
-    return "\n".join([f"| check | the {kind} must | what NCCL does | class |", "|---|---|---|---|", *rows])
+    """A table of checks. What NCCL does there is in ``psmkit plugin drive --list``."""
+    short = {Grade.BREAKS.text: "breaks", Grade.LUCK.text: "luck"}
+    rows = []
+    for one in checks:
+        grades = classes(one)
+        for text, word in short.items():
+            grades = grades.replace(text, word)
+        if kind == "profiler":  # of all of them: the page says so
+            grades = grades.removesuffix("; for an error: luck")
+        rows.append(f"| `{one.name}` | {one.text} | {grades} |")
+    return "\n".join([f"| check | the {kind} must | class |", "|---|---|---|", *rows])
 
 
 def net_checks() -> str:
@@ -194,32 +209,39 @@ def variants() -> str:
 
 
 def query_tables() -> str:
-    """The tables of ``psmkit query`` with their columns."""
+    """The tables of ``psmkit query`` with their columns. The page says once what holds for most: types, and reasons for NULL."""
     parts = []
     for table in TABLES.values():
-        rows = [f"| `{c.name}` | {c.sql} | {_cell(c.meaning)} | {_cell(c.null)} |" for c in table.columns]
-        head = "| column | type | meaning | NULL where |\n|---|---|---|---|"
-        parts.append(f"### `{table.name}`\n\nA row is {table.row}.\n\n{head}\n" + "\n".join(rows))
+        rows: list[tuple[str, str]] = []
+        for c in table.columns:
+            kind = " (a list)" if c.sql.endswith("[]") else ""
+            null = f"; NULL: {c.null}" if c.null and c.null not in _SILENT else ""
+            row = (f"`{c.name}`", _cell(c.meaning.removesuffix(", from 1") + kind + null))
+            if rows and c.name.endswith("line") and row[1].removeprefix("line") == rows[-1][1].removeprefix("file"):
+                row = (f"{rows.pop()[0]}, {row[0]}", f"file and {row[1].removesuffix(' of the line')}")
+            rows.append(row)
+        body = "\n".join(f"| {name} | {meaning} |" for name, meaning in rows)
+        parts.append(f"### `{table.name}`\n\nA row is {table.row}.\n\n| column | meaning |\n|---|---|\n{body}")
     return "\n\n".join(parts)
 
 
-def _schedulers(bits: int) -> str:
-    return {1: "legacy", 2: "planner", 3: "both"}[bits]
-
-
 def plan_rules() -> str:
-    """The table of rules."""
-    rows = [f"| `{r.name}` | {_schedulers(r.schedulers)} | {_cell(r.text)} |" for r in plan.rules()]
-    return "\n".join(["| rule | schedulers | what must hold |", "|---|---|---|", *rows])
+    """The table of rules, each with the finding that reports it."""
+    rows = []
+    for r in plan.rules():
+        code = CODES_OF_RULES[r.name]
+        only = {1: "legacy: ", 2: "planner: ", 3: ""}[r.schedulers]
+        rows.append(f"| `{r.name}` | {only}{_cell(r.text)} | [{code}](findings.md#{code.lower()}) |")
+    return "\n".join(["| rule | what must hold | finding |", "|---|---|---|", *rows])
 
 
 def plan_variants() -> str:
-    """The table of variants, with an example of each broken one."""
+    """The table of variants; the name of a broken one leads to its example."""
     rows = []
     for v in plan.variants().values():
-        example = f"[{v.name}.tasks](../examples/plans/{v.name}.tasks)" if v.wrong else ""
-        rows.append(f"| `{v.name}` | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} | {example} |")
-    return "\n".join(["| variant | breaks | what it does | example |", "|---|---|---|---|", *rows])
+        name = f"[`{v.name}`](../examples/plans/{v.name}.tasks)" if v.wrong else f"`{v.name}`"
+        rows.append(f"| {name} | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} |")
+    return "\n".join(["| variant | breaks | what it does |", "|---|---|---|", *rows])
 
 
 def plan_releases_table() -> str:
@@ -257,8 +279,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "commands": ("operator.md", commands),
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
-    "profiler-checks": ("plugins_drive.md", profiler_checks),
-    "tuner-checks": ("tuner.md", tuner_checks),
+    "profiler-checks": ("profiler_drive.md", profiler_checks),
+    "tuner-checks": ("tuner_drive.md", tuner_checks),
     "profiler-tables": ("profiler.md", profiler_tables),
     "profiler-kinds": ("profiler.md", profiler_kinds),
     "plan-rules": ("plan.md", plan_rules),

@@ -11,7 +11,7 @@ from scripts.sessions import PAGES, README, ROOT, SPEED, blocks, first, speed, s
 
 RUN = [page for page in PAGES if any(kind == "run" for kind, *_ in blocks(page.read_text("utf-8")))]
 #: Pages whose examples have a test of their own, which makes what they need.
-OWN = {"plugins_drive.md", "profiler.md"}
+OWN = {"plugins_drive.md", "profiler_drive.md", "profiler_write.md"}
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -1,4 +1,4 @@
-/* The socket from a rank program to its runner. psmkit/lab/bootstrap.py is the other end; docs/lab.md lists the
+/* The socket from a rank program to its runner. psmkit/lab/bootstrap.py is the other end; docs/pytest.md lists the
  * messages. A function ends the process if the runner is gone. One thread uses it. */
 #ifndef PSM_RANKS_BOOTSTRAP_H
 #define PSM_RANKS_BOOTSTRAP_H

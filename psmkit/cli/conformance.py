@@ -49,7 +49,7 @@ def command(
     """Run the conformance suite on VARIANT: a variant of the p2p transport from outside psmkit, or one of `psmkit variants`.
 
     VARIANT is FILE.py:NAME or MODULE:NAME, where NAME is a variant that the file registers, or a function that registers one; or
-    libNAME.so, or libNAME.so:NAME, a C library that registers variants when it is loaded (docs/transport.md). The checks run it in real processes, over emulated CUDA:
+    libNAME.so, or libNAME.so:NAME, a C library that registers variants when it is loaded (docs/transport_guide.md). The checks run it in real processes, over emulated CUDA:
     set-up, data of many sizes in every mode, errors, the death of the peer at each step, leaks, and what crosses the wire.
 
     A variant that declares a mistake (wrong) must fail in the declared way: with the verdict, the finding and the status that it declares.

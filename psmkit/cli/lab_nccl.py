@@ -74,7 +74,7 @@ LISTS: shared.Lists = {
 @click.option(
     "--tasks",
     metavar="FILE",
-    help="Play this task file (docs/plan.md) in place of a pattern: its communicators, collectives, sends and recvs.",
+    help="Play this task file (docs/tasks.md) in place of a pattern: its communicators, collectives, sends and recvs.",
 )
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
 @click.option("--windows", is_flag=True, help="Make the buffers symmetric windows; they are from ncclMemAlloc.")

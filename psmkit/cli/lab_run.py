@@ -43,7 +43,7 @@ _LISTS: shared.Lists = {
 @click.option(
     "--tasks",
     metavar="FILE",
-    help="Play this task file (docs/plan.md) in place of a pattern, collectives among its tasks, by groups as NCCL plans them.",
+    help="Play this task file (docs/tasks.md) in place of a pattern, collectives among its tasks, by groups as NCCL plans them.",
 )
 @shared.lists(_LISTS, "psmkit.lab.transfer")
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")

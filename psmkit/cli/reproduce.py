@@ -83,7 +83,7 @@ def command(
     """Take the operations of a job from its evidence, and say where they hang again.
 
     PATH is a log of NCCL with the calls (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL or ALL), a dump of torch's flight recorder, a record of
-    psmkit, a recording of `psmkit telemetry`, an answer of NCCL's RAS, or a folder of them; or the folder of a case, to run it again. DIR gets case.tasks (docs/plan.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
+    psmkit, a recording of `psmkit telemetry`, an answer of NCCL's RAS, or a folder of them; or the folder of a case, to run it again. DIR gets case.tasks (docs/tasks.md), case.toml and README.md, which says what was taken from where and what is a guess. The case runs
     on libpsm's simulator of plans, on its lab, and with --nccl on a real NCCL; the symptom returns where the analysis of the run says the same verdict, kind of finding and culprits.
     docs/reproduce.md has the details.
 

@@ -1,4 +1,4 @@
-"""The conformance suite: the contract of a transport's variant, checked in real processes over emulated CUDA. docs/transport.md."""
+"""The conformance suite: the contract of a transport's variant, checked in real processes over emulated CUDA. docs/transport_guide.md."""
 
 from __future__ import annotations
 

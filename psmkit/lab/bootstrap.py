@@ -1,6 +1,6 @@
 """The runner's side of the bootstrap protocol: barriers, exchanges of bytes, reports. The state only, without sockets.
 
-Lines of text, from rank to runner and back; docs/lab.md has them all::
+Lines of text, from rank to runner and back; docs/pytest.md has them all::
 
     hello RANK PID
     stage NAME

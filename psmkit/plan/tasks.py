@@ -1,4 +1,4 @@
-"""Task files, and tasks generated from a seed: the work of the ranks in a simulation. docs/plan.md describes the format."""
+"""Task files, and tasks generated from a seed: the work of the ranks in a simulation. docs/tasks.md describes the format."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def what_if(small: SmallRun, ranks: int, node: int, *, processors: int | None = 
         raise WhatIfError(f"{counted(ranks, 'rank')}: the small run has {small.ranks}, expected as many or more")
     if not small.groups and small.links is None:
         raise WhatIfError(
-            "nothing to replay: give the folder of `psmkit lab run`, or logs and records with plans or connections (docs/plan.md)"
+            "nothing to replay: give the folder of `psmkit lab run`, or logs and records with plans or connections (docs/what_if.md)"
         )
     groups = groups_of(small)
     small = settled(small, groups)

@@ -1,4 +1,4 @@
-"""A pytest plugin for tests with several processes: the ``ranks`` fixture and marker, and the conformance suite. See docs/lab.md and docs/transport.md."""
+"""A pytest plugin for tests with several processes: the ``ranks`` fixture and marker, and the conformance suite. See docs/pytest.md and docs/transport_guide.md."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Ranks:
     ) -> Outcome:
         """Run a program in each process; ``{rank}`` and ``{ranks}`` in its arguments are replaced.
 
-        The program may use barriers and exchanges over the socket PSM_LAB_SOCKET (docs/lab.md), or ignore it.
+        The program may use barriers and exchanges over the socket PSM_LAB_SOCKET (docs/pytest.md), or ignore it.
 
         Raises:
             FaultError: PSM_FAULTS in ``environment`` is wrong; no process was started.

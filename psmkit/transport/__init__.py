@@ -1,4 +1,4 @@
-"""The transports in Python, p2p within a host and net between hosts: connections, groups, memory, variants. docs/transport.md."""
+"""The transports in Python, p2p within a host and net between hosts: connections, groups, memory, variants. docs/transport_python.md."""
 
 from __future__ import annotations
 

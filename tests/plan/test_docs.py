@@ -1,4 +1,4 @@
-"""docs/plan.md names all that there is, and the examples break the rules that they are for."""
+"""docs/plan.md and docs/tasks.md name all that there is, and the examples break the rules that they are for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LINTED = [path for path in EVERY if path.read_text("utf-8").splitlines()[1].star
 EXAMPLES = [path for path in EVERY if path not in LINTED]
 
 
-def test_the_page_names_every_step_of_a_task_file_and_every_rule_with_its_code() -> None:
-    page = (ROOT / "docs" / "plan.md").read_text("utf-8")
+def test_the_pages_name_every_step_of_a_task_file_and_every_rule_with_its_code() -> None:
+    page, tasks = ((ROOT / "docs" / name).read_text("utf-8") for name in ("plan.md", "tasks.md"))
     for word in WORDS:
-        assert f"`{word}" in page, word
+        assert f"`{word}" in tasks, word
     for rule, code in CODES_OF_RULES.items():
         assert re.search(rf"^\|.*`{re.escape(rule)}`.*\| \[{code}\]", page, re.MULTILINE), rule
 

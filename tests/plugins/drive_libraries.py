@@ -16,12 +16,13 @@ from tests.plugins.build import run_compiler
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "broken"
-PAGE = (ROOT / "docs" / "plugins_drive.md").read_text()
+#: The pages with examples, and with the tables of checks.
+PAGES = {name: (ROOT / "docs" / f"{name}_drive.md").read_text() for name in ("plugins", "profiler")}
 
 
 def example(name: str, library: Path) -> tuple[list[str], str]:
-    """An example of the page: the words after `psmkit`, for this library, and the output."""
-    found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", PAGE)
+    """An example of the pages: the words after `psmkit`, for this library, and the output."""
+    found = re.search(rf"<!-- example: {name} -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", "".join(PAGES.values()))
     assert found is not None
     return found[1].replace(library.name, str(library)).split(), found[2]
 
@@ -45,7 +46,7 @@ def expect_page(
         monkeypatch.setenv(variable, value)
     assert main(command) == 1
     shown, printed = (re.sub(moves, "N", text) for text in (output, capsys.readouterr().out))
-    assert shown == printed, "put this into docs/plugins_drive.md"
+    assert shown == printed, f"put this into the page with the example {name}"
 
 
 def _compile(library: Path, *sources: str, only: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""The profiler that docs/profiler.md shows is complete, and right, as it is printed there."""
+"""The profiler that docs/profiler_write.md shows is complete, and right, as it is printed there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.plugins.build import ROOT
 
 
 def block(name: str) -> str:
-    page = (ROOT / "docs" / "profiler.md").read_text()
+    page = (ROOT / "docs" / "profiler_write.md").read_text()
     found = re.search(rf"<!-- example: {re.escape(name)} -->\n```\w*\n(.*?)```", page, re.S)
     assert found is not None
     return found[1]
@@ -100,4 +100,4 @@ def test_the_page_shows_what_the_drive_prints(
     command, _, shown = block("profiler.out").partition("\n")
     monkeypatch.setenv("COLUMNS", "100")
     assert main(command.removeprefix("$ psmkit ").replace("libnccl-profiler-mine.so", str(library)).split()) == 0
-    assert capsys.readouterr().out == shown, "put this into docs/profiler.md"
+    assert capsys.readouterr().out == shown, "put this into docs/profiler_write.md"

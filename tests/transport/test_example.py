@@ -1,4 +1,4 @@
-"""The examples of transports, and what docs/transport.md and docs/transport_guide.md show of them."""
+"""The examples of transports, and what docs/transport_python.md and docs/transport_guide.md show of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_example_runs(name: str, words: str) -> None:
 def test_page_shows_the_example_as_it_is() -> None:
     source = EXAMPLE.read_text()
     body = source[source.index("def run(") : source.index("\n\ndef rank_main")].rstrip()
-    assert f"```python\n{body}\n```" in (ROOT / "docs" / "transport.md").read_text()
+    assert f"```python\n{body}\n```" in (ROOT / "docs" / "transport_python.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["my_transport.py", "my_transport.c"])

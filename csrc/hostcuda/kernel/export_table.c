@@ -1,5 +1,7 @@
 /* Private tables of functions, through which a statically linked CUDA runtime talks to the driver: those that the
- * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and get none.
+ * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and get none: that of 12 asks for
+ * 7 and ends at f8cff951-2146-8b4e-b9e2-fb469e7c0dd9 (NCCL 2.32.3: "named symbol not found"), that of 13.4 also for
+ * a094798c-2e74-2e74-93f2-0800200c0a66, and calls the driver too old.
  * Slots are numbered by their place in a table; place 0 holds its size. */
 #include "kernel/hc_kernel.h"
 #include "psm_messages.h"

@@ -1,5 +1,6 @@
 /* The net transport connects ranks of different hosts: the copy engine stages data in pinned host memory, and the proxy
- * passes it to a net plugin (libnccl-net-*.so, tables v8 to v12). Depends only on psm_host_ops; see docs/transport.md.
+ * passes it to a net plugin (libnccl-net-*.so, tables v8 to v12). Depends only on psm_host_ops; see
+ * docs/transport_net.md.
  */
 #ifndef PSM_NET_H
 #define PSM_NET_H

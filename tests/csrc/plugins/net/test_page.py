@@ -1,4 +1,4 @@
-"""docs/net.md: its plugin works, and its tables name what there is."""
+"""The plugin of docs/net_write.md works, and the tables of docs/net.md name what there is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.csrc.base import compiled
 from tests.csrc.plugins import sanitized
 from tests.csrc.plugins.net.built import NET, Built
 
-PAGE = (compiled.ROOT / "docs" / "net.md").read_text("utf-8")
+PAGE, WRITE = ((compiled.ROOT / "docs" / name).read_text("utf-8") for name in ("net.md", "net_write.md"))
 
 
 @pytest.fixture(scope="module")
 def mine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The plugin of the page, compiled as it is."""
     folder = tmp_path_factory.mktemp("mine")
-    (code,) = re.findall(r"^```c\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^```c\n(.*?)^```", WRITE, re.DOTALL | re.MULTILINE)
     (folder / "mine.c").write_text(code)
     library = folder / "libnccl-net-mine.so"
     options = ["-shared", "-fPIC", *sanitized.options("address,undefined")]
@@ -46,5 +46,5 @@ def test_the_page_names_every_fault_site(net: Built) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGE):
+    for target in re.findall(r"\]\(([^)#:]+)\)", PAGE + WRITE):
         assert (Path(compiled.ROOT) / "docs" / target).exists(), target
