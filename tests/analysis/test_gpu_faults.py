@@ -20,7 +20,7 @@ def test_a_memory_fault_of_rocm_names_the_gpu(tmp_path: Path) -> None:
 def test_faults_of_many_gpus_blame_none_of_them(tmp_path: Path) -> None:
     report = analyzed(tmp_path, "loading\n" + "".join(FAULT.format(n, "Unknown") for n in range(2, 10)))
     assert (report.verdict, report.culprits) == ("failed", ())
-    assert report.findings[0].title.startswith("8 GPUs, first GPU node-2 ")
+    assert report.findings[0].title.startswith("8 GPUs, node-2 first, used ")
 
 
 def test_a_page_fault_in_the_kernel_log_names_the_gpu_of_the_host(tmp_path: Path) -> None:

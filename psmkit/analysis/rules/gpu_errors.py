@@ -119,7 +119,12 @@ def _faults(job: Job, run: int | None) -> list[Finding]:
         return []
     first = next(iter(by_gpu.values()))
     entry, what = faults.message(job, first.name), str(first.fields.get("what", "")).rstrip(".")
-    several = f"{len(by_gpu)} GPUs, first GPU " if len(by_gpu) > 1 else "GPU "
+    which = next(iter(by_gpu))
+    wrong = (
+        f"{len(by_gpu)} GPUs, {which} first, used addresses that they have no access to"
+        if len(by_gpu) > 1
+        else f"GPU {which} used an address that it has no access to"
+    )
     known = {gpus.rank_of_bus(job, run, gpu, None, e.fields.get("host")) for gpu, e in by_gpu.items() if ":" in gpu}
     ranks = sorted(rank for rank in known if rank is not None)
     places = [
@@ -131,8 +136,7 @@ def _faults(job: Job, run: int | None) -> list[Finding]:
             job,
             "PSM405",
             run=run,
-            title=f"{several}{next(iter(by_gpu))} used an address that it has no access to"
-            + (f" ({what[0].lower()}{what[1:]})" if what and what != "Unknown" else ""),
+            title=wrong + (f" ({what[0].lower()}{what[1:]})" if what and what != "Unknown" else ""),
             confidence=0.9,
             explanation=entry.meaning if entry is not None else None,
             next_step=entry.next_step if entry is not None else None,
