@@ -146,6 +146,7 @@ ANALYSIS: dict[str, set[str]] = {
         "groups",
         *LEAVES,
     },
+    "difference": {"facts", "inference", "pipeline", "views", "model"},
     "story": {"facts", "inputs", "pipeline", "views", "logparse", "model"},
 }
 

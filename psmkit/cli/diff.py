@@ -1,4 +1,4 @@
-"""``psmkit diff``: Compare a good and a bad log: the first protocol step that differs, per rank."""
+"""``psmkit diff``: Compare a good and a bad log: the cause, and the first protocol step that differs, per rank."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(
     catalogues: tuple[str, ...],
     verbose: bool,
 ) -> int:
-    """Compare a good and a bad log of the same job: the first protocol step that differs, per rank; steps that only one side has; settings; topology.
+    """Compare a good and a bad log of the same job: the first finding that only the bad one has; the first protocol step that differs, per rank; steps that only one side has; settings; topology.
 
     GOOD and BAD are each a file, a folder or a glob. Each side holds the logs of one run, one process a rank.
 
@@ -63,9 +63,9 @@ def command(
     wanted = wanted_ranks(ranks)
     check_output(output)
 
+    from psmkit.analysis.difference import difference as compare
     from psmkit.analysis.facts.job import make_job
     from psmkit.analysis.inputs import scanned
-    from psmkit.analysis.views.diff import compare
     from psmkit.model.errors import PsmkitError
 
     with (
@@ -102,6 +102,7 @@ def command(
 
 
 def _select(difference: Difference, ranks: frozenset[int]) -> Difference:
+    cause = difference.cause
     return dataclasses.replace(
         difference,
         steps=tuple(step for step in difference.steps if step.rank in ranks),
@@ -113,6 +114,7 @@ def _select(difference: Difference, ranks: frozenset[int]) -> Difference:
         # a process without a rank may be one of the ranks that were not compared
         not_compared=difference.not_compared if ranks - difference.compared else (),
         unseen=tuple(rank for rank in difference.unseen if rank in ranks),
+        cause=cause if cause is None or not cause.ranks or ranks & set(cause.ranks) else None,
     )
 
 

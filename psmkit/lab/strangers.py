@@ -65,7 +65,7 @@ def find(text: str) -> Stranger:
     if where.endswith(".py") or not python:
         path = Path(where)
         if not path.is_file():
-            raise LabError(f"{where}: no such file")
+            raise LabError(f"cannot load the variant {text}: no such file; expected FILE.py:NAME or libNAME.so")
         where = str(path.absolute())
     elif Path(where).is_file() or not all(part.isidentifier() for part in where.split(".")) or not name:
         raise LabError(f"bad variant {text!r}, expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]")
@@ -81,13 +81,13 @@ def find(text: str) -> Stranger:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"{text}: loading it takes more than 60 s") from None
+        raise LabError(f"cannot load the variant {text}: it takes more than 60 s") from None
     except OSError as error:
-        raise LabError(f"{text}: {error}") from None
+        raise LabError(f"cannot load the variant {text}: {error}") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise LabError(f"{text}: {said[-1].removeprefix('psm_rank: ')}")
+        raise LabError(f"cannot load the variant {text}: {said[-1].removeprefix('psm_rank: ')}")
     found = {row["name"]: variant_of(row) for row in rows([line for line in lines if '"chosen"' not in line], command)}
     if python:
         chosen = next(json.loads(line)["chosen"] for line in lines if '"chosen"' in line)

@@ -19,6 +19,10 @@ from psmkit.transport import Variant, variants
 _NAME = "psmkit_stranger"  # of a module that is a file
 
 
+class _NoVariantError(LookupError):
+    """The text says what the module has instead, and what to do."""
+
+
 def _load(where: str) -> ModuleType:
     if not where.endswith(".py"):
         return importlib.import_module(where)
@@ -49,12 +53,17 @@ def choose(where: str, name: str) -> Variant:
     own = {key: one for key, one in variants().items() if key not in before}
     if name in own:
         return own[name]
-    known = f"it registers {', '.join(own)}" if own else "it registers none"
-    if name:
-        raise LookupError(f"{where} has no variant {name!r}: {known}")
-    if len(own) != 1:
-        raise LookupError(f"{where}: expected {where}:NAME, the name of a variant; {known}")
-    return next(iter(own.values()))
+    if len(own) == 1 and not name:
+        return next(iter(own.values()))
+    if own:
+        lacks = f"no variant {name!r}: " if name else ""
+        raise _NoVariantError(f"{lacks}it registers {', '.join(own)}: name one of them as {_short(where)}:NAME")
+    lacks = f"no variant {name!r}, and it registers none" if name else "it registers no variant"
+    raise _NoVariantError(f"{lacks}: call psmkit.transport.register_variant() in it, or name a function that does")
+
+
+def _short(where: str) -> str:
+    return Path(where).name if where.endswith(".py") else where
 
 
 def load(where: str, name: str, python: bool) -> Variant:
@@ -71,12 +80,14 @@ def _said(error: Exception, where: str) -> str:
     """One line, which the face of psmkit shows: the error, and the line of the variant's own code that it came from."""
     if isinstance(error, ModuleNotFoundError) and error.name and f"{where}.".startswith(f"{error.name}."):
         return f"{error.msg}; expected FILE.py:NAME, MODULE:NAME or libNAME.so[:NAME]"
+    if isinstance(error, _NoVariantError):
+        return str(error)
     if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({Path(error.filename or where).name}:{error.lineno})"
+        return f"{type(error).__name__}: {error.msg}; correct {Path(error.filename or where).name}:{error.lineno}"
     ours = str(Path(__file__).parents[1])
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<frozen"))]
     own = [f for f in frames if where.endswith(".py") and f.filename == str(Path(where).absolute())] or frames
-    at = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    at = f"; correct {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{at}"
 
 

@@ -5,7 +5,24 @@ from __future__ import annotations
 from psmkit.model.findings import Evidence
 from psmkit.model.late import dataclass
 
-__all__ = ["Difference", "OperationDifference", "PairedStep", "SettingDifference", "StepDifference"]
+__all__ = [
+    "Difference",
+    "FindingDifference",
+    "OperationDifference",
+    "PairedStep",
+    "SettingDifference",
+    "StepDifference",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingDifference:
+    """A finding about the bad run that the good one has not. ``ranks`` are the global ranks that it blames, ``at`` the line that proves it."""
+
+    code: str
+    title: str
+    ranks: tuple[int, ...] = ()
+    at: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +98,8 @@ class Difference:
 
     ``missing`` and ``extra`` are ranks that only GOOD or only BAD has. ``not_compared`` names processes that have no rank in the job,
     each as ``GOOD host:pid`` or ``BAD host:pid``. ``unseen`` are ranks of the job without a log on either side. ``operations`` has a row for
-    each rank and kind of step of which a side has more; ranks whose steps differ in their order only have none.
+    each rank and kind of step of which a side has more; ranks whose steps differ in their order only have none. ``cause`` is the first finding
+    that the bad run has and the good one has not, in the order of a report; None: there is none, or the runs were not judged.
     """
 
     steps: tuple[StepDifference, ...]
@@ -92,6 +110,7 @@ class Difference:
     not_compared: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
     operations: tuple[OperationDifference, ...] = ()
+    cause: FindingDifference | None = None
 
     @property
     def compared(self) -> frozenset[int]:
@@ -106,7 +125,7 @@ class Difference:
     @property
     def differs(self) -> bool:
         """Whether something differs."""
-        return bool(self.steps or self.settings or self.missing or self.extra)
+        return bool(self.cause or self.steps or self.settings or self.missing or self.extra)
 
     @property
     def same(self) -> bool:

@@ -40,8 +40,12 @@ def headline(difference: Difference, *, chosen: bool = False) -> str:
 
 
 def _difference(difference: Difference) -> str:
+    if difference.cause is not None:
+        few = len(difference.steps), len(difference.compared)
+        count = f"; the steps of {few[0]} of {few[1]} ranks differ" if difference.steps and few[1] > 1 else ""
+        return f"{difference.cause.title} ({difference.cause.code}, only in the bad log){count}"
     if difference.steps:
-        step = by_weight(difference.steps)[0]
+        step = by_weight(difference)[0]
         alike = [s.rank for s in difference.steps if s.rank is not None and _first(s) == _first(step)]
         who = _ranks(alike) if alike else step.process or "a process"
         many = len(difference.compared)
@@ -84,9 +88,13 @@ def _with(ranks: tuple[int, ...], one: str, more: str) -> str:
     return f"{_ranks(ranks)} {more if len(ranks) > 1 else one}"
 
 
-def by_weight(steps: Iterable[StepDifference]) -> list[StepDifference]:
-    """A warning first, then the rank that diverges first."""
-    return sorted(steps, key=lambda step: (step.track != "errors", step.common, step.rank is None, step.rank or 0))
+def by_weight(difference: Difference) -> list[StepDifference]:
+    """The ranks that the cause blames first, then a warning, then the rank that diverges first."""
+    blamed = difference.cause.ranks if difference.cause is not None else ()
+    return sorted(
+        difference.steps,
+        key=lambda s: (s.rank not in blamed, s.track != "errors", s.common, s.rank is None, s.rank or 0),
+    )
 
 
 def last_common(step: StepDifference) -> PairedStep | None:
@@ -94,10 +102,10 @@ def last_common(step: StepDifference) -> PairedStep | None:
     return step.last_common if step.track != "errors" else None
 
 
-def grouped(steps: Iterable[StepDifference]) -> list[list[StepDifference]]:
+def grouped(difference: Difference) -> list[list[StepDifference]]:
     """Ranks that take the same steps around their first difference, the one to look at first at the front."""
     groups: dict[tuple[object, ...], list[StepDifference]] = {}
-    for step in by_weight(steps):
+    for step in by_weight(difference):
         rows = tuple((row.mark, row.good, row.bad) for row in step.around)
         key = (step.track, step.common, step.good, step.bad, rows, step.good_more, step.bad_more)
         groups.setdefault(key, []).append(step)
@@ -141,6 +149,8 @@ def page(difference: Difference, columns: int, *, verbose: bool = False, chosen:
         page.add(Span(word, "healthy"), Span(f":{rest}"))
         return page
     page.add(Span(word, "hung"), Span(f":{rest}", "heading"))
+    if difference.cause is not None:
+        _quote(page, difference.cause.at)
     for ranks, side in ((difference.missing, "good"), (difference.extra, "bad")):
         if ranks:
             page.wrap(ranges(ranks), indent="  ", lead=Span(f"ranks only in the {side} log: ", "warning"))
@@ -151,7 +161,7 @@ def page(difference: Difference, columns: int, *, verbose: bool = False, chosen:
     if difference.steps:
         page.blank()
         page.add(Span("First step that differs, per rank", "heading"))
-        steps = by_weight(difference.steps)
+        steps = by_weight(difference)
         for number, step in enumerate(steps if verbose else steps[:_FOLD]):
             _step(page, step, whole=verbose or number == 0)
         if not verbose and len(steps) > _FOLD:
@@ -186,11 +196,15 @@ def _step(page: Page, step: StepDifference, *, whole: bool) -> None:
             hang="          ",
             lead=Span(f"{label + ':':<5} ", "dim"),
         )
-        if at is not None:
-            page.add("          ", Span(str(at), "place"))
-            page.add("            ", Span("| ", "dim"), Span(shorten(visible(at.text), page.width - 14)))
+        _quote(page, at)
     if whole:
         _side_by_side(page, step)
+
+
+def _quote(page: Page, at: Evidence | None) -> None:
+    if at is not None:
+        page.add("          ", Span(str(at), "place"))
+        page.add("            ", Span("| ", "dim"), Span(shorten(visible(at.text), page.width - 14)))
 
 
 def _side_by_side(page: Page, step: StepDifference) -> None:

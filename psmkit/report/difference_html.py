@@ -47,6 +47,7 @@ class _Page:
         rows = [row for step in difference.steps for row in step.around]
         ours = [at.file for at in (*(r.good_at for r in rows), *(s.good_at for s in difference.steps)) if at]
         theirs = [at.file for at in (*(r.bad_at for r in rows), *(s.bad_at for s in difference.steps)) if at]
+        theirs += [difference.cause.at.file] if difference.cause is not None and difference.cause.at is not None else []
         ours += [o.missing_at.rpartition(":")[0] for o in difference.operations if o.missing_at]
         theirs += [o.extra_at.rpartition(":")[0] for o in difference.operations if o.extra_at]
         self.folders = shared_folder(ours), shared_folder(theirs)
@@ -75,7 +76,10 @@ class _Page:
             ("GOOD", f"<code>{html_text(self.good)}</code>"),
             ("BAD", f"<code>{html_text(self.bad)}</code>"),
         ]
-        first = next(iter(by_weight(difference.steps)), None)
+        if (cause := difference.cause) is not None:
+            said = f"{html_text(cause.code)}: {html_text(cause.title)}"
+            rows.append(("first finding", f"{said}{_quote(cause.at, self.place(cause.at, 1))}"))
+        first = next(iter(by_weight(difference)), None)
         if first is not None:
             last = last_common(first)
             if last is not None and last.good is not None:
@@ -113,7 +117,7 @@ class _Page:
     def steps(self) -> str:
         if not self.difference.steps:
             return ""
-        groups = grouped(self.difference.steps)
+        groups = grouped(self.difference)
         out = [
             '<p class="dim">Steps of a rank, without addresses, ids and times. '
             "Threads interleave freely, so steps are compared within one track, such as the proxy calls of a rank. Ranks that part in the same way stand together.</p>"

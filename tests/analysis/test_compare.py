@@ -122,3 +122,18 @@ def test_rows_say_who_asked_whom_and_how_far_it_came() -> None:
     )
     assert [name for name, _ in call.refs] == ["served", "matched"]
     assert (fd.kind, fd.rank, fd.peer_rank, fd.stage, fd.complete) == ("fd", 0, 1, "asked", False)
+
+
+def _warned(text: str) -> Job:
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(2)]
+    scan.comm(procs)
+    scan.event(procs[1], "unmatched.warn", level="WARN", text=text)
+    return scan.job()
+
+
+def test_warnings_that_differ_in_times_and_ids_only_are_equal() -> None:
+    good = "2026-11-21 01:35:22,123 pid 4711 thread 12 has no slot for opId 3f at 0x7fab01"
+    bad = "2026-11-22 02:36:23,456 pid 815 thread 9 has no slot for opId 4a at 0x7fcd02"
+    assert diff.compare(_warned(good), _warned(bad)).same
+    assert not diff.compare(_warned(good), _warned(bad.replace("no slot", "two slots"))).same

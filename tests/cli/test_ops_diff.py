@@ -200,10 +200,8 @@ def test_a_stopped_rank_is_shown_beside_the_good_run(psmkit_cli: Cli, tmp_path: 
     text = psmkit_cli("diff", *logs)
     assert text.status == 1
     lines = text.out.splitlines()
-    assert lines[0].startswith(
-        "differs: rank 1 first, after 5 common steps of its proxy calls: the bad log has no more steps, "
-    )
-    assert lines[0].endswith("; 4 of 4 ranks differ")
+    assert lines[0].startswith("differs: rank 1 ")
+    assert lines[0].endswith(", only in the bad log); the steps of 4 of 4 ranks differ")
     above = next(at for at, line in enumerate(lines) if "-- last common step --" in line)
     assert lines[above - 1].split() == "299 proxy Init (16 bytes) = 299 proxy Init (16 bytes)".split()
     assert lines[above + 1].split() == "306 proxy Setup (160 bytes) <".split()
@@ -223,6 +221,24 @@ def test_a_stopped_rank_is_shown_beside_the_good_run(psmkit_cli: Cli, tmp_path: 
     assert lines[0].removeprefix("differs: ") in page.read_text()
 
 
+@pytest.mark.parametrize("fault", ["kill-in-setup", "lag-at-work", "answer-lost", "import-fails", "registration-kept"])
+def test_the_first_difference_is_what_the_analysis_blames(psmkit_cli: Cli, tmp_path: Path, fault: str) -> None:
+    good, bad = tmp_path / "good.log", tmp_path / "bad.log"
+    for file, what in ((good, "healthy"), (bad, fault)):
+        assert psmkit_cli("lab", "synth", "--ranks", "4", "--nodes", "2", "--fault", what, "-o", file).status == 0
+    report = json.loads(psmkit_cli("analyze", bad, "--format", "json").out)
+    first = report["findings"][report["causes"][0]["finding"]]
+    cause = json.loads(psmkit_cli("diff", good, bad, "--format", "json").out)["cause"]
+    assert (cause["code"], cause["title"], cause["ranks"]) == (first["code"], first["title"], first["culprits"])
+    text = psmkit_cli("diff", good, bad).out.splitlines()
+    assert text[0].startswith(f"differs: {cause['title']} ({cause['code']}, only in the bad log)")
+    assert text[1].strip() == f"{bad}:{cause['at']['line']}"
+    others = sorted(set(range(4)) - set(first["culprits"]))
+    chosen = json.loads(psmkit_cli("diff", good, bad, "--ranks", str(others[0]), "--format", "json").out)
+    assert chosen["cause"] is None
+    assert json.loads(psmkit_cli("diff", bad, bad, "--format", "json").out)["same"]
+
+
 def test_a_missing_file_is_one_line(psmkit_cli: Cli) -> None:
     for args in (("ops", "no/such.log"), ("diff", "no/such.log", "no/other.log"), ("analyze", "no/such.log")):
         result = psmkit_cli(*args)
@@ -231,12 +247,12 @@ def test_a_missing_file_is_one_line(psmkit_cli: Cli) -> None:
         assert result.err.count("\n") == 1
 
 
-def test_an_input_without_an_nccl_line_is_refused_like_by_analyze(psmkit_cli: Cli, tmp_path: Path) -> None:
+def test_an_input_without_an_nccl_line_is_refused(psmkit_cli: Cli, tmp_path: Path) -> None:
     log, empty, real = tmp_path / "x.log", tmp_path / "empty.log", LOGS / "passsm-8gpu.log"
     log.write_text("waiting for the proxy\n")
     empty.write_text("")
     for bad in (log, empty):
-        refused = psmkit_cli("analyze", bad)
+        refused = psmkit_cli("analyze" if bad is empty else "ops", bad)
         assert (refused.status, refused.out) == (2, "")
         assert f"no NCCL line in {bad}" in refused.err
         for args in (("ops", bad), ("ops", bad, "--format", "json"), ("diff", bad, bad), ("diff", real, bad)):

@@ -95,14 +95,33 @@ def test_what_is_no_variant_is_one_line(text: str, words: str) -> None:
 
 def test_file_that_raises_or_has_no_such_variant_is_one_line(tmp_path: Path) -> None:
     file = python(tmp_path)
-    with pytest.raises(LabError, match="has no variant 'other': it registers mine"):
+    with pytest.raises(LabError, match="no variant 'other': it registers mine"):
         strangers.find(f"{file}:other")
     python(tmp_path, "raise ValueError('not today')")
-    with pytest.raises(LabError, match="ValueError: not today"):
+    with pytest.raises(LabError, match=f"ValueError: not today; correct {file.name}:1$"):
         strangers.find(f"{file}:mine")
-    python(tmp_path, "x = 1")
-    with pytest.raises(LabError, match="it registers none"):
-        strangers.find(str(file))
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "words"),
+    [
+        ("x = 1", "", "it registers no variant: call psmkit.transport.register_variant() in it"),
+        ("class mine: pass", "mine", "no variant 'mine', and it registers none: call psmkit.transport.reg"),
+        ("raise KeyError('mine')", "", "KeyError: 'mine'; correct mine.py:1"),
+        ("(", "", "SyntaxError: '(' was never closed; correct mine.py:1"),
+    ],
+)
+def test_file_without_a_variant_is_named_once_with_what_to_do(
+    tmp_path: Path, source: str, name: str, words: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    text = f"{file}:{name}" if name else str(file)
+    with pytest.raises(LabError) as caught:
+        strangers.find(text)
+    said = str(caught.value)
+    assert said.startswith(f"cannot load the variant {text}: {words}")
+    assert said.count(str(file)) == 1 and "LookupError" not in said and "\n" not in said
 
 
 def test_wire_audit_finds_a_handle_in_what_the_peer_gets(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from psmkit.analysis.facts.job import make_job
 from psmkit.analysis.inputs import scanned
 from psmkit.analysis.views.diff import compare
 from psmkit.model import Evidence
-from psmkit.model.difference import Difference, OperationDifference, PairedStep, SettingDifference, StepDifference
+from psmkit.model.difference import (
+    Difference,
+    FindingDifference,
+    OperationDifference,
+    PairedStep,
+    SettingDifference,
+    StepDifference,
+)
 from psmkit.report.difference import grouped, headline, operations, page
 from psmkit.report.difference_html import render
 from tests.report.test_html import NASTY, Elements
@@ -66,11 +73,24 @@ def test_page_leads_with_the_sentence_and_the_first_difference(stopped: Differen
 
 def test_last_common_step_is_marked_once_for_each_group(stopped: Difference) -> None:
     text = render(stopped, "good", "bad")
-    assert text.count('<tr class="parting">') == len(grouped(stopped.steps)) == text.count("p-first p-")
+    assert text.count('<tr class="parting">') == len(grouped(stopped)) == text.count("p-first p-")
     first = text[text.index('id="rank-1"') :]
     above, _, below = first.partition('<tr class="parting">')
     assert "nccl.rank1.vm.6002.log:299" in above and "nccl.rank1.vm.20406.log:299" in above
     assert "p-same" not in below[: below.index("</table>")] and "nccl.rank1.vm.6002.log:306" in below
+
+
+def test_page_and_text_lead_with_the_finding_of_the_bad_run_only() -> None:
+    cause = FindingDifference("PSM402", "rank 2 <b>died</b>", (2,), at("bad.log", 9, "exitcode : -9"))
+    difference = Difference((step(0), step(2), step(3)), (), (), (), (1,), cause=cause)
+    lines = page(difference, 100).text().splitlines()
+    assert lines[0] == "differs: rank 2 <b>died</b> (PSM402, only in the bad log); the steps of 3 of 4 ranks differ"
+    assert [line.strip() for line in lines[1:3]] == ["bad.log:9", "| exitcode : -9"]
+    assert lines[5].startswith("  rank 2 ")
+    text = render(difference, "good", "bad")
+    assert "rank 2 &lt;b&gt;died" in text and "bad.log:9" in text and "<b>died" not in text
+    only = replace(difference, steps=())
+    assert only.differs and headline(only) == "differs: rank 2 <b>died</b> (PSM402, only in the bad log)"
 
 
 def test_page_loads_nothing(stopped: Difference) -> None:
@@ -114,8 +134,9 @@ def test_any_text_keeps_the_page_whole(text: str) -> None:
 
 
 def test_ranks_that_part_in_the_same_way_are_one_group() -> None:
-    steps = [step(0), step(1), step(2, text="Connect"), step(3)]
-    assert [[s.rank for s in group] for group in grouped(steps)] == [[0, 1, 3], [2]]
+    steps = (step(0), step(1), step(2, text="Connect"), step(3))
+    difference = Difference(steps, (), (), (), ())
+    assert [[s.rank for s in group] for group in grouped(difference)] == [[0, 1, 3], [2]]
     text = render(Difference(tuple(steps), (), (), (), (4,)), "good", "bad")
     assert "<b>ranks 0, 1, 3</b>" in text and "The lines are those of rank 0." in text
     assert 'data-ranks="0,1,3"' in text

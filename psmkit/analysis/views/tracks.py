@@ -15,7 +15,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import collectives
 from psmkit.logparse.types import Call, Event, FdExchange, MessageCount, Ref, Value
-from psmkit.model.late import dataclass
+from psmkit.model.late import dataclass, regex
 
 __all__ = ["Step", "tracks"]
 
@@ -48,6 +48,11 @@ _VOLATILE = frozenset(
     """op comm ptr handle pid addr conn fd commid hash pid_hash hostname stream sendbuff recvbuff seconds core mine peer_addr name
     req resp desc buffer magic time bus host file line code_line opcount respbuff dev_ptr total""".split()
 )
+# What varies between equal runs inside a text, such as a warning that the catalogue does not know: pointers, times, ids.
+_VARIES = regex(
+    r"0x[0-9a-fA-F]+|\b\d{4}-\d\d-\d\d[T ]?|\b\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|(?i:\b(?:pid|tid|thread|opid)[ =:]+)(?:[0-9a-fA-F]*\d[0-9a-fA-F]*)\b"
+)
 _BIG = 1 << 24  # an integer from here on counts as an address or a hash
 
 
@@ -58,7 +63,7 @@ def _words(name: str, fields: Mapping[str, Value]) -> str:
             continue
         if isinstance(value, str) and (value.startswith(("0x", "/dev/shm/", "/tmp/")) or "<" in value):
             continue
-        kept.append(f"{key}={value}")
+        kept.append(f"{key}={_VARIES.sub('*', value) if isinstance(value, str) else value}")
     return f"{name} {' '.join(kept)}".strip()
 
 
