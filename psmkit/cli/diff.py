@@ -1,4 +1,4 @@
-"""``psmkit diff``: Compare a good and a bad log: the cause, and the first protocol step that differs, per rank."""
+"""``psmkit diff``: Compare a good and a bad log: the cause, and where each rank first differs."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _coverage(report: Report, options: Options) -> list[str]:
     words = options.words
     out = [f"### {words.say('Evidence')}", ""]
     read = words.say(
-        "read {files}, {size}, {lines}",
+        "read {files}, {size}, {lines}" if coverage.lines else "read {files}, {size}",
         files=words.count(coverage.files, "file"),
         size=size(coverage.bytes),
         lines=words.count(coverage.lines, "line"),

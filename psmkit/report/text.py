@@ -504,8 +504,9 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     coverage, words = report.coverage, page.words
     page.blank()
     page.add(Span(words.say("Evidence"), "heading"))
+    # stacks and documents are no lines of a log
     read = words.say(
-        "read {files}, {size}, {lines}",
+        "read {files}, {size}, {lines}" if coverage.lines else "read {files}, {size}",
         files=words.count(coverage.files, "file"),
         size=size(coverage.bytes),
         lines=words.count(coverage.lines, "line"),

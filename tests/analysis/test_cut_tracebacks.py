@@ -88,3 +88,12 @@ def test_a_stack_of_torchs_hook_behind_an_unfinished_line_ended_the_rank(tmp_pat
         'checks passed      [rank3]: Traceback (most recent call last):\n[rank3]:   File "/a/train.py", line 13, in main\n',
     )
     assert (report.verdict, [c.rank for c in report.culprits]) == ("failed", [3])
+
+
+def test_a_cell_that_an_exception_ended_ends_no_process(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path,
+        "ProcessExitedException                    Traceback (most recent call last)\n<ipython-input-1> in <module>\n",
+    )
+    assert "ended a cell" in report.findings[0].title
+    assert "ends the process" not in report.findings[0].explanation

@@ -39,3 +39,22 @@ def test_rays_report_of_full_memory_counts_where_it_is_cut(tmp_path: Path) -> No
     line = "Memory on the node (IP: 10.1.77.31, ID: 7c02d95c) where the task (task ID: 90ab, name=head, rank=0,, pid=5120, memory used\n"
     report = analyzed(tmp_path, "step 1\nstep 2\n" + line)
     assert [(c.host, c.pid) for c in report.culprits] == [("10.1.77.31", 5120)]
+
+
+def test_the_argument_of_a_launcher_is_no_rank(tmp_path: Path) -> None:
+    usage = "usage: train.py [-h] [--local_rank LOCAL_RANK]\n"
+    report = analyzed(tmp_path, f"{usage}train.py: error: unrecognized arguments: --local-rank=1\n{usage}")
+    assert (report.verdict, report.culprits) == ("failed", ())
+
+
+def test_a_worker_of_an_engine_is_said_to_fail_with_the_exception_below_its_report(tmp_path: Path) -> None:
+    head = "(RayWorkerWrapper pid=20417, ip=10.31.7.2) ERROR 12-07 18:12:09 worker_base.py:480] "
+    report = analyzed(
+        tmp_path,
+        f"{head}Error executing method load_model. This might cause deadlock in distributed execution.\n"
+        f"{head}Traceback (most recent call last):\n"
+        f'{head}  File "/opt/conda/lib/urllib3/connection.py", line 73, in create_connection\n'
+        f"{head}socket.timeout: timed out\n",
+    )
+    assert report.findings[0].title.endswith(" failed: socket.timeout: timed out")
+    assert "cut" not in report.findings[0].explanation

@@ -77,7 +77,7 @@ def test_an_assistant_works_on_a_log(tmp_path: Path) -> None:
         assert "standard input" in await refusal(client, "analyze", paths=["-"])
         assert "path" in await refusal(client, "analyze", path=str(HUNG))
         assert "not a list of ranks" in await refusal(client, "ops", paths=[str(HUNG)], ranks="x")
-        assert "no NCCL line" in await refusal(client, "analyze", paths=[str(tmp_path / "notes.txt")])
+        assert "no NCCL line" in await refusal(client, "ops", paths=[str(tmp_path / "notes.txt")])
 
     (tmp_path / "notes.txt").write_text("nothing\n")
     served([LOGS, tmp_path], use)

@@ -33,6 +33,7 @@ __all__ = [
     "shown_below",
     "thrower",
     "thrown",
+    "thrown_below",
     "told",
     "uncaught",
     "unfinished",
@@ -62,6 +63,8 @@ _HEAD = "Traceback (most recent call last):"
 _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
+#: So many lines a traceback may have.
+_BELOW = 200
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
 _ENGINE = regex(r"_DP(\d+)\b\w* pid=")
 # So many lines are read for the process that they show.
@@ -330,6 +333,13 @@ def unfinished(job: Job, run: int | None) -> list[Event]:
 def _of_children(job: Job) -> set[tuple[int, int]]:
     """Where multiprocessing names a child process, above the traceback with which that ends."""
     return {(e.stream, e.ref.seq) for e in job.events("sys.python.child")}
+
+
+def thrown_below(job: Job, run: int | None, report: Event) -> str:
+    """The exception with which the traceback ends that a process prints below its report of itself; empty if there is none."""
+    items = [i for i in (*raised(job, run).values(), *uncaught(job, run)) if i.event.stream == report.stream]
+    near = [i for i in items if i.event.tag == report.tag and 0 < i.event.ref.seq - report.ref.seq <= _BELOW]
+    return min(near, key=lambda i: i.event.ref.seq).text if near else ""
 
 
 def of_nobody(job: Job, head: Event) -> bool:

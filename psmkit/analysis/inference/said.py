@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, names_of, ranks_text, words
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
+from psmkit.analysis.inference import blame, faults
 from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Named
@@ -32,6 +33,7 @@ __all__ = [
     "places",
     "printers",
     "short",
+    "within_host",
 ]
 
 _LONGEST = 80
@@ -409,3 +411,16 @@ def _next(job: Job, ref: Ref | None, tag: str | None) -> tuple[Ref | None, str]:
         if text := without_tag("".join(e.text for e in job.quotes.of(ref)) if ref is not None else "", tag):
             break
     return ref, text
+
+
+#: Where the peer at a loopback address is.
+_WITHIN_HOST = "A loopback address: the peer is a process on the same host as the process that lost the connection. Look there for one that ended (its last lines, the launcher's output, dmesg)."
+
+
+def within_host(job: Job, entry: Message, events: Sequence[Event]) -> str | None:
+    """What to do about a broken connection to a loopback address, which every host has."""
+    addrs = [str(e.fields["addr"]) for e in events if "addr" in e.fields]
+    if entry.blames != "peer" or not addrs or not all(map(blame.loopback, addrs)):
+        return None
+    broke = faults.phrase(job, "a connection broke", lines.matched(job, events[0].ref)) is not None
+    return _WITHIN_HOST if broke else None

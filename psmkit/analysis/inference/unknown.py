@@ -28,9 +28,9 @@ _ERRORS = ("other.error", "sys.python.exception", "sys.python.memory", "launch.s
 #: So many lines between two errors, or below the last one, belong to the same end of a log; fewer where words alone tell of a failure.
 _NEAR, _CLOSE = 30, 6
 #: The rank that a program states before its message, as in `| rank 3 |` or `rank=3`.
-_OWN_RANK = regex(r"\b(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re.IGNORECASE)
+_OWN_RANK = regex(r"\b(?<!local.)(?:rank[ =:_]{0,2}|(?<=\[)R(?=\d+\]))(\d{1,9})\b", re.IGNORECASE)
 #: What lines state of themselves, as in `rank:1` and `PID:4711`, and the ranks that they speak of.
-_KEYED = regex(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
+_KEYED = regex(r"\b(?<!local.)rank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _PID = regex(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
 _LOCAL = regex(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = regex(r"\brank (\d{1,9})\b", re.IGNORECASE)

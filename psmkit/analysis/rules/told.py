@@ -15,7 +15,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import blame, faults, said, store, unknown
+from psmkit.analysis.inference import faults, said, store, unknown
 from psmkit.analysis.inference.causes import ends, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     CAUGHT,
@@ -27,6 +27,7 @@ from psmkit.analysis.inference.exceptions import (
     raised,
     shown_below,
     thrower,
+    thrown_below,
     uncaught,
     unfinished,
 )
@@ -41,6 +42,8 @@ __all__ = ["find"]
 
 _SURE, _LATER, _AGREED = 0.9, 0.65, 0.96
 _LONGEST = 60
+#: What a worker of an engine prints above its traceback.
+_WORKERS = ("framework.engine_failed", "framework.engine_core_failed")
 _SHOWN, _NEAR = 4, 3
 # An engine wraps the exceptions of its workers, which say more: entries with a higher order count only without one.
 _EXCEPTIONS = 1000
@@ -161,7 +164,7 @@ def _finding(
         severity=severity,
         confidence=confidence,
         explanation=entry.meaning,
-        next_step=_within_host(job, entry, events) or entry.next_step or CODES[entry.finding].next_step,
+        next_step=said.within_host(job, entry, events) or entry.next_step or CODES[entry.finding].next_step,
         refs=[e.ref for e in events[:_SHOWN]],
         ranks=ranks,
         procs=procs,
@@ -171,19 +174,8 @@ def _finding(
     )
 
 
-def _within_host(job: Job, entry: Message, events: Sequence[Event]) -> str | None:
-    """What to do about a broken connection to a loopback address, which every host has."""
-    addrs = [str(e.fields["addr"]) for e in events if "addr" in e.fields]
-    if entry.blames != "peer" or not addrs or not all(map(blame.loopback, addrs)):
-        return None
-    broke = faults.phrase(job, "a connection broke", lines.matched(job, events[0].ref)) is not None
-    return _WITHIN_HOST if broke else None
-
-
 #: What to do about an exception that only says that a communicator was aborted.
 _OF_ABORT = "Look above for what aborted the communicator: a timeout of torch's watchdog, an NCCL WARN, or a CUDA error. Give the output of all ranks."
-#: Where the peer at a loopback address is.
-_WITHIN_HOST = "A loopback address: the peer is a process on the same host as the process that lost the connection. Look there for one that ended (its last lines, the launcher's output, dmesg)."
 
 
 def _everyone(job: Job, run: int | None, ranks: Sequence[int], came: tuple[int, int] | None) -> bool:
@@ -290,7 +282,10 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     )
     if (how := said.how_known(job, entry, events)) is not None:
         finding = replace(finding, explanation=f"{finding.explanation} {how}")
-    return _with_cut(finding, shown_below(job, cut[0])) if cut and own else finding
+    if cut and own:
+        return _with_cut(finding, shown_below(job, cut[0]))
+    threw = thrown_below(job, run, first) if entry.name in _WORKERS else ""
+    return replace(finding, title=f"{finding.title}: {said.short(threw)}") if threw else finding
 
 
 def _either_end(job: Job, entry: Message, events: Sequence[Event]) -> bool:
@@ -442,6 +437,8 @@ def _cut(job: Job, run: int | None) -> list[Finding]:
             confidence=0.5 if not last else 0.7 if "part" in last[0].fields else 0.6,
             explanation="This part of the program reports an exception in this way when it ends."
             if last and "part" in last[0].fields
+            else "IPython prints an exception in this form when it ends a cell. The notebook itself goes on."
+            if last and of_cell(job, last[0]) is not None
             else "An exception that nothing catches ends the process.",
             culprits=ranks if len(last) == 1 else [],
             named=process if len(last) == 1 else [],

@@ -54,7 +54,7 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         severity=Severity.ERROR,
         confidence=0.5 if strong else 0.4,
         explanation="psmkit does not know this text and only quotes it. No line that it knows explains how the log ends, and no line below shows more work.",
-        next_step="Read this line and the lines around it. If they do not explain it, give the whole output of all ranks.",
+        next_step="Read this line and the lines around it. If they do not explain it, give the whole output of the job.",
         refs=[e.ref for e in after[:4]],
         ranks=[rank] if rank is not None else [],
         culprits=[rank] if rank is not None else [],
