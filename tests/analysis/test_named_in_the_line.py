@@ -58,3 +58,24 @@ def test_a_worker_of_an_engine_is_said_to_fail_with_the_exception_below_its_repo
     )
     assert report.findings[0].title.endswith(" failed: socket.timeout: timed out")
     assert "cut" not in report.findings[0].explanation
+
+
+def test_arguments_that_the_program_refused_are_the_reason_of_exit_code_2(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path,
+        "usage: train.py [-h] [--local_rank LOCAL_RANK]\ntrain.py: error: unrecognized arguments: --local-rank=0\n"
+        "[2024-03-16 05:11:42,302] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 2) local_rank: 0 (pid: 517) of binary: /usr/bin/python\n",
+    )
+    assert report.findings[0].title.endswith(
+        " exited with code 2: its program said: unrecognized arguments: --local-rank=0"
+    )
+    assert "LOCAL_RANK" in (report.findings[0].next_step or "")
+
+
+def test_arguments_that_processes_refused_for_different_reasons_are_no_reason(tmp_path: Path) -> None:
+    report = analyzed(
+        tmp_path,
+        "train.py: error: unrecognized arguments: --local-rank=0\nprepare.py: error: argument --n: expected one argument\n"
+        "[2024-03-16 05:11:42,302] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 2) local_rank: 0 (pid: 517) of binary: /usr/bin/python\n",
+    )
+    assert "its program said" not in report.findings[0].title

@@ -32,6 +32,8 @@ __all__ = [
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
 _OOM = "sys.cuda.oom"
+#: The exit code of argparse, and so many of its errors are compared.
+_USAGE, _MOST_USAGES = 2, 64
 #: More ranks that report a failure are not few, and from this part of all ranks on they are most of them.
 _MOST_ALIKE, _MOST = 8, 0.75
 #: So many lines of the stack below an error of MPI are read, up to the report of the next rank.
@@ -110,9 +112,19 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
             reason = _of_device(device, found, death, len(all_))
         if death.where is None and death.code is not None and reason is None:
             reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
+        if death.where is None and death.code == _USAGE and reason is None:
+            reason = _refused(job, run, death.rank)
         if death.code is None and death.signal is None and len(all_) == 1 and death.rank is not None:
             reason = _recorded(job, run, death.rank)
         yield replace(death, where=reason.text, reason=reason.event) if reason is not None else death
+
+
+def _refused(job: Job, run: int | None, rank: int | None) -> Raised | None:
+    """The arguments that argparse refused, where all processes that print so were given the same, but for their number."""
+    events = job.events("sys.python.usage", run=run)
+    texts = [lines.matched(job, e.ref).partition(": error: ")[2] for e in events[:_MOST_USAGES]]
+    alike = {text.rstrip("0123456789") for text in texts}
+    return Raised(rank, events[0], f"its program said: {_short(texts[0])}") if len(alike) == 1 else None
 
 
 def _recorded(job: Job, run: int | None, rank: int) -> Raised | None:
