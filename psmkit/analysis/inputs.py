@@ -26,8 +26,6 @@ _QUOTED = 80
 #: How many files, lines and characters of each are looked at if psmkit knows no line.
 _LOOKED_FILES, _LOOKED_LINES = 8, 200
 _LOOKED_TEXT = 1 << 18
-#: A text of fewer lines is no log of a job.
-_LEAST_LINES = 3
 
 
 def readable_twice(paths: Iterable[str | os.PathLike[str]], what: str) -> list[str]:
@@ -120,7 +118,7 @@ def _check(result: ScanResult, any_log: bool) -> None:
     if _of_a_job(result, heads):
         return
     logs = [lines for lines in heads if document("\n".join(lines)) is None]
-    if any_log and sum(map(len, logs)) >= _LEAST_LINES:
+    if any_log and any(logs):
         return
     names = ", ".join(f.path for f in result.files[:3]) or "the input"
     damage = "".join(f" ({note})" for note in result.notes[:3])

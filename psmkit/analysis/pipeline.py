@@ -42,7 +42,7 @@ def analyze(
 
     Raises:
         InputError: a path does not exist or cannot be read.
-        NothingToAnalyse: the input is no log: it is empty, has only a line or two that psmkit does not know, or is a document.
+        NothingToAnalyse: the input is no log: it is empty, or a document.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
     with scanned(paths, catalogue=catalogue, any_log=True, progress=progress, engine=engine, jobs=jobs) as result:

@@ -397,7 +397,8 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     totals = job.scan.totals
     known = totals.matched or totals.unmatched or getattr(job.scan, "foreign", None)
     if not known and all(run.verdict is Verdict.INCONCLUSIVE for run in runs):
-        lines_ = counted(totals.other or totals.lines, "line")  # without the empty ones
+        lines_ = totals.other or totals.lines  # without the empty ones
+        unknown = f"knows none of the {lines_} lines" if lines_ > 1 else "does not know the only line"
         told = lines.of_an_error(job)
         which = (
             ""
@@ -406,7 +407,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
         )
         return (
             Verdict.INCONCLUSIVE,
-            f"psmkit knows none of the {lines_}{which}: give the whole output of the job, with NCCL_DEBUG=INFO",
+            f"psmkit {unknown}{which}: give the whole output of the job, with NCCL_DEBUG=INFO",
             0.5,
         )
     if not runs:

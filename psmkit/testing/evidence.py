@@ -16,6 +16,7 @@ __all__ = ["State", "logs_of", "states", "verdict"]
 _DEADLINE = 120.0  # seconds for an analysis
 _MOST = 20_000  # characters of a report under a test
 _NOTHING = "no NCCL line in "
+_UNKNOWN = ("inconclusive: psmkit knows none of the ", "inconclusive: psmkit does not know the only line")
 
 
 State = tuple[int, int, int]
@@ -71,6 +72,8 @@ def verdict(files: Sequence[str], output: str) -> str:
         return f"psmkit analyze cannot be started: {error}"
     said = done.stdout.decode("utf-8", "replace").rstrip()
     wrong = done.stderr.decode("utf-8", "replace").strip()
+    if said.startswith(_UNKNOWN):
+        return ""
     if done.returncode in (0, 1):
         cut = f"{said[:_MOST]}\n(cut; the whole report: {_again(files)})" if len(said) > _MOST else said
         return f"{cut}\n\nagain: {_again(files)}" if files else cut

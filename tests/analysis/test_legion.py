@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model.errors import NothingToAnalyse
 from tests.analysis.texts import analyzed
 
 ASSERT = "solver: /src/realm/deppart/partitions.cc:88: void Realm::Slice::cut(int): Assertion `parts > 0' failed.\n"
@@ -50,5 +49,5 @@ def test_an_error_of_all_ranks_names_none(tmp_path: Path) -> None:
 
 
 def test_a_warning_of_legion_is_no_error(tmp_path: Path) -> None:
-    with pytest.raises(NothingToAnalyse):
-        analyzed(tmp_path, ERROR.format(2, "solve").replace("ERROR", "WARNING").replace("error", "warning"))
+    report = analyzed(tmp_path, ERROR.format(2, "solve").replace("ERROR", "WARNING").replace("error", "warning"))
+    assert (report.verdict, report.findings) == ("inconclusive", ())

@@ -14,16 +14,16 @@ from psmkit.model.errors import NothingToAnalyse
 from psmkit.report.text import render
 
 
-def refused(path: Path) -> str:
-    with pytest.raises(NothingToAnalyse) as error:
-        psmkit.analyze([path])
+def refused(path: Path, *, any_log: bool = True) -> str:
+    with pytest.raises(NothingToAnalyse) as error, scanned([path], any_log=any_log):
+        pass
     return str(error.value)
 
 
 def test_log_of_another_kind_is_quoted(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("waiting for the proxy of rank 1\nstill waiting\n")
-    told = refused(log)
+    told = refused(log, any_log=False)
     assert "no NCCL line in" in told and "PSM_RECORD_DIR" in told
     assert (
         "2 lines read, none of a kind that psmkit knows; the first says 'waiting for the proxy of rank 1'. Give" in told
@@ -33,7 +33,7 @@ def test_log_of_another_kind_is_quoted(tmp_path: Path) -> None:
 def test_long_first_line_is_cut_and_what_does_not_print_is_escaped(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(b"\x1b[31mbinary" + b"x" * 500)
-    told = refused(log)
+    told = refused(log, any_log=False)
     assert "\x1b" not in told and "1 line read" in told and "it says " in told
     assert len(told) < 500
 
@@ -91,11 +91,20 @@ def test_document_of_another_kind_is_refused_by_name(text: str, kind: str, tmp_p
     assert f"it is {kind}." in refused(log)
 
 
-@pytest.mark.parametrize("text", ["", "\n\n\n\n", "one\n\n\ntwo\n"])
-def test_text_of_less_than_three_lines_is_no_log(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "\n\n\n\n"])
+def test_text_without_a_word_is_no_log(text: str, tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text(text)
     assert str(log) in refused(log)
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 40])
+def test_text_of_any_length_without_a_known_line_is_inconclusive(lines: int, tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("waiting for the proxy\n" * lines)
+    report = psmkit.analyze([log])
+    known = "the only line" if lines == 1 else f"none of the {lines} lines"
+    assert (report.verdict, report.findings) == ("inconclusive", ()) and known in report.reason
 
 
 def test_commands_that_list_calls_refuse_a_log_without_a_line_of_nccl(tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_empty_log_is_called_empty(tmp_path: Path) -> None:
 def test_first_line_comes_from_the_first_file_that_has_one(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("")
     (tmp_path / "b.log").write_text("here\n")
-    assert "it says 'here'" in refused(tmp_path)
+    assert "it says 'here'" in refused(tmp_path, any_log=False)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ def test_lines_of_torch_and_ucx_alone_are_inconclusive(line: str, tmp_path: Path
     report = psmkit.analyze([str(log)])
     assert (report.verdict, report.findings) == ("inconclusive", ())
     log.write_text("starting\nimport of ProcessGroupNCCL.cpp and TCPStore.cpp, UCX INFO\n")
-    assert "none of a kind that psmkit knows" in refused(log)
+    assert "none of a kind that psmkit knows" in refused(log, any_log=False)
 
 
 @pytest.mark.parametrize("what", ["it is being destructed", "we destruct ProcessGroupNCCL"])

@@ -34,6 +34,7 @@ NAMED = {
     "an address": ("frobnicator: error: cannot connect to 10.0.0.7:4000\n", None, "10.0.0.7", None),
     "a host": ("ssh: Could not resolve hostname node7: Name or service not known\n", None, "node7", None),
     "a box": ("ERROR a component was not found.\n\nHost:      node7\nFramework: frob\n", None, "node7", None),
+    "another rank, behind a tag": ("[Rank 0]: Rank 5 failed to pass the gate\n", 5, None, None),
     "a peer": ("frobnicator: Fatal error: lost rank 2\n", 2, None, None),
 }
 

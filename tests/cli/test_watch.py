@@ -144,7 +144,7 @@ def test_what_cannot_be_watched(
     psmkit_cli: Cli, logs: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], said: str
 ) -> None:
     (logs / "packed.log").write_bytes(gzip.compress(HUNG["nccl.rank0.log"]))
-    (logs / "notes.txt").write_bytes(b"hello\n")
+    (logs / "notes.txt").write_bytes(b'{"rank": 1}\n')
     os.mkfifo(logs / "pipe")
     monkeypatch.chdir(logs)
     result = psmkit_cli("watch", *args)

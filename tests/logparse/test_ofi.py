@@ -8,7 +8,6 @@ import pytest
 
 import psmkit
 from psmkit.logparse import ScanResult, scan
-from psmkit.model.errors import NothingToAnalyse
 
 
 def scanned(tmp_path: Path, text: str) -> ScanResult:
@@ -59,5 +58,3 @@ def test_progress_of_the_test_is_no_trouble(tmp_path: Path) -> None:
 )
 def test_other_programs_print_other_lines(text: str, tmp_path: Path) -> None:
     assert not scanned(tmp_path, text + "\n").totals.matched
-    with pytest.raises(NothingToAnalyse):
-        psmkit.analyze([str(tmp_path / "job.log")])

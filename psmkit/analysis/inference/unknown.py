@@ -20,7 +20,7 @@ from psmkit.model import Named
 from psmkit.model.late import regex
 from psmkit.model.wording import uncoloured
 
-__all__ = ["at_the_end", "in_exception", "named", "of_an_abort", "rank_of", "stated_below", "words"]
+__all__ = ["about", "at_the_end", "in_exception", "named", "of_an_abort", "rank_of", "stated_below", "words"]
 
 _FAILED = "other.failed"
 #: Exceptions count, too: some stand alone, without a stack.
@@ -34,6 +34,8 @@ _KEYED = regex(r"\brank_?(?:id)?\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _PID = regex(r"\bpid\"?\s*[:= ]\s*(\d{1,9})\b", re.IGNORECASE)
 _LOCAL = regex(r"\blocal_?rank\s*[:=]\s*(\d{1,9})\b", re.IGNORECASE)
 _RANK = regex(r"\brank (\d{1,9})\b", re.IGNORECASE)
+#: The rank of which a text says that it failed; who prints it may be another one.
+_SUBJECT = regex(r"\brank (\d{1,9}) (?:has |was )?(?:failed|died|crashed|killed)\b", re.IGNORECASE)
 #: torch says where a communicator was aborted: the reason is elsewhere.
 _ABORTED = regex(r"communicator was aborted on rank \d+", re.IGNORECASE)
 _BASIS = "the text of the error"
@@ -237,6 +239,12 @@ def rank_of(job: Job, events: Sequence[Event]) -> int | None:
         return rank
     found = set(_OWN_RANK.findall(head)) or {n for e in events[:_MOST] for n in _KEYED.findall("".join(_text(job, e)))}
     return int(found.pop()) if len(found) == 1 else None
+
+
+def about(job: Job, event: Event) -> list[Named]:
+    """The only rank of which this line says that it failed."""
+    ranks = {int(n) for n in _SUBJECT.findall("".join(_text(job, event)))}
+    return [Named(ranks.pop(), basis=_BASIS)] if len(ranks) == 1 else []
 
 
 def _text(job: Job, event: Event) -> tuple[str, str]:

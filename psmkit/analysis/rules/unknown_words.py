@@ -34,9 +34,9 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         return None
     first = strong or found[0]
     after = [first, *(e for e in found if e is not first)]
-    refused = unknown.refused(job, after)
-    rank = None if refused else unknown.rank_of(job, after)
-    named = refused or ([] if rank is not None else unknown.named(job, after))
+    others = unknown.refused(job, after) or unknown.about(job, first)
+    rank = None if others else unknown.rank_of(job, after)
+    named = others or ([] if rank is not None else unknown.named(job, after))
     pid = next((n.pid for n in named if n.pid is not None and n.basis is None), None)
     who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
     words = unknown.words(job, first)
