@@ -27,7 +27,6 @@ from psmkit.report.summary import (
     culprit_ranks,
     culprit_why,
     fold_causes,
-    foremost,
     matching_rows,
     next_step,
     percent,
@@ -143,7 +142,7 @@ class _Page:
             rows.append(("proof", f"{self.place(item.file, item.line)}<br><code>{_line(item)}</code>"))
         if step := next_step(report):
             rows.append(("do this", html_text(step)))
-        for ask in foremost(report.next):
+        for ask in report.next:
             when = f"<br>{html_text(ask.when)}" if ask.when else ""
             rows.append(("next", f"<code>{html_text(ask.command)}</code>{when}<br>{html_text(ask.why)}"))
         if verdict != "inconclusive":

@@ -19,7 +19,6 @@ from psmkit.report.summary import (
     culprit_ranks,
     culprit_why,
     fold,
-    foremost,
     matching_rows,
     next_step,
     original,
@@ -208,7 +207,7 @@ def _coverage(report: Report, options: Options) -> list[str]:
             f"  {visible(rerun_line(coverage.rerun_with))}",
             "  ```",
         ]
-    for ask in report.next if options.verbose else foremost(report.next):
+    for ask in report.next:
         when = words.say(" ({when})", when=markdown_text(words.sentence(ask.when))) if ask.when else ""
         out += [
             f"- {words.say('next' if ask is report.next[0] else 'or')}{when}{words.say(': ')}{markdown_text(words.sentence(ask.why))}",

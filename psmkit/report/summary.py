@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from psmkit.model import (
     CODES,
-    Ask,
     Cause,
     Culprit,
     Finding,
@@ -39,7 +38,6 @@ __all__ = [
     "culprit_why",
     "fold",
     "fold_causes",
-    "foremost",
     "listed",
     "matching_rows",
     "next_step",
@@ -371,12 +369,6 @@ def matching_rows(matching: Matching, words: Words = ENGLISH) -> list[tuple[str,
     """The kinds of exchange that occur, each with a readable name."""
     counts = [(words.say(name), getattr(matching, key)) for name, key in _EXCHANGES]
     return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
-
-
-def foremost(asked: Sequence[Ask]) -> tuple[Ask, ...]:
-    """The first command to run next, and the settings for another run, which decide where nothing runs any more."""
-    rerun = next((ask for ask in asked if ask.kind == "rerun"), None)
-    return tuple(dict.fromkeys([*asked[:1], *([rerun] if rerun else [])]))
 
 
 def rerun_line(environment: dict[str, str]) -> str:

@@ -24,7 +24,6 @@ from psmkit.report.summary import (
     culprit_why,
     fold,
     fold_causes,
-    foremost,
     listed,
     matching_rows,
     next_step,
@@ -75,7 +74,7 @@ def layout(report: Report, options: Options) -> Page:
         _matching(page, report)
         _communicators(page, report)
     _coverage(page, report, options)
-    _next(page, report, options)
+    _next(page, report)
     return page
 
 
@@ -556,12 +555,11 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
         page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
 
 
-def _next(page: Page, report: Report, options: Options) -> None:
-    """The command that may decide what is open, at the end, and the settings for another run."""
-    asked = report.next if options.verbose else foremost(report.next)
-    if asked:
+def _next(page: Page, report: Report) -> None:
+    """The commands that may decide what is open, at the end."""
+    if report.next:
         page.blank()
-        add_asks(page, asked)
+        add_asks(page, report.next)
 
 
 def add_asks(page: Page, asked: Sequence[Ask]) -> None:

@@ -26,6 +26,14 @@ def test_next_prints_the_verdict_and_each_command_with_its_reason(psmkit_cli: Cl
     assert [ask["command"] in done.out for ask in data["next"]] == [True] * len(data["next"])
 
 
+def test_a_report_ends_with_the_commands_of_next(psmkit_cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(head(0, 700, 4))
+    _, begins, asked = psmkit_cli("next", log).out.partition("\nnext")
+    assert begins and asked.count("\nor") == 1 and "psmkit inspect --all" in asked
+    assert psmkit_cli("analyze", log).out.partition("\nnext")[2] == asked
+
+
 def test_next_says_that_nothing_is_left_where_the_logs_decide(psmkit_cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("#\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 12.5\n#\n")
