@@ -102,6 +102,18 @@ def test_rank_that_only_a_peer_names_is_missing(tmp_path: Path) -> None:
     assert not found(report, "PSM703")
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_missing_log_is_proven_by_lines_that_need_all_ranks(tmp_path: Path, complete: bool) -> None:
+    """Each rank prints Init START alone."""
+    logs = files("healthy_sendrecv", "2.30")
+    del logs["nccl.rank3.log"]
+    for name, text in logs.items():
+        (tmp_path / name).write_bytes(text if complete else text.partition(b"Init COMPLETE")[0].rpartition(b"\n")[0])
+    (finding,) = found(psmkit.analyze([tmp_path]), "PSM702")
+    assert finding.evidence and not [e for e in finding.evidence if "Init START" in e.text]
+    assert all("Init COMPLETE" in e.text for e in finding.evidence) == complete
+
+
 def test_service_that_prints_no_proxy_lines_lost_nothing(tmp_path: Path) -> None:
     logs = files("healthy_sendrecv", "2.30")
     quiet = (b"roxy", b"opId", b"operation=", b"UDS", b"Destroy")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
-from psmkit.logparse.types import CommInstance, Thread
+from psmkit.logparse.types import CommInstance, Ref, Thread
 
-__all__ = ["GROW", "MET", "begins", "grown_from", "initialising", "main_thread", "past_bootstrap"]
+__all__ = ["GROW", "MET", "begins", "grown_from", "initialising", "main_thread", "met_at", "past_bootstrap"]
 
 #: NCCL's function that adds ranks to a communicator, as it names itself in the lines of an init.
 GROW = "ncclCommGrow"
@@ -47,6 +47,27 @@ def past_bootstrap(job: Job, run: RunInfo) -> bool:
     if later and any((e.last or e.ref).seq > later.get(e.proc, 1 << 62) for e in job.events(*_MET_IN_INIT)):
         return True
     return any(printed(job, p, *MET) for p in run.procs if p not in later)
+
+
+def met_at(job: Job, run: RunInfo) -> list[Ref]:
+    """Lines that show what :func:`past_bootstrap` says, the first of each process: the end of an init, else a call, else what an init prints after it."""
+    later = _worked_before(job, run)
+    instances = [i for p in run.procs for i in job.instances_of.get(p, ()) if p not in later or i.group == run.world]
+    events = [e for e in job.events(*MET) if e.proc in run.procs and (e.last or e.ref).seq > later.get(e.proc, -1)]
+    counted = [c for c in job.scan.counts.of(*MET) if c.proc in run.procs and c.proc not in later]
+    out: dict[int, Ref] = {}
+    for lines in (
+        [(i.proc, i.complete) for i in instances],
+        [(i.proc, i.last_op) for i in instances],
+        [(e.proc, e.ref) for e in events],
+        [(c.proc, c.first) for c in counted],
+    ):
+        for proc, ref in lines:
+            if ref is not None:
+                out.setdefault(proc, ref)
+        if out:
+            break
+    return sorted(out.values(), key=lambda ref: (ref.file, ref.line))
 
 
 def _worked_before(job: Job, run: RunInfo) -> dict[int, int]:

@@ -7,7 +7,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.releases import whole_releases
-from psmkit.analysis.facts.start import initialising, past_bootstrap
+from psmkit.analysis.facts.start import initialising, met_at, past_bootstrap
 from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
@@ -34,11 +34,10 @@ def _missing(job: Job) -> list[Finding]:
         # an exchange with a rank shows that it ran
         if not missing or not (past_bootstrap(job, run) or run.nranks is None):
             continue
-        starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
         number = len(missing)
         of = f" of {run.nranks}" if run.nranks is not None else ""
         passed = (
-            "The other ranks passed a point that needs all ranks"
+            "Another rank passed a point that needs all ranks"
             if of
             else f"A peer exchanged a descriptor with {plural(number, 'it', 'them')}"
         )
@@ -52,7 +51,7 @@ def _missing(job: Job) -> list[Finding]:
                     f"{passed}, so {plural(number, 'this rank', 'these ranks')} ran, too. "
                     f"{plural(number, 'Its', 'Their')} last lines may show the cause."
                 ),
-                refs=starts,
+                refs=met_at(job, run)[:2],
                 ranks=missing.listed,
                 stage="evidence",
             )
