@@ -469,3 +469,33 @@ def test_a_crash_that_differs_from_many_others_keeps_its_finding(tmp_path: Path)
     titles = [f.title for f in psmkit.analyze([tmp_path / "job.log"]).findings if f.code == "PSM402"]
     assert "rank 11 (node1:6441) died by SIGBUS in libwork.so" in titles
     assert "ranks 1-10, 12-15 died by SIGSEGV in libwork.so" in titles
+
+
+_NAMELESS = {
+    "a shell's line": "Segmentation fault (core dumped)\n",
+    "a stack of Python": 'Fatal Python error: Segmentation fault\n\nThread 0x00007f3c1a7fc700 (most recent call first):\n  File "/app/train.py", line 10 in step\n',
+    "an exception and a shell's line": "terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad batch\nAborted (core dumped)\n",
+    "a traceback": 'Traceback (most recent call last):\n  File "/app/train.py", line 7, in main\n    step()\nValueError: bad batch\n',
+    "a watchdog": "[rank1]:[E1121 01:35:22.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600123 milliseconds before timing out.\n",
+}
+
+
+@pytest.mark.parametrize("name", _NAMELESS)
+@pytest.mark.parametrize("files", [1, 2])
+def test_output_that_is_there_twice_is_one_error(name: str, files: int, tmp_path: Path) -> None:
+    text = _NAMELESS[name]
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    for folder, parts in ((once, [text]), (twice, [text * 2] if files == 1 else [text, text])):
+        folder.mkdir()
+        for number, part in enumerate(parts):
+            (folder / f"{number}.log").write_text(part)
+    first, again = (psmkit.analyze([folder]) for folder in (once, twice))
+    assert [f.title for f in again.findings] == [f.title for f in first.findings]
+    assert len(first.findings) == 1
+
+
+def test_nameless_crashes_of_different_kinds_stay_apart(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("Segmentation fault (core dumped)\nBus error (core dumped)\n")
+    assert len(psmkit.analyze([log]).findings) == 2

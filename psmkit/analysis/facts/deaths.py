@@ -168,9 +168,10 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         kept = [placed]
     kept = only.by_scheduler(job, run, kept)
     only.name_it(job, run, kept)
-    return sorted(
+    ordered = sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
     )
+    return _of_nobody(ordered)
 
 
 def workers(job: Job, run: int | None) -> int | None:
@@ -242,6 +243,23 @@ def _without_strays(found: list[Death]) -> list[Death]:
             hosts[0].take(death)
             dropped.add(id(death))
     return [d for d in left if id(d) not in dropped]
+
+
+def _of_nobody(found: Sequence[Death]) -> list[Death]:
+    """Lines that say the same and name no process, as one death: an output may be there twice, and a shell repeats what its child says."""
+    out: list[Death] = []
+    unnamed: dict[int, list[Death]] = defaultdict(list)  # by signal
+    for death in found:
+        if death.signal is None or (death.rank, death.pid, death.local, death.host, death.task) != (None,) * 5:
+            out.append(death)
+            continue
+        alike = (d for d in unnamed[death.signal] if d.where is None or death.where in (None, d.where))
+        if (known := next(alike, None)) is not None:
+            known.take(death)
+        else:
+            unnamed[death.signal].append(death)
+            out.append(death)
+    return out
 
 
 def _place(job: Job, run: int | None, death: Death) -> None:

@@ -7,6 +7,7 @@ consequences. The others are crashes.
 from __future__ import annotations
 
 import signal as signals
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
@@ -382,6 +383,9 @@ def _crash(
         more = counted(len(beside), "more process", "more processes")
         explanation += f" {more} died by the same signal, each by itself; which was the first, the log does not show."
     explanation += after
+    times = max(Counter(e.name for e in death.events).values())
+    if times > 1 and _name(job, death) == "a process":
+        explanation += f" {times} lines say so and name no process: they may be about one process or several."
     folded = max((e.count for e in death.events if e.name == "launch.ray.worker_died"), default=1)
     if folded > 1:
         explanation += f" Ray folds {folded} reports of deaths into this line, which shows one of them."
