@@ -60,8 +60,10 @@ class _LimitError(Exception):
     pass
 
 
-def members(source: Input, kind: str, depth: int, budget: Budget) -> Iterator[Input]:
-    """The files in an archive that may be logs; each ``kind`` of the result is ``log``, because only its place is known yet.
+def members(source: Input, kind: str, depth: int, budget: Budget) -> list[Input]:
+    """The files in an archive that may be logs, in the order in which a folder of them is read: what is said of them does not depend on how it was packed.
+
+    Each ``kind`` of the result is ``log``, because only its place is known yet.
 
     Args:
         source: the archive.
@@ -71,13 +73,22 @@ def members(source: Input, kind: str, depth: int, budget: Budget) -> Iterator[In
     """
     if depth >= _DEPTH:
         budget.note(source, f"an archive within {depth} archives was not opened")
-        return
+        return []
+    found: list[Input] = []
     try:
-        yield from (_tar if kind == "tar" else _zip)(source, budget)
+        for member in (_tar if kind == "tar" else _zip)(source, budget):
+            found.append(member)
     except _LimitError:
         budget.note(source, "the archive unpacks to more than psmkit reads; only its first files were read")
     except _DamageError as error:
         budget.note(source, f"{error}; what could be read was used")
+    return sorted(found, key=lambda member: _order(member.path.removeprefix(f"{source.path}:")))
+
+
+def _order(name: str) -> list[tuple[bool, str]]:
+    """Sorts the files of a folder before those of the folders in it."""
+    *folders, file = name.split("/")
+    return [*((True, folder) for folder in folders), (False, file)]
 
 
 def _wanted(name: str) -> str | None:

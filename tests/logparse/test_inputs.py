@@ -50,7 +50,7 @@ PACKERS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
 
 @pytest.mark.parametrize("name", PACKERS)
 def test_an_archive_is_read_as_the_files_in_it(tmp_path: Path, messages: Catalogue, name: str) -> None:
-    long = "/".join(["a_folder_with_a_long_name"] * 8)
+    long = "/".join(["the_folder_with_a_long_name"] * 8)
     files = {"./run/rank0.log": rank(1).encode(), f"{long}/rank1.log.gz": gzip.compress(rank(2).encode())}
     (tmp_path / "flat").mkdir()
     for i, data in enumerate(files.values()):
@@ -65,6 +65,22 @@ def test_an_archive_is_read_as_the_files_in_it(tmp_path: Path, messages: Catalog
     assert lines[0] == BIRTH.format(1).rstrip()
     packed.close()
     flat.close()
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_an_archive_is_read_in_the_order_of_its_folder(tmp_path: Path, messages: Catalogue, name: str) -> None:
+    """tar packs files in the order of the directory, which is that of no name."""
+    files = [f"logs/{place}" for place in ("rank0.log", "rank1.log", "rank10.log", "a/rank2.log", "a/b/rank3.log")]
+    (tmp_path / "logs/a/b").mkdir(parents=True)
+    for number, file in enumerate(files):
+        (tmp_path / file).write_bytes(rank(number).encode())
+    path = tmp_path / name
+    for order in (files[::-1], files[2:] + files[:2]):
+        path.write_bytes(PACKERS[name]({file: (tmp_path / file).read_bytes() for file in order}))
+        with scan(path, catalogue=messages) as packed, scan(tmp_path / "logs", catalogue=messages) as flat:
+            assert [f.path.removeprefix(f"{path}:") for f in packed.files] == files
+            assert [f.path.removeprefix(f"{tmp_path}/") for f in flat.files] == files
+            assert [packed.text(p.first) for p in packed.processes] == [flat.text(p.first) for p in flat.processes]
 
 
 def test_archives_within_archives_are_opened_up_to_a_depth(tmp_path: Path, messages: Catalogue) -> None:
