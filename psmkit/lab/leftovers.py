@@ -22,6 +22,7 @@ __all__ = [
     "cleaned_at_sigterm",
     "end_sessions",
     "new_folder",
+    "remove_dead_runs",
     "run_folder",
     "run_folders",
 ]
@@ -89,6 +90,13 @@ def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool | None]]:
                 foreign = named[3] is None or int(named[3]) != pid_namespace()
                 found.append((Path(entry.path), pid, None if foreign else start_time(pid) == int(named[2])))
     return found
+
+
+def remove_dead_runs() -> None:
+    """Remove the folders of this user's runs whose runner was killed, unless a living process uses what is in them."""
+    for path, _, alive in run_folders(_SHM):
+        if alive is False and not in_use(str(path)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def end_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:

@@ -383,7 +383,8 @@ def start(
 
 @contextlib.contextmanager
 def own_memory() -> Iterator[Path]:
-    """A folder for the named shared memory of one run: whatever remains in it comes from its ranks. SIGTERM removes it, too."""
+    """A folder for the named shared memory of one run: whatever remains in it comes from its ranks. SIGTERM removes it, too; after a SIGKILL the next run does."""
+    leftovers.remove_dead_runs()
     with leftovers.cleaned_at_sigterm():
         shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
         try:

@@ -169,7 +169,7 @@ def _python(
         return {}
     found = python.stacks(pid, options.timeout)
     if found.trouble is not None:
-        notes.append(Note(f"no Python frames: {found.trouble}", "pip install 'psmkit[live]'"))
+        notes.append(Note(f"no Python frames: {found.trouble}", found.remedy))
     return found.frames
 
 

@@ -18,10 +18,11 @@ __all__ = ["PythonStacks", "available", "is_python", "stacks"]
 
 @dataclass(frozen=True, slots=True)
 class PythonStacks:
-    """The Python frames of threads by the kernel's id, innermost first; ``trouble`` is why there are none."""
+    """The Python frames of threads by the kernel's id, innermost first; ``trouble`` is why there are none, ``remedy`` what to do about it."""
 
     frames: dict[int, tuple[InspectedFrame, ...]]
     trouble: str | None = None
+    remedy: str = ""
 
 
 def is_python(files: list[Mapped]) -> bool:
@@ -39,7 +40,7 @@ def stacks(pid: int, timeout: float) -> PythonStacks:
     """Ask py-spy, which reads memory and does not stop the process for it (--nonblocking)."""
     program = available()
     if program is None:
-        return PythonStacks({}, "py-spy is not installed")
+        return PythonStacks({}, "py-spy is not installed", "pip install 'psmkit[live]'")
     try:
         done = subprocess.run(
             [program, "dump", "--pid", str(pid), "--json", "--nonblocking"],
@@ -49,7 +50,7 @@ def stacks(pid: int, timeout: float) -> PythonStacks:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return PythonStacks({}, f"py-spy was killed after {timeout:g} s")
+        return PythonStacks({}, f"py-spy was killed after {timeout:g} s", f"--deadline {2 * timeout:g}")
     except OSError as error:
         return PythonStacks({}, f"cannot run {program}: {error.strerror}")
     try:

@@ -239,13 +239,11 @@ def _plugins(machine: Machine, nccl: Installed) -> Iterator[Check]:
 
 
 def _wanted(machine: Machine) -> Iterator[Check]:
-    """Plugins that variables name and that no folder of the loader has, where the release of NCCL is unknown: by the rules of the newest."""
+    """The plugins that NCCL would open, and those that it would not find, where its release is unknown: by the rules of the newest."""
     release = lookup.release("NCCL", nccl_releases()[-1])
     values = {key: value for key, (value, _) in settings(machine).items()}
     for kind in lookup.LIBRARY_KINDS:
-        if values.get(lookup.variable(kind)):
-            found = _kind(machine, Installed("", "", release.name), release, kind, values, [])
-            yield from (one for one in found if one.seen.endswith(_NOT_FOUND))
+        yield from _kind(machine, Installed("", "", ""), release, kind, values, [])
 
 
 def _of_other_releases(release: lookup.Release, values: Mapping[str, str]) -> Iterator[Check]:
@@ -296,7 +294,11 @@ def _kind(
             why = f"{release} opens the first there is of {', '.join(lookup.names(plugin))}"
             do = "LD_LIBRARY_PATH=FOLDER, or the path of the library as the value"
             yield Check(_AREA, f"{kind} plugin", "warning", f"{setting}{_NOT_FOUND}", why, do)
-        if found:
+        if found and not nccl.version and found[0][1]:
+            why = f"by the rules of {release}: the job's release is not known, so whether it takes the tables of this library is not checked"
+            do = f"psmkit plugin check {found[0][0]} --nccl RELEASE"
+            yield Check(_AREA, f"{kind} plugin", "ok", f"{setting}: NCCL opens {found[0][0]}", why, do)
+        elif found and nccl.version:
             path, mine = found[0]
             yield from _library(machine, release, kind, path, setting, mine, nets)
 

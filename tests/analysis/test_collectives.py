@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import psmkit
 from psmkit.analysis.rules import collectives
+from psmkit.cli.app import main
 from psmkit.logparse.types import Ref, SeqDivergence
 from psmkit.model import Finding
 from tests.analysis.build import Scan
@@ -123,3 +129,27 @@ def test_who_waits_in_another_communicator_is_a_victim() -> None:
     scan.event(procs[2], "ras.keepalive.error", secs=20, addr="10.0.0.1<5002>")
     found = {f.comm: f.culprits for f in collectives.find(scan.job())}
     assert found == {"0xabc0": (0,), "0xabc1": (0,)}
+
+
+@pytest.mark.parametrize("fault", ["lag-at-work", "other-count"])
+def test_a_call_is_named_by_the_hexadecimal_number_of_the_log_too(fault: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    command = ["lab", "synth", "--ranks", "4", "--nodes", "2", "--fault", fault, "--bytes", "300K", "-o", str(log)]
+    assert main(command) == 0
+    (finding,) = [f for f in psmkit.analyze([log]).findings if f.code in ("PSM301", "PSM302") and f.severity == "error"]
+    found = re.search(r" call (\d+) \(opCount ([0-9a-f]+) in the log\)", finding.title)
+    assert found is not None and int(found[2], 16) == int(found[1]) - 1 > 9
+    assert "The log prints opCount in hexadecimal." in finding.explanation
+    quoted = {c for e in finding.evidence for c in re.findall(r"opCount ([0-9a-f]+) ", e.text)}
+    rest = finding.title.replace(found[0], "")
+    assert found[2] in quoted or f"{int(found[2], 16) - 1:x}" in quoted
+    assert set(re.findall(r"opCount ([0-9a-f]+)", rest)) <= quoted
+
+
+def test_no_opcount_is_named_where_the_log_prints_the_same_one_for_all_calls(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    command = ["lab", "synth", "--ranks", "4", "--fault", "lag-at-work", "-o", str(log)]
+    assert main(command) == 0
+    log.write_text(re.sub(r"opCount [0-9a-f]+", "opCount 0", log.read_text()))
+    (finding,) = [f for f in psmkit.analyze([log]).findings if f.code == "PSM302"]
+    assert "opCount" not in finding.title + finding.explanation

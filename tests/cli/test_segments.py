@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from psmkit.lab import leftovers
+from psmkit.lab import leftovers, transfer
 from psmkit.live import procfs, remains
 from tests.cli.conftest import Result
 from tests.processes import boot_id, start_time
@@ -117,6 +117,21 @@ def test_folder_of_a_run_tells_whether_its_runner_lives(tmp_path: Path, dead: tu
         (gone, dead[0], False),
         (mine, os.getpid(), True),
     ] or leftovers.run_folders(tmp_path) == [(mine, os.getpid(), True), (gone, dead[0], False)]
+
+
+def test_a_run_removes_what_killed_runners_left_and_nobody_uses(
+    tmp_path: Path, dead: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"psm-lab-{dead[0]}-{dead[1]}-{procfs.pid_namespace()}-"
+    gone, used, mine = tmp_path / f"{name}gone", tmp_path / f"{name}used", tmp_path / f"{leftovers.run_folder()}abc"
+    for folder in (gone, used, mine):
+        folder.mkdir()
+        (folder / "psm-1").write_bytes(b"x")
+    monkeypatch.setattr(leftovers, "_SHM", tmp_path)
+    with (used / "psm-1").open("rb"), transfer.own_memory():
+        assert [folder.exists() for folder in (gone, used, mine)] == [False, True, True]
+    with transfer.own_memory():
+        assert not used.exists()
 
 
 def test_runner_of_another_pid_namespace_is_not_dead(tmp_path: Path, dead: tuple[int, int]) -> None:

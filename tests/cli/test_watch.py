@@ -135,6 +135,7 @@ def test_json_has_an_object_for_each_change(psmkit_cli: Cli, logs: Path) -> None
         (("packed.log",), "packed.log: it is compressed or an archive, which does not grow: `psmkit analyze` reads it"),
         (("pipe",), "pipe: it is no file that grows, but a pipe or a device: `psmkit analyze` reads it"),
         (("missing", "--for", "0"), "missing: no log yet"),
+        (("notes.txt", "--for", "0"), "notes.txt: "),
         ((".", "--exec", "no-such-command"), "there is no such command"),
         ((".", "--exec", "'"), "No closing quotation"),
     ],
@@ -143,6 +144,7 @@ def test_what_cannot_be_watched(
     psmkit_cli: Cli, logs: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], said: str
 ) -> None:
     (logs / "packed.log").write_bytes(gzip.compress(HUNG["nccl.rank0.log"]))
+    (logs / "notes.txt").write_bytes(b'{"rank": 1}\n')
     os.mkfifo(logs / "pipe")
     monkeypatch.chdir(logs)
     result = psmkit_cli("watch", *args)

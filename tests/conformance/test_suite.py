@@ -13,7 +13,7 @@ import pytest
 
 from psmkit import conformance
 from psmkit.conformance.mistakes import MISTAKES
-from psmkit.lab import strangers
+from psmkit.lab import leftovers, strangers
 from psmkit.lab.cuda import LabError
 from psmkit.lab.transfer import Case
 from psmkit.live import procfs
@@ -128,6 +128,8 @@ def test_ranks_end_with_a_suite_that_is_killed(tmp_path: Path) -> None:
         suite.kill()
         suite.wait()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    leftovers.remove_dead_runs()
+    assert suite.pid not in [pid for _, pid, _ in leftovers.run_folders()]
 
 
 def children(pid: int) -> list[int]:

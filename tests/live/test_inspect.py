@@ -138,6 +138,17 @@ def test_missing_py_spy_is_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPatc
     assert note.what == "no Python frames: py-spy is not installed" and note.remedy == "pip install 'psmkit[live]'"
 
 
+def test_py_spy_that_fails_is_not_to_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\necho 'Error: cannot read the process' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(python, "available", lambda: str(program))
+    with process(SLEEPER) as child:
+        found = inspect(child.pid, Options(tool="none"))
+    (note,) = found.notes
+    assert note.what == "no Python frames: py-spy: Error: cannot read the process" and "install" not in note.remedy
+
+
 def test_missing_debugger_is_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with process(SLEEPER) as child:

@@ -194,6 +194,20 @@ def test_versions_that_fail_alike_are_one_finding(library: Path) -> None:
     assert "with v6, v4, v1" in finding.explanation
 
 
+def test_a_communicator_has_one_size_in_all_checks(tmp_path: Path) -> None:
+    """A consumer of the events takes what has one id for one communicator."""
+    drive_profiler(
+        CHECKER,
+        only=("collective", "threads"),
+        environment={"PSM_PROFILER_STREAM": str(tmp_path / "%p.txt"), "PSM_RECORD_DIR": str(tmp_path / "records")},
+    )
+    sizes: dict[str, set[str]] = {}
+    for file in tmp_path.glob("*.txt"):
+        for comm, ranks in re.findall(r"^init .*\bcomm=(\w+) .*\branks=(\d+)", file.read_text(), re.MULTILINE):
+            sizes.setdefault(comm, set()).add(ranks)
+    assert len(sizes) > 3 and all(len(found) == 1 for found in sizes.values()), sizes
+
+
 def test_a_stream_is_recorded_and_played_to_another_profiler(library: Path, tmp_path: Path) -> None:
     stream = tmp_path / "calls.txt"
     recorded = drive_profiler(

@@ -19,6 +19,7 @@ from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.opcounts import logged
 from psmkit.analysis.facts.printed import counts, printed
 from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.releases import release_of
@@ -283,34 +284,13 @@ def _step(
     if mine.part == _MET:
         return f"the end of its init of {comm}", "init", "init", ()
     if mine.calls < next_.calls:
-        count = _next_count(job, group, rear)
-        named = f" (opCount {count:x} in the log)" if count is not None else ""
+        own = next((i for i in job.members.get(group, []) if i.proc == rear), None) if group is not None else None
+        named = logged(job, group, collectives(own) + 1) if own is not None else ""
         return f"collective {mine.calls + 1}{named} of {comm}", "collective", "coll", _calls(job, group)
     members = job.members.get(group, []) if group is not None else []
     rank = next((i.rank for i in members if i.proc == rear), -1)
     refs = (unpaired[rank],) if rank in unpaired else ()
     return "the send or receive that its peers wait for", "sendrecv", "coll", refs
-
-
-def _next_count(job: Job, group: int | None, proc: int) -> int | None:
-    """The opCount of the next collective of a process. None if the opCounts of the members do not follow their calls.
-
-    On one node it is always 0 from 2.27 on, and the log of a member may lack its first calls.
-    """
-    found = job.groups.get(group) if group is not None else None
-    calls = {i.index: (i.proc, collectives(i)) for i in job.members.get(group, [])} if group is not None else {}
-    firsts, mine = set(), None
-    for rank in found.ranks if found is not None else ():
-        count = rank.last_op.get("opcount") if rank.last_op is not None else None
-        if not isinstance(count, int) or rank.instance not in calls:
-            continue
-        owner, number = calls[rank.instance]
-        firsts.add(count + 1 - number)
-        mine = count + 1 if owner == proc else mine
-    first = firsts.pop() if len(firsts) == 1 else None
-    if mine is None and first is not None and any(owner == proc for owner, number in calls.values() if not number):
-        mine = first
-    return mine if first is not None and mine is not None and mine >= 0 else None
 
 
 def _calls(job: Job, group: int | None) -> tuple[Ref, ...]:

@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.leaving import left_out
 from psmkit.analysis.facts.naming import comm_name, ranks_text, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.opcounts import HEXADECIMAL, logged, opcount
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
@@ -105,11 +106,12 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
     what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
+    count = logged(job, group.group, div.index + 1)
     return new_finding(
         job,
         "PSM301",
         run=run,
-        title=f"collective mismatch in communicator {name} at call {div.index + 1}: {words(sides, 3)}",
+        title=f"collective mismatch in communicator {name} at call {div.index + 1}{count}: {words(sides, 3)}",
         severity=Severity.WARNING if lost else None,
         confidence=0.5 if lost else 0.9,
         explanation=(
@@ -120,6 +122,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
                 else "Such ranks wait for each other for ever, or exchange wrong data."
             )
             + (" A lost log line would look the same." if lost else "")
+            + (HEXADECIMAL if count else "")
         ),
         refs=refs[:8],
         comm=name,
@@ -295,7 +298,9 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         return None  # the log ends while its ranks work, which proves nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
     op = _last(waiting)
-    at = f"call {most}{f' ({op})' if op else ''} {'and wait' if len(ahead) > 1 else 'and waits'}"
+    count, reached = logged(job, group.group, most - least + 1), opcount(job, group.group, most)
+    inside = ", ".join(filter(None, (op, f"opCount {reached}" if reached else "")))
+    at = f"call {most}{f' ({inside})' if inside else ''} {'and wait' if len(ahead) > 1 else 'and waits'}"
     refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
     refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
     return new_finding(
@@ -303,7 +308,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         "PSM302",
         run=run,
         title=(
-            f"{_ranks(rear)} did not make call {most - least + 1} of communicator {name}: {_ranks(ahead)} {'are' if len(ahead) > 1 else 'is'} "
+            f"{_ranks(rear)} did not make call {most - least + 1}{count} of communicator {name}: {_ranks(ahead)} {'are' if len(ahead) > 1 else 'is'} "
             f"at {at} for it"
         ),
         severity=None if proven else Severity.WARNING,
@@ -311,6 +316,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         explanation=(
             f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
             + _lasted(outside, left, quiet > 0)
+            + (HEXADECIMAL if count else "")
         ),
         refs=refs,
         comm=name,

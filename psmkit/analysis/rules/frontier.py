@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, name_of, names_of
+from psmkit.analysis.facts.opcounts import HEXADECIMAL
 from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.frontier import Owes
@@ -70,7 +71,7 @@ def _waits(owes: Owes) -> str:
 
 
 def _counting(owes: Owes) -> str:
-    return " The log prints opCount in hexadecimal." if "opCount" in owes.step else ""
+    return HEXADECIMAL if "opCount" in owes.step else ""
 
 
 def _lacking(owes: Owes) -> str:

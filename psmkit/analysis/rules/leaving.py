@@ -11,6 +11,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.leaving import SHRINK, Left, Way, children, left, left_out
 from psmkit.analysis.facts.naming import comm_name, ranks_text
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.opcounts import HEXADECIMAL, opcount
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, frontier, proof, standing
 from psmkit.analysis.inference.findings import new_finding
@@ -125,11 +126,13 @@ def _reaction(job: Job, group: _Group, gone: Sequence[Left]) -> bool:
     return ours.failed or any(outside.proc_of_event(job, event) in procs for event in ours.lasting)
 
 
-def _where(group: _Group, member: CommInstance) -> str:
-    """The last call of a member in words: ``AllReduce, its call 4``."""
+def _where(job: Job, group: _Group, member: CommInstance) -> str:
+    """The last call of a member in words: ``call 18 (AllReduce, opCount 11)``."""
     made = group.calls.get(member.index)
     name = made.last_op.get("coll") if made is not None and made.last_op is not None else None
-    return f"call {_count(group, member)} ({name})" if name is not None else f"call {_count(group, member)}"
+    count = opcount(job, group.index, _count(group, member))
+    inside = ", ".join(filter(None, (str(name or ""), f"opCount {count}" if count else "")))
+    return f"call {_count(group, member)}" + (f" ({inside})" if inside else "")
 
 
 def _last(group: _Group, member: CommInstance) -> Ref | None:
@@ -159,7 +162,7 @@ def _aborted(job: Job, group: _Group) -> Finding | None:
     others = ranks_text(one.member.rank for one in gone)
     title = f"{ranks} did not {verb} communicator {name}, which {others} {gone[0].way}{_first(job, gone)}"
     if proven:
-        title += f": {plural(len(who), 'it still waits', 'they still wait')} in {_where(group, who[0])}"
+        title += f": {plural(len(who), 'it still waits', 'they still wait')} in {_where(job, group, who[0])}"
     return _finding(
         job,
         group,
@@ -295,7 +298,7 @@ def _destroyed(job: Job, group: _Group) -> Finding | None:
     name = comm_name(job, group.index)
     ranks, others = ranks_text(one.member.rank for one in early), ranks_text(i.rank for i in waiting)
     wait = f"{others} {plural(len(waiting), 'waits', 'wait')} for {plural(len(early), 'it', 'them')}"
-    what = f"a receive from rank {pairs[0].src}" if pairs else _where(group, waiting[0])
+    what = f"a receive from rank {pairs[0].src}" if pairs else _where(job, group, waiting[0])
     return _finding(
         job,
         group,
@@ -346,7 +349,7 @@ def _shrunk(job: Job, group: _Group) -> Finding | None:
         group,
         "PSM320",
         f"{ranks} {plural(len(calling), 'is', 'are')} outside the shrunk communicator and still {plural(len(calling), 'calls', 'call')} "
-        f"its parent {name}: {plural(len(calling), 'it waits', 'they wait')} in {_where(group, calling[0])}",
+        f"its parent {name}: {plural(len(calling), 'it waits', 'they wait')} in {_where(job, group, calling[0])}",
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven else 0.5,
         why=(
@@ -387,7 +390,7 @@ def _finding(
         title=title,
         severity=severity,
         confidence=confidence,
-        explanation=why,
+        explanation=why + (HEXADECIMAL if "opCount" in title else ""),
         refs=[*refs, *proof.of(job, group.run).refs[:2]],
         comm=comm_name(job, group.index),
         ranks=[i.rank for i in members],

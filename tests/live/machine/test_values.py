@@ -118,6 +118,15 @@ def test_missing_plugin_is_told_without_a_library_of_nccl(tmp_path: Path) -> Non
     assert bad(found) == {}
 
 
+@pytest.mark.parametrize("value", ["mine", "/opt/plugins/libnccl-net-mine.so", None])
+def test_plugin_that_is_found_is_named_without_a_library_of_nccl(tmp_path: Path, value: str | None) -> None:
+    path = f"/opt/plugins/libnccl-net{'-mine' if value else ''}.so"
+    environ = {"LD_LIBRARY_PATH": "/opt/plugins"} | ({"NCCL_NET_PLUGIN": value} if value else {})
+    found = list(installed.checks(machine(tmp_path, {path: b"\x7fELF"}, environ)))
+    assert bad(found) == {}
+    assert of(found, "net plugin").seen.endswith(f": NCCL opens {path}")
+
+
 def test_every_name_is_a_variable() -> None:
     facts = variables()
     names = {name for entry in FACTS["words"] for name in entry["names"]} | set(FACTS["least"]) | set(FACTS["numbers"])

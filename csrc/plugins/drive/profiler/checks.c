@@ -23,7 +23,7 @@ static void slots(void)
     if (!empty) return;
     /* NCCL reads the table after init, which may fill it. */
     if (strcmp(empty, "init") != 0) {
-        struct comm c = check_comm(0, 0, 1);
+        struct comm c = check_comm(0, 0, 4);
         const char *still = p_init(&c) ? table_empty() : empty;
         if (!still) {
             note("filled by init: %s was NULL before", empty);
@@ -35,6 +35,8 @@ static void slots(void)
     failed("contract", "%s is NULL, but NCCL calls it without a check", empty);
 }
 
+enum { FIRST_SHAPE = 2000 };
+
 static void init(void)
 {
     const struct {
@@ -42,7 +44,8 @@ static void init(void)
     } shapes[] = {{0, 1, 1}, {3, 8, 1}, {1023, 1024, 128}};
     struct comm c[3];
     for (int i = 0; i < 3; i++) {
-        c[i] = check_comm(i, shapes[i].rank, shapes[i].ranks);
+        /* Numbers that no other check has: a consumer takes two sizes of one id for one communicator. */
+        c[i] = check_comm(FIRST_SHAPE + i, shapes[i].rank, shapes[i].ranks);
         c[i].nodes = shapes[i].nodes;
         if (!p_init(&c[i]))
             failed("contract", "init returned an error for rank %d of %d: NCCL continues without the profiler",
