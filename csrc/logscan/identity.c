@@ -179,8 +179,7 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
 
 void ls_forget_prefixes(struct ls_scan *scan)
 {
-    scan->prefixes.n = 0;
-    ls_index_drop(&scan->prefix_index);
+    ls_prefixes_clear(&scan->prefixes, scan->prefixes.age + 1);
 }
 
 /* A message that a process prints once, early. Printed again after work was done, it is the start of another process
