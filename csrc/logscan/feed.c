@@ -56,7 +56,7 @@ static void load_ahead(const struct ls_scan *scan, const struct ls_line *lines, 
         __builtin_prefetch(&scan->threads.at[who->thread], 1);
         __builtin_prefetch(&scan->threads.at[who->thread].stream, 1);
         __builtin_prefetch(&scan->procs.at[who->proc], 1);
-        __builtin_prefetch(&scan->procs.at[who->proc].stream, 1);
+        __builtin_prefetch(&scan->procs.at[who->proc].stamp_seq, 1);
         __builtin_prefetch(&scan->states.at[who->proc], 1);
         ls_rpc_load_ahead(scan->rpc, who, lines[i].call, lines[i].type);
     }

@@ -40,6 +40,10 @@ typedef struct {
 typedef struct {
     uint64_t lines;
     ls_ref last;
+    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count.
+     */
+    uint64_t stamp_seq; /* the line of stamp, 0: none */
+    int64_t stamp;      /* of the last line with one */
     uint32_t stream;
     int32_t tag;
     uint64_t host; /* text */
@@ -48,11 +52,7 @@ typedef struct {
     uint32_t births;
     uint32_t aliased;
     uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
-    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count.
-     */
-    int64_t stamp;       /* of the last line with one */
-    int64_t pause;       /* the longest time between two of them */
-    uint64_t stamp_seq;  /* the line of stamp, 0: none */
+    int64_t pause;       /* the longest time between two stamps */
     uint32_t stamp_date; /* stamp has a date */
     uint32_t backward;   /* lines whose stamp is earlier than that before, or has another form */
     ls_ref first;

@@ -254,9 +254,18 @@ static inline void ls_prefixes_clear(struct ls_prefixes *p, uint32_t age)
     p->age = age;
     ls_index_drop(&p->index);
 }
+/* An entry begins with a line of the cache: most are not longer. */
 static inline void ls_remember(struct ls_prefixes *to, const struct ls_remembered *p, uint32_t hash)
 {
-    *ls_push(&to->at) = *p;
+    enum { LINE = 64, FEW = 64 };
+    if (to->at.n == to->at.cap) {
+        to->at.cap = to->at.cap ? to->at.cap * 2 : FEW;
+        struct ls_remembered *more = ls_need(aligned_alloc(LINE, to->at.cap * sizeof *more));
+        if (to->at.n) memcpy(more, to->at.at, to->at.n * sizeof *more);
+        free(to->at.at);
+        to->at.at = more;
+    }
+    to->at.at[to->at.n++] = *p;
     ls_index_add(&to->index, hash, to->at.n - 1);
 }
 /* The stamp of a record in milliseconds, INT64_MIN if it has none. */
