@@ -81,23 +81,16 @@ struct batch {
     struct ls_line *lines;
     uint32_t n;
     const struct ls_capture *fields;
-    uint32_t age;             /* of the prefixes */
-    struct ls_prefixes *copy; /* for those that were not known, NULL: they are the scan's own */
+    uint32_t age; /* of the prefixes */
 };
 
 /* A line of a prefix that was not known when it was read. */
-static __attribute__((noinline)) const struct ls_who *recall(const struct ls_scan *scan, const struct batch *b,
-                                                             uint32_t stream, const struct ls_line *line)
+static __attribute__((noinline)) const struct ls_who *recall(struct ls_scan *scan, uint32_t stream,
+                                                             const struct ls_line *line)
 {
-    enum { MOST_COPIED = 1 << 14 };
     const struct ls_remembered *p = ls_recall(&scan->prefixes, stream, line->s, line->tag, line->hash);
-    if (!p) return NULL;
-    if (b->copy) {
-        if (b->copy->age != scan->prefixes.age || b->copy->at.n == MOST_COPIED)
-            ls_prefixes_clear(b->copy, scan->prefixes.age);
-        if (!ls_recall(b->copy, stream, line->s, line->tag, line->hash)) ls_remember(b->copy, p, line->hash);
-    }
-    return &p->who;
+    scan->missed += p != NULL;
+    return p ? &p->who : NULL;
 }
 
 /* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
@@ -108,7 +101,7 @@ static inline __attribute__((always_inline)) bool common_line(struct ls_scan *sc
 {
     if (!line->pattern) return false;
     const struct ls_who *who = &line->who;
-    if ((who->thread < 0 || b->age != scan->prefixes.age) && !(who = recall(scan, b, rec->stream, line))) return false;
+    if ((who->thread < 0 || b->age != scan->prefixes.age) && !(who = recall(scan, rec->stream, line))) return false;
     ls_take_who(rec, who);
     end_torn(scan, f);
     touch(scan, f, rec);
@@ -155,14 +148,14 @@ struct ls_ahead {
     size_t n, rest; /* bytes, and where the last whole line ends */
     LS_VEC(struct ls_line) lines;
     LS_VEC(struct ls_capture) fields;
-    struct ls_prefixes prefixes; /* of the scan that gets the lines */
+    struct ls_prefixes none, *known; /* of the scan that gets the lines; NULL: none */
     uint64_t taught;
 };
 
 ls_ahead *ls_ahead_new(const ls_catalogue *cat, int mode)
 {
     struct ls_ahead *a = ls_zalloc(sizeof *a);
-    ls_parser_begin(&a->parser, cat, &a->prefixes, !(mode & 1));
+    ls_parser_begin(&a->parser, cat, &a->none, !(mode & 1));
     a->parser.guesses = ls_guesses_new();
     return a;
 }
@@ -171,7 +164,7 @@ void ls_ahead_free(ls_ahead *a)
 {
     if (!a) return;
     ls_guesses_free(a->parser.guesses);
-    ls_prefixes_drop(&a->prefixes);
+    ls_prefixes_leave(a->known);
     LS_FREE(a->lines.at, a->fields.at, a);
 }
 
@@ -225,10 +218,10 @@ void ls_read_ahead(ls_ahead *a, uint32_t stream, const char *data, size_t n)
 }
 
 /* Passes on lines that were read; returns what follows them. */
-static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t file, struct ls_ahead *a,
+static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t file, const struct ls_ahead *a,
                                const char *p)
 {
-    struct batch b = {.fields = a->fields.at, .age = a->prefixes.age, .copy = &a->prefixes};
+    struct batch b = {.fields = a->fields.at, .age = a->parser.prefixes->age};
     for (uint32_t i = p > a->data; i < a->lines.n; i += LINES) { /* the first one was carried over */
         b.n = a->lines.n - i < LINES ? a->lines.n - i : LINES;
         b.lines = a->lines.at + i;
@@ -238,7 +231,7 @@ static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t
 }
 
 /* ahead: the lines of these bytes, NULL: they were not read. */
-static void feed(struct ls_scan *scan, uint32_t file, const char *data, size_t n, struct ls_ahead *ahead)
+static void feed(struct ls_scan *scan, uint32_t file, const char *data, size_t n, const struct ls_ahead *ahead)
 {
     struct ls_file *f = &scan->files.at[file];
     const char *p = data, *e = data + n;
@@ -271,9 +264,24 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
     feed(scan, file, data, n, NULL);
 }
 
+/* Gives the prefixes to the lines that are read next: a new copy of them as soon as the old one has cost as much. */
+static void share_prefixes(struct ls_scan *scan, struct ls_ahead *a)
+{
+    if (scan->missed > scan->prefixes.at.n / 2) {
+        ls_prefixes_leave(scan->copy);
+        scan->copy = ls_prefixes_copy(&scan->prefixes);
+        scan->missed = 0;
+    }
+    if (!scan->copy || a->known == scan->copy) return;
+    ls_prefixes_leave(a->known);
+    a->parser.prefixes = a->known = scan->copy;
+    __atomic_add_fetch(&scan->copy->users, 1, __ATOMIC_RELAXED);
+}
+
 void ls_feed_ahead(ls_scan *scan, uint32_t file, ls_ahead *ahead)
 {
     feed(scan, file, ahead->data, ahead->n, ahead);
+    share_prefixes(scan, ahead);
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)

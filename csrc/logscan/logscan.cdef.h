@@ -51,7 +51,7 @@ typedef struct {
     uint32_t incarnation;
     uint32_t births;
     uint32_t aliased;
-    uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
+    uint64_t damaged;    /* lines that are torn, or glued to other text so that a part of them is lost */
     int64_t pause;       /* the longest time between two stamps */
     uint32_t stamp_date; /* stamp has a date */
     uint32_t backward;   /* lines whose stamp is earlier than that before, or has another form */

@@ -30,6 +30,8 @@ static void forget(ls_scan *scan)
     LS_INDEX_DROP(&scan->tag_index, &scan->word_index, &scan->host_index, &scan->proc_index, &scan->pid_index,
                   &scan->thread_index, &scan->event_index, &scan->shape_index);
     ls_prefixes_drop(&scan->prefixes);
+    ls_prefixes_leave(scan->copy);
+    scan->copy = NULL;
     LS_FREE(scan->shared, scan->scratch);
     ls_guesses_free(scan->parser.guesses);
     scan->shared = NULL;

@@ -8,7 +8,8 @@ enum {
     LS_LINE_MAX = 1 << 20, /* longer lines are cut and counted */
     LS_PREFIXES = 1 << 17, /* prefixes remembered: a rank prints by two or three threads */
     LS_PREFIX_MAX = 104,   /* bytes of a remembered prefix */
-    LS_NEAR = 1024,        /* prefixes up to which what is known of them stays in a near cache */
+    LS_CACHE_LINE = 64,
+    LS_NEAR = 1024, /* prefixes up to which what is known of them stays in a near cache */
     LS_MAX_SHAPES = 4096,
     LS_MAX_EVENTS = 150000, /* events kept in one scan of complaints, and of all other messages */
     LS_RARE_EVENTS = 2048,  /* events of each message that are kept beyond these bounds */
@@ -57,7 +58,8 @@ struct ls_remembered {
 struct ls_prefixes {
     LS_VEC(struct ls_remembered) at;
     struct ls_index index;
-    uint32_t age; /* how often the scan had forgotten all of them */
+    uint32_t age;   /* how often the scan had forgotten all of them */
+    uint32_t users; /* of a copy */
 };
 
 /* What is needed to read lines, apart from what the lines before said: it decides how fast a line is read, not what is
@@ -185,7 +187,8 @@ struct ls_scan {
     struct ls_index pid_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
-    struct ls_prefixes prefixes;
+    struct ls_prefixes prefixes, *copy; /* for lines that are read ahead; NULL: none so far */
+    uint32_t missed;                    /* such lines whose prefix was not in the copy */
     LS_VEC(ls_count) counts;
     uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
                           * messages */
@@ -243,24 +246,21 @@ int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n);
 /* A prefix may belong to another process from now on. */
 void ls_forget_prefixes(struct ls_scan *scan);
+/* A copy that does not change, for its first user; the last one frees it. */
+struct ls_prefixes *ls_prefixes_copy(const struct ls_prefixes *p);
+void ls_prefixes_leave(struct ls_prefixes *copy);
 static inline void ls_prefixes_drop(struct ls_prefixes *p)
 {
     ls_drop(&p->at);
     ls_index_drop(&p->index);
 }
-static inline void ls_prefixes_clear(struct ls_prefixes *p, uint32_t age)
-{
-    p->at.n = 0;
-    p->age = age;
-    ls_index_drop(&p->index);
-}
 /* An entry begins with a line of the cache: most are not longer. */
 static inline void ls_remember(struct ls_prefixes *to, const struct ls_remembered *p, uint32_t hash)
 {
-    enum { LINE = 64, FEW = 64 };
+    enum { FEW = 64 };
     if (to->at.n == to->at.cap) {
         to->at.cap = to->at.cap ? to->at.cap * 2 : FEW;
-        struct ls_remembered *more = ls_need(aligned_alloc(LINE, to->at.cap * sizeof *more));
+        struct ls_remembered *more = ls_need(aligned_alloc(LS_CACHE_LINE, to->at.cap * sizeof *more));
         if (to->at.n) memcpy(more, to->at.at, to->at.n * sizeof *more);
         free(to->at.at);
         to->at.at = more;
