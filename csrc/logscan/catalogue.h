@@ -123,7 +123,8 @@ struct ls_token {
 };
 
 struct ls_pattern {
-    uint32_t message;
+    const struct ls_message *of;
+    uint32_t message;             /* its index */
     uint32_t first_token, tokens; /* 0 tokens: only a search finds the pattern */
     uint64_t present, texts;      /* fields that a match fills, and those of them that are texts, as bits */
     bool widened;                 /* it reads an integer where the message has a float */
@@ -131,9 +132,11 @@ struct ls_pattern {
     bool far;                     /* it has tokens with far rivals */
     uint8_t captures;
     uint8_t room[2]; /* fields of the message up to the last one that is stored; the second: by such a scan as above */
-    bool ends_in_field;        /* the last token is a field whose value could be cut off without notice */
-    uint8_t type[LS_CAPTURES]; /* capture offsets */
-    int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
+    uint8_t call_op, call_type; /* fields with the opId and the type of the call that it is about */
+    uint32_t call;              /* all bits, 0: it is about none, and both are 0 */
+    bool ends_in_field;         /* the last token is a field whose value could be cut off without notice */
+    uint8_t type[LS_CAPTURES];  /* capture offsets */
+    int8_t slot[LS_CAPTURES];   /* field of each capture, -1: not stored */
 };
 
 /* For patterns that may start anywhere: the bytes at the start of their literals, as bits. */
@@ -285,13 +288,14 @@ static inline bool ls_is_text(int type)
 void ls_widen(const struct ls_pattern *pat, const struct ls_message *message, struct ls_capture *fields);
 
 /* Fill in the data of a match besides its fields, which the caller has. */
-static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls_pattern *pat, const char *text,
-                                 const char *end, struct ls_match *out)
+static inline void ls_fill_match(const struct ls_catalogue *cat, uint32_t pattern, const char *text, const char *end,
+                                 struct ls_match *out)
 {
+    const struct ls_pattern *pat = &cat->patterns.at[pattern];
     out->torn = false;
-    out->pattern = (uint32_t)(pat - cat->patterns.at);
+    out->pattern = pattern;
     out->index = pat->message;
-    out->message = &cat->messages.at[pat->message];
+    out->message = pat->of;
     out->present = pat->present;
     out->texts = pat->texts;
     out->end = (uint32_t)(end - text);

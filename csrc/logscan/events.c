@@ -1,13 +1,12 @@
 /* What happens to a matched line: counted, kept, passed to a tracker. And the shapes of unmatched lines. */
-#include "scanner.h"
+#include "matched.h"
 
 #include <ctype.h>
 
 enum { LATEST_TEXT = 64 }; /* bytes of a text of an event that keeps the latest state */
 
 /* The first line of a message, of a process or of no process: its count begins. */
-static __attribute__((noinline)) ls_count *new_count(struct ls_scan *scan, const struct ls_record *rec,
-                                                     uint32_t message)
+ls_count *ls_new_count(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
 {
     uint32_t number = scan->number_of[message], *slot = &scan->outside_counts[message];
     if (rec->proc >= 0) {
@@ -25,18 +24,6 @@ static __attribute__((noinline)) ls_count *new_count(struct ls_scan *scan, const
     *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};
     *slot = scan->counts.n;
     return c;
-}
-
-static inline ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
-{
-    uint32_t at = 0;
-    if (rec->proc >= 0) {
-        const struct ls_proc_state *state = &scan->states.at[rec->proc];
-        uint32_t place = scan->number_of[message] - 1; /* the greatest number if it has none */
-        if (place < state->counted) at = state->count_of[place];
-    } else
-        at = scan->outside_counts[message];
-    return at ? &scan->counts.at[at - 1] : new_count(scan, rec, message);
 }
 
 static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match *m)
@@ -200,31 +187,7 @@ static void keep_latest(struct ls_scan *scan, const struct ls_record *rec, const
     e->until = rec->time_len ? rewrite_text(scan, e->until, rec->time, rec->time_len) : e->until;
 }
 
-/* A request whose handler returned an error: it gets no answer, so keep the line, not only its count. */
-static bool failed(const struct ls_match *m)
-{
-    int64_t res = ls_role_int(m, F_RES, 0);
-    return res != 0 && res != 7;
-}
-
-static void track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
-{
-    int role = m->message->role;
-    if (role <= LS_RPC_CONNECTED)
-        ls_rpc_record(scan, rec, m);
-    else if (scan->part && role <= LS_LEDGER_CLOSE)
-        ls_part_later(scan, rec, m);
-    else if (role <= LS_FD_RETURNED)
-        ls_fds_record(scan, rec, m);
-    else if (role <= LS_SEQ_OP)
-        ls_comms_record(scan, rec, m);
-    else if (role <= LS_LEDGER_CLOSE)
-        ls_book_record(scan, rec, m);
-    if (role < LS_DATA_PROGRESS) scan->states.at[rec->proc].worked = true;
-}
-
-static __attribute__((noinline)) void keep(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m,
-                                           ls_count *c, int how)
+void ls_keep_line(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c, int how)
 {
     if (scan->emit_all)
         keep_event(scan, rec, m, c, 0);
@@ -238,20 +201,7 @@ static __attribute__((noinline)) void keep(struct ls_scan *scan, const struct ls
 
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m)
 {
-    const struct ls_message *msg = m->message;
-    scan->totals.matched++;
-    if (rec->proc >= 0) {
-        if (msg->role == LS_PROC_BIRTH) ls_birth(scan, rec, msg, scan->threads.at[rec->thread].tid);
-        scan->threads.at[rec->thread].last_message = m->index;
-    }
-    ls_count *c = count_of(scan, rec, m->index);
-    c->count += rec->repeated;
-    c->last = rec->ref;
-    if (scan->part && rec->proc < 0) ls_part_outside(scan, m->index);
-    if (msg->role != LS_NO_ROLE && rec->proc >= 0) track(scan, rec, m);
-    bool refused = msg->role == LS_RPC_BEGUN && failed(m);
-    if (msg->keep == LS_KEEP_COUNT && !refused && !scan->emit_all) return;
-    keep(scan, rec, m, c, refused ? LS_KEEP_ALL : msg->keep);
+    on_match(scan, rec, m);
 }
 
 /* The shape of a text: numbers and addresses replaced, so that lines of one kind count together. */

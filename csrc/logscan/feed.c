@@ -1,19 +1,29 @@
 /* Bytes to lines, lines to the scan. Lines are read in two steps: what a line says by itself (parse.c), then what it
  * means for its process, in the order of the lines. */
 #include "lines.h"
+#include "matched.h"
 
 enum { LINES = 32 }; /* that are read before they are passed on */
 
-static inline ls_ref next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset)
+/* The place of the next line. It is copied soon, 16 bytes at a time: the processor would wait for smaller pieces to be
+ * in memory, so the first 16 are written as one. */
+static inline void next_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, ls_ref *to)
 {
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    const uint32_t place[2] = {file, ++f->line};
+    uint64_t low;
     scan->totals.lines++;
-    return (ls_ref){.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
+    memcpy(&low, place, sizeof low);
+    pair both = {low, offset};
+    memcpy(to, &both, sizeof both);
+    to->seq = ++scan->streams.at[f->stream].seq;
 }
 
 /* A line that was carried over from bytes before. */
 static void carried_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, bool cut)
 {
-    ls_ref ref = next_line(scan, f, file, f->start);
+    ls_ref ref;
+    next_line(scan, f, file, f->start, &ref);
     ls_on_line(scan, &ref, f->stream, f->carry, f->carried, cut);
 }
 
@@ -35,98 +45,83 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     }
 }
 
-/* Loads where the call of a line is noted. Returns the hash of the call, 0: it is about none. */
-static uint32_t load_slot(const struct ls_scan *scan, const struct ls_line *line, const struct ls_capture *fields,
-                          int32_t proc)
+/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
+ * lines before the first is booked, so that the processor waits once and not for each. */
+static void load_ahead(const struct ls_scan *scan, const struct ls_line *lines, uint32_t n)
 {
-    const struct ls_pattern *pat = &scan->cat->patterns.at[line->pattern - 1];
-    const struct ls_message *m = &scan->cat->messages.at[pat->message];
-    if (m->role < LS_RPC_SERVED || m->role > LS_RPC_DEQUEUED || m->role == LS_RPC_BEGUN) return 0;
-    int slot = m->role_field[F_OP];
-    if (slot < 0 || !(pat->present & 1ull << slot)) return 0;
-    uint32_t hash = ls_rpc_hash(proc, fields[line->fields + (uint32_t)slot].value);
-    ls_rpc_load_slot(scan->rpc, hash);
-    return hash;
+    const uint32_t *count[LINES];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct ls_who *who = &lines[i].who;
+        if (who->thread < 0) continue;
+        __builtin_prefetch(&scan->threads.at[who->thread], 1);
+        __builtin_prefetch(&scan->threads.at[who->thread].stream, 1);
+        __builtin_prefetch(&scan->procs.at[who->proc], 1);
+        __builtin_prefetch(&scan->procs.at[who->proc].stamp_seq, 1);
+        __builtin_prefetch(&scan->states.at[who->proc], 1);
+        ls_rpc_load_ahead(scan->rpc, who, lines[i].call, lines[i].type);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        count[i] = NULL;
+        if (lines[i].who.thread < 0) continue;
+        const struct ls_proc_state *state = &scan->states.at[lines[i].who.proc];
+        uint32_t place = scan->number_of[scan->cat->patterns.at[lines[i].pattern - 1].message] - 1;
+        if (place < state->counted) __builtin_prefetch(count[i] = &state->count_of[place]);
+        ls_rpc_load_call(scan->rpc, lines[i].call);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!count[i] || !*count[i]) continue;
+        const ls_count *at = &scan->counts.at[*count[i] - 1];
+        __builtin_prefetch(at, 1);
+        __builtin_prefetch(&at->message, 1);
+    }
 }
 
-/* Of thousands of processes, what is known of one is rarely in a near cache when its next line comes: loads it for all
- * lines before the first is read, so that the processor waits once and not for each. */
-static void load_ahead(const struct ls_scan *scan, struct ls_line *lines, uint32_t n, const struct ls_capture *fields)
+/* Lines that were read, and with which prefixes. */
+struct batch {
+    struct ls_line *lines;
+    uint32_t n;
+    const struct ls_capture *fields;
+    uint32_t age; /* of the prefixes */
+};
+
+/* A line of a prefix that was not known when it was read. */
+static __attribute__((noinline)) const struct ls_who *recall(struct ls_scan *scan, uint32_t stream,
+                                                             const struct ls_line *line)
 {
-    const struct ls_index *index = &scan->prefix_index;
-    if (!index->slot) return;
-    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = lines[i].hash & index->mask;
-        lines[i].prefix = lines[i].tag == LS_NONE ? LS_NONE : ls_index_find(index, lines[i].hash, &at);
-        if (lines[i].prefix == LS_NONE) continue;
-        __builtin_prefetch(&scan->prefixes.at[lines[i].prefix]);
-        __builtin_prefetch((const char *)&scan->prefixes.at[lines[i].prefix] + 64);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (lines[i].prefix == LS_NONE) continue;
-        const struct ls_remembered *p = &scan->prefixes.at[lines[i].prefix];
-        __builtin_prefetch(&scan->threads.at[p->thread], 1);
-        __builtin_prefetch((char *)&scan->threads.at[p->thread] + 64, 1);
-        __builtin_prefetch(&scan->procs.at[p->proc].lines, 1);
-        __builtin_prefetch(&scan->procs.at[p->proc].last, 1);
-        __builtin_prefetch(&scan->states.at[p->proc], 1);
-        ls_rpc_load_ahead(scan->rpc, p->proc, p->thread);
-        if (lines[i].pattern) lines[i].call = load_slot(scan, &lines[i], fields, p->proc);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (lines[i].prefix == LS_NONE || !lines[i].pattern) continue;
-        const struct ls_proc_state *state = &scan->states.at[scan->prefixes.at[lines[i].prefix].proc];
-        uint32_t place = scan->number_of[scan->cat->patterns.at[lines[i].pattern - 1].message] - 1;
-        lines[i].count = place < state->counted ? &state->count_of[place] : NULL;
-        if (lines[i].count) __builtin_prefetch(lines[i].count);
-        if (lines[i].call) ls_rpc_load_call(scan->rpc, lines[i].call);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (lines[i].prefix == LS_NONE || !lines[i].pattern || !lines[i].count || !*lines[i].count) continue;
-        const ls_count *count = &scan->counts.at[*lines[i].count - 1];
-        __builtin_prefetch(&count->count, 1);
-        __builtin_prefetch(&count->last, 1);
-        __builtin_prefetch((const char *)(count + 1) - 1, 1);
-    }
+    const struct ls_remembered *p = ls_recall(&scan->prefixes, stream, line->s, line->tag, line->hash);
+    scan->missed += p != NULL;
+    return p ? &p->who : NULL;
 }
 
 /* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
- * others. */
-static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const struct ls_line *line,
-                               const struct ls_capture *fields)
+ * others. rec: its place, and what is the same in all common lines. */
+static inline __attribute__((always_inline)) bool common_line(struct ls_scan *scan, const struct ls_file *f,
+                                                              struct ls_record *rec, const struct batch *b,
+                                                              const struct ls_line *line)
 {
     if (!line->pattern) return false;
-    struct ls_record rec;
-    rec.stream = stream;
-    if (!remembered(scan, &rec, line->s, line->tag, line->hash) || rec.thread < 0) return false;
-    rec.ref = *ref;
-    rec.level = LS_INFO;
-    rec.where = rec.time = NULL;
-    rec.where_len = rec.time_len = 0;
-    rec.repeated = 1;
-    end_torn(scan, &scan->files.at[ref->file]);
-    touch(scan, &rec);
+    const struct ls_who *who = &line->who;
+    if ((who->thread < 0 || b->age != scan->prefixes.age) && !(who = recall(scan, rec->stream, line))) return false;
+    ls_take_who(rec, who);
+    end_torn(scan, f);
+    touch(scan, f, rec);
     struct ls_match m;
-    m.field = fields + line->fields;
-    ls_fill_match(scan->cat, &scan->cat->patterns.at[line->pattern - 1], line->s + line->tag + LS_INFO_TAG,
-                  line->s + line->end, &m);
-    ls_on_match(scan, &rec, &m);
+    m.field = b->fields + line->fields;
+    ls_fill_match(scan->cat, line->pattern - 1, line->s + line->tag + LS_INFO_TAG, line->s + line->end, &m);
+    on_match(scan, rec, &m);
     return true;
 }
 
-/* Passes on n lines, which follow each other. offset: of the first. */
-static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, struct ls_line *lines,
-                       uint32_t n, const struct ls_capture *fields)
+/* Passes on lines that follow each other. offset: of the first. */
+static void book_lines(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const struct batch *b)
 {
-    enum { FEW = 1024 }; /* prefixes that stay in a near cache */
-    if (scan->prefixes.n > FEW) load_ahead(scan, lines, n, fields);
-    const char *first = lines->s;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct ls_line *line = &lines[i];
-        ls_ref ref = next_line(scan, f, file, offset + (uint64_t)(line->s - first));
-        if (!common_line(scan, &ref, f->stream, line, fields))
-            ls_on_line(scan, &ref, f->stream, line->s, line->n, line->cut);
+    struct ls_record rec = {.stream = f->stream, .level = LS_INFO, .repeated = 1};
+    if (scan->prefixes.at.n > LS_NEAR && b->age == scan->prefixes.age) load_ahead(scan, b->lines, b->n);
+    const char *first = b->lines->s;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct ls_line *line = &b->lines[i];
+        next_line(scan, f, file, offset + (uint64_t)(line->s - first), &rec.ref);
+        if (!common_line(scan, f, &rec, b, line)) ls_on_line(scan, &rec.ref, f->stream, line->s, line->n, line->cut);
         scan->totals.cut += line->cut;
     }
 }
@@ -137,11 +132,14 @@ static const char *whole_lines(struct ls_scan *scan, struct ls_file *f, uint32_t
     struct ls_line lines[LINES];
     struct ls_capture fields[LINES * LS_FIELDS + 1];
     struct ls_cursor c;
-    uint32_t n;
+    struct batch b = {.lines = lines, .fields = fields};
     ls_cursor_at(&c, p, e);
-    while ((n = scan->parser.next(&scan->parser, f->stream, &c, lines, LINES, fields)) != 0)
-        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, fields);
-    return c.line;
+    for (;;) {
+        b.age = scan->prefixes.age;
+        b.n = scan->parser.next(&scan->parser, f->stream, &c, lines, LINES, fields);
+        if (!b.n) return c.line;
+        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), &b);
+    }
 }
 
 struct ls_ahead {
@@ -150,13 +148,14 @@ struct ls_ahead {
     size_t n, rest; /* bytes, and where the last whole line ends */
     LS_VEC(struct ls_line) lines;
     LS_VEC(struct ls_capture) fields;
+    struct ls_prefixes none, *known; /* of the scan that gets the lines; NULL: none */
     uint64_t taught;
 };
 
 ls_ahead *ls_ahead_new(const ls_catalogue *cat, int mode)
 {
     struct ls_ahead *a = ls_zalloc(sizeof *a);
-    ls_parser_begin(&a->parser, cat, !(mode & 1));
+    ls_parser_begin(&a->parser, cat, &a->none, !(mode & 1));
     a->parser.guesses = ls_guesses_new();
     return a;
 }
@@ -165,6 +164,7 @@ void ls_ahead_free(ls_ahead *a)
 {
     if (!a) return;
     ls_guesses_free(a->parser.guesses);
+    ls_prefixes_leave(a->known);
     LS_FREE(a->lines.at, a->fields.at, a);
 }
 
@@ -221,10 +221,11 @@ void ls_read_ahead(ls_ahead *a, uint32_t stream, const char *data, size_t n)
 static const char *lines_ahead(struct ls_scan *scan, struct ls_file *f, uint32_t file, const struct ls_ahead *a,
                                const char *p)
 {
+    struct batch b = {.fields = a->fields.at, .age = a->parser.prefixes->age};
     for (uint32_t i = p > a->data; i < a->lines.n; i += LINES) { /* the first one was carried over */
-        uint32_t n = a->lines.n - i < LINES ? a->lines.n - i : LINES;
-        struct ls_line *lines = a->lines.at + i;
-        book_lines(scan, f, file, f->offset + (uint64_t)(lines->s - p), lines, n, a->fields.at);
+        b.n = a->lines.n - i < LINES ? a->lines.n - i : LINES;
+        b.lines = a->lines.at + i;
+        book_lines(scan, f, file, f->offset + (uint64_t)(b.lines->s - p), &b);
     }
     return a->data + a->rest;
 }
@@ -263,9 +264,24 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
     feed(scan, file, data, n, NULL);
 }
 
-void ls_feed_ahead(ls_scan *scan, uint32_t file, const ls_ahead *ahead)
+/* Gives the prefixes to the lines that are read next: a new copy of them as soon as the old one has cost as much. */
+static void share_prefixes(struct ls_scan *scan, struct ls_ahead *a)
+{
+    if (scan->missed > scan->prefixes.at.n / 2) {
+        ls_prefixes_leave(scan->copy);
+        scan->copy = ls_prefixes_copy(&scan->prefixes);
+        scan->missed = 0;
+    }
+    if (!scan->copy || a->known == scan->copy) return;
+    ls_prefixes_leave(a->known);
+    a->parser.prefixes = a->known = scan->copy;
+    __atomic_add_fetch(&scan->copy->users, 1, __ATOMIC_RELAXED);
+}
+
+void ls_feed_ahead(ls_scan *scan, uint32_t file, ls_ahead *ahead)
 {
     feed(scan, file, ahead->data, ahead->n, ahead);
+    share_prefixes(scan, ahead);
 }
 
 void ls_end_file(ls_scan *scan, uint32_t file)

@@ -270,7 +270,7 @@ bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesse
     uint32_t pattern = ls_expected(cat, guesses, text, n, 0, lean, forks, out->own);
     if (!pattern) return false;
     out->field = out->own;
-    ls_fill_match(cat, &cat->patterns.at[pattern - 1], text, text + n, out);
+    ls_fill_match(cat, pattern - 1, text, text + n, out);
     return true;
 }
 
@@ -281,7 +281,7 @@ bool ls_follow(const struct ls_catalogue *cat, uint32_t pattern, const char *tex
     if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, false, out->own, starts))
         return false;
     out->field = out->own;
-    ls_fill_match(cat, &cat->patterns.at[pattern], text, text + n, out);
+    ls_fill_match(cat, pattern, text, text + n, out);
     return true;
 }
 

@@ -179,8 +179,31 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
 
 void ls_forget_prefixes(struct ls_scan *scan)
 {
-    scan->prefixes.n = 0;
-    ls_index_drop(&scan->prefix_index);
+    scan->prefixes.at.n = 0;
+    scan->prefixes.age++;
+    ls_index_drop(&scan->prefixes.index);
+}
+
+struct ls_prefixes *ls_prefixes_copy(const struct ls_prefixes *p)
+{
+    struct ls_prefixes *to = ls_zalloc(sizeof *to);
+    size_t slots = (p->index.mask + 1) * sizeof *p->index.slot;
+    to->age = p->age;
+    to->users = 1;
+    if (!p->at.n) return to;
+    to->at.n = to->at.cap = p->at.n;
+    to->at.at =
+        memcpy(ls_need(aligned_alloc(LS_CACHE_LINE, p->at.n * sizeof *p->at.at)), p->at.at, p->at.n * sizeof *p->at.at);
+    to->index = p->index;
+    to->index.slot = memcpy(ls_realloc(NULL, slots), p->index.slot, slots);
+    return to;
+}
+
+void ls_prefixes_leave(struct ls_prefixes *copy)
+{
+    if (!copy || __atomic_sub_fetch(&copy->users, 1, __ATOMIC_ACQ_REL)) return;
+    ls_prefixes_drop(copy);
+    free(copy);
 }
 
 /* A message that a process prints once, early. Printed again after work was done, it is the start of another process

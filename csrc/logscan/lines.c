@@ -120,10 +120,11 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
                        bool glued, bool cut)
 {
     struct ls_match m;
-    end_torn(scan, &scan->files.at[rec->ref.file]);
+    const struct ls_file *f = &scan->files.at[rec->ref.file];
+    end_torn(scan, f);
     high = ls_trim(s, low, high);
     high = repetition(s, low, high, &rec->repeated);
-    if (rec->thread >= 0) touch(scan, rec);
+    if (rec->thread >= 0) touch(scan, f, rec);
     if (low == high) {
         scan->totals.torn++;
         damaged(scan, rec);
@@ -199,16 +200,11 @@ static bool spelled_escape(const char *s, uint32_t n)
 
 static void remember(struct ls_scan *scan, const struct ls_record *rec, const char *s, uint32_t tag, uint32_t hash)
 {
-    if (scan->prefixes.n == LS_PREFIXES) ls_forget_prefixes(scan);
-    struct ls_remembered *p = ls_push(&scan->prefixes);
-    *p = (struct ls_remembered){.len = tag,
-                                .stream = rec->stream,
-                                .proc = rec->proc,
-                                .thread = rec->thread,
-                                .device = rec->device,
-                                .tag = rec->tag};
-    memcpy(p->text, s, tag);
-    ls_index_add(&scan->prefix_index, hash, scan->prefixes.n - 1);
+    if (scan->prefixes.at.n == LS_PREFIXES) ls_forget_prefixes(scan);
+    struct ls_remembered p = {
+        .len = tag, .stream = rec->stream, .who = {rec->proc, rec->thread, rec->device, rec->tag}};
+    memcpy(p.text, s, tag);
+    ls_remember(&scan->prefixes, &p, hash);
 }
 
 /* The prefix of the first record of a line, remembered if possible. */
@@ -216,7 +212,11 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
 {
     bool plain = tag <= LS_PREFIX_MAX && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
     uint32_t hash = plain ? scan->parser.hash(rec->stream, s, tag) : 0;
-    if (plain && remembered(scan, rec, s, tag, hash)) return true;
+    const struct ls_remembered *known = plain ? ls_recall(&scan->prefixes, rec->stream, s, tag, hash) : NULL;
+    if (known) {
+        ls_take_who(rec, &known->who);
+        return true;
+    }
     struct ls_prefix p = {0};
     if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
     set_thread(scan, rec, s, &p);
@@ -233,8 +233,9 @@ static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s,
     if (rec->thread < 0 ||
         !ls_match_expected(scan->cat, scan->parser.guesses, s + low, high - low, scan->parser.lean, forks, &m))
         return false;
-    end_torn(scan, &scan->files.at[rec->ref.file]);
-    touch(scan, rec);
+    const struct ls_file *f = &scan->files.at[rec->ref.file];
+    end_torn(scan, f);
+    touch(scan, f, rec);
     ls_on_match(scan, rec, &m);
     return true;
 }

@@ -14,15 +14,15 @@ enum { LS_INFO_TAG = 10 }; /* bytes of "NCCL INFO " */
 struct ls_line {
     const char *s;
     uint32_t n;
-    uint32_t tag;     /* the place of the first tag, if the line may be a common one, else LS_NONE */
-    uint32_t hash;    /* of the stream and of the text before the tag */
-    uint32_t prefix;  /* what it may be among those remembered, LS_NONE: none */
-    uint32_t pattern; /* + 1 of its message, 0: unknown */
-    uint32_t end;     /* of its message */
-    uint32_t fields;  /* where those of its message are */
-    uint32_t call;    /* hash of its call, 0: none */
+    uint32_t tag;      /* the place of the first tag, if the line may be a common one, else LS_NONE */
+    uint32_t hash;     /* of the stream and of the text before the tag */
+    uint32_t pattern;  /* + 1 of its message, 0: unknown */
+    uint32_t end;      /* of its message */
+    uint32_t fields;   /* where those of its message are */
+    struct ls_who who; /* by its prefix; thread is -1 if that is unknown */
+    uint32_t call;     /* hash of its call, 0: none, or there are few processes */
+    uint8_t type;      /* of that call, or anything */
     bool cut;
-    const uint32_t *count; /* where the number of its count is, if it is loaded ahead */
 };
 
 /* The lines of some bytes, in turn. */
@@ -47,32 +47,41 @@ static inline void end_torn(struct ls_scan *scan, const struct ls_file *f)
 }
 
 /* Notes a line of its thread and of its process. */
-static inline void touch(struct ls_scan *scan, const struct ls_record *rec)
+static inline void touch(struct ls_scan *scan, const struct ls_file *f, const struct ls_record *rec)
 {
     ls_thread *t = &scan->threads.at[rec->thread];
     if (!t->lines++) t->first = rec->ref;
     t->last = rec->ref;
     ls_process *p = &scan->procs.at[rec->proc];
     if (!p->lines++) p->first = rec->ref;
-    if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
-        p->last = rec->ref;
+    if (!f->record || p->lines == 1 || scan->files.at[p->last.file].record) p->last = rec->ref;
     if (rec->time_len) ls_note_stamp(p, rec->ref.seq, rec->time, rec->time_len);
 }
 
-/* Uses what is known about a prefix that was seen before. */
-static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
-                              uint32_t hash)
+/* A prefix that was seen before, NULL: none. n: its length. same: compares bytes, as ls_same_bytes. */
+static inline __attribute__((always_inline)) const struct ls_remembered *
+ls_recall_by(int (*same)(const void *, const void *, size_t), const struct ls_prefixes *all, uint32_t stream,
+             const char *s, uint32_t n, uint32_t hash)
 {
-    for (LS_EACH(&scan->prefix_index, hash, e)) {
-        const struct ls_remembered *p = &scan->prefixes.at[e];
-        if (p->len != tag || p->stream != rec->stream || !ls_same_bytes(p->text, s, tag)) continue;
-        rec->proc = p->proc;
-        rec->thread = p->thread;
-        rec->device = p->device;
-        rec->tag = p->tag;
-        return true;
+    for (LS_EACH(&all->index, hash, e)) {
+        const struct ls_remembered *p = &all->at.at[e];
+        if (p->len == n && p->stream == stream && same(p->text, s, n)) return p;
     }
-    return false;
+    return NULL;
+}
+
+static inline const struct ls_remembered *ls_recall(const struct ls_prefixes *all, uint32_t stream, const char *s,
+                                                    uint32_t n, uint32_t hash)
+{
+    return ls_recall_by(ls_same_bytes, all, stream, s, n, hash);
+}
+
+static inline void ls_take_who(struct ls_record *rec, const struct ls_who *who)
+{
+    rec->proc = who->proc;
+    rec->thread = who->thread;
+    rec->device = who->device;
+    rec->tag = who->tag;
 }
 
 #endif

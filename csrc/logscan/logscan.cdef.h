@@ -35,44 +35,46 @@ typedef struct {
     ls_ref last;
 } ls_event;
 
+/* What each line changes stands together at the start of this and of the next structs: a line of another process is
+ * rarely in a near cache. */
 typedef struct {
+    uint64_t lines;
+    ls_ref last;
+    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count.
+     */
+    uint64_t stamp_seq; /* the line of stamp, 0: none */
+    int64_t stamp;      /* of the last line with one */
     uint32_t stream;
     int32_t tag;
     uint64_t host; /* text */
     int32_t pid;
     uint32_t incarnation;
-    uint64_t lines;
     uint32_t births;
     uint32_t aliased;
-    uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
-    /* Time stamps of its lines in milliseconds, since 1970 with a date, else since midnight; time zones do not count.
-     */
-    int64_t stamp;       /* of the last line with one */
-    int64_t pause;       /* the longest time between two of them */
-    uint64_t stamp_seq;  /* the line of stamp, 0: none */
+    uint64_t damaged;    /* lines that are torn, or glued to other text so that a part of them is lost */
+    int64_t pause;       /* the longest time between two stamps */
     uint32_t stamp_date; /* stamp has a date */
     uint32_t backward;   /* lines whose stamp is earlier than that before, or has another form */
     ls_ref first;
-    ls_ref last;
 } ls_process;
 
 typedef struct {
-    int32_t proc;
-    int32_t tid;
     uint64_t lines;
+    ls_ref last;
     uint32_t last_message; /* UINT32_MAX: unmatched */
     uint32_t stream;
+    int32_t proc;
+    int32_t tid;
     ls_ref first;
-    ls_ref last;
 } ls_thread;
 
 typedef struct {
+    uint64_t count;
+    ls_ref last;
     uint32_t message;
     int32_t proc;
-    uint64_t count;
     uint64_t kept; /* as events */
     ls_ref first;
-    ls_ref last;
 } ls_count;
 
 typedef struct {
@@ -196,18 +198,18 @@ typedef struct {
 
 /* What one proxy service thread did. */
 typedef struct {
-    int32_t proc;
-    int32_t thread;
-    ls_ref last_opened;
-    uint64_t opened_dir; /* text, 0: none */
-    int64_t opened_transport, opened_rank;
-    ls_ref last_served;
-    int64_t served_type;
     ls_ref last_begun;
     uint64_t begun_operation; /* text, 0: none */
     int64_t begun_res;
     uint64_t begun; /* calls that it took and that have an answer */
-    uint64_t gaps;  /* connections whose number does not follow that of the one before */
+    ls_ref last_served;
+    int64_t served_type;
+    uint64_t opened_dir; /* text, 0: none */
+    int64_t opened_transport, opened_rank;
+    ls_ref last_opened;
+    int32_t proc;
+    int32_t thread;
+    uint64_t gaps; /* connections whose number does not follow that of the one before */
     int64_t opened_id;
 } ls_service;
 
@@ -300,7 +302,7 @@ void ls_ahead_free(ls_ahead *ahead);
 /* Reads the lines of the next bytes of a file in this stream. The bytes stay where they are until they are fed. */
 void ls_read_ahead(ls_ahead *ahead, uint32_t stream, const char *data, size_t n);
 /* As ls_feed of the bytes that were read. */
-void ls_feed_ahead(ls_scan *scan, uint32_t file, const ls_ahead *ahead);
+void ls_feed_ahead(ls_scan *scan, uint32_t file, ls_ahead *ahead);
 void ls_end_file(ls_scan *scan, uint32_t file);
 /* Copies a line with its links as their texts, where an issue tracker took a name or an address for a link: 10.0.0.1
  * for [10.0.0.1](http://10.0.0.1/). Links of an author stay. Returns the length; to may be s. */

@@ -264,7 +264,7 @@ static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const stru
     for (int i = 0; i < pat->captures; i++)
         if (pat->slot[i] >= 0) out->own[pat->slot[i]] = cap[i];
     out->field = out->own;
-    ls_fill_match(cat, pat, text, end, out);
+    ls_fill_match(cat, pattern, text, end, out);
     if (pat->widened) ls_widen(pat, out->message, out->own);
 }
 

@@ -42,8 +42,9 @@ static inline bool begin_line(struct ls_line *to, const char *s, const char *end
     to->cut = n > LS_LINE_MAX;
     to->n = to->cut ? LS_LINE_MAX : (uint32_t)n;
     to->tag = LS_NONE;
-    to->hash = to->pattern = 0;
+    to->hash = to->pattern = to->call = 0;
     to->fields = fields;
+    to->who.thread = -1;
     return n && !to->cut;
 }
 
@@ -57,6 +58,44 @@ static inline bool next_span(const struct ls_parser *p, struct ls_cursor *c)
     c->odd |= c->marks.odd;
     c->mark = 0;
     return true;
+}
+
+/* Which call the line of a known process is about. Without a branch: which message comes next is anybody's guess. */
+static inline void find_call(const struct ls_catalogue *cat, struct ls_line *line, const struct ls_capture *fields)
+{
+    const struct ls_pattern *pat = &cat->patterns.at[line->pattern - 1];
+    fields += line->fields;
+    line->call = ls_rpc_hash(line->who.proc, fields[pat->call_op].value) & pat->call;
+    line->type = (uint8_t)(fields[pat->call_type].value & pat->call);
+}
+
+/* Whose lines they are. Of thousands of processes, what is known of a prefix is rarely in a near cache: it is loaded
+ * for all lines before the first is looked up, so that the processor waits once and not for each. */
+static inline __attribute__((always_inline)) void recognize(int (*same)(const void *, const void *, size_t),
+                                                            const struct ls_parser *p, uint32_t stream,
+                                                            struct ls_line *lines, uint32_t n,
+                                                            const struct ls_capture *fields)
+{
+    const struct ls_prefixes *all = p->prefixes;
+    const struct ls_index *index = &all->index;
+    bool many = all->at.n > LS_NEAR;
+    if (!all->at.n) return;
+    for (uint32_t i = 0; many && i < n; i++) __builtin_prefetch(&index->slot[lines[i].hash & index->mask]);
+    for (uint32_t i = 0; many && i < n; i++) {
+        uint32_t at = lines[i].hash & index->mask,
+                 e = lines[i].pattern ? ls_index_find(index, lines[i].hash, &at) : LS_NONE;
+        if (e == LS_NONE) continue;
+        __builtin_prefetch(&all->at.at[e]);
+        __builtin_prefetch((const char *)&all->at.at[e] + 64);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct ls_line *line = &lines[i];
+        if (!line->pattern) continue;
+        const struct ls_remembered *known = ls_recall_by(same, all, stream, line->s, line->tag, line->hash);
+        if (!known) continue;
+        line->who = known->who;
+        if (many) find_call(p->cat, line, fields);
+    }
 }
 
 static uint32_t next_plain(const struct ls_parser *p, uint32_t stream, struct ls_cursor *c, struct ls_line *lines,
@@ -75,6 +114,7 @@ static uint32_t next_plain(const struct ls_parser *p, uint32_t stream, struct ls
             to->end = ls_trim(s, to->tag + LS_INFO_TAG, to->n);
             used += predicted(p, to, (size_t)(c->end - end), c->odd, fields + used);
         }
+        if (n) recognize(ls_same_bytes, p, stream, lines, n, fields);
         if (n || !next_span(p, c)) return n;
     }
 }
@@ -99,6 +139,29 @@ LS_AVX2 static uint32_t hash_avx2(uint32_t stream, const char *s, uint32_t n)
     return hash_of(stream, s, n);
 }
 
+LS_AVX2_INLINE int same_avx2(const void *x, const void *y, size_t n)
+{
+    enum { LANE = 32, HALF = 16 };
+    const char *a = x, *b = y;
+    if (n < HALF) return ls_same_bytes(a, b, n);
+    if (n < LANE) {
+        __m128i first = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)a),
+                                      _mm_loadu_si128((const __m128i *)(const void *)b));
+        __m128i last = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)(a + n - HALF)),
+                                     _mm_loadu_si128((const __m128i *)(const void *)(b + n - HALF)));
+        __m128i differ = _mm_or_si128(first, last);
+        return _mm_testz_si128(differ, differ);
+    }
+    __m256i differ = _mm256_setzero_si256();
+    for (size_t i = 0;; i += LANE) {
+        if (i + LANE > n) i = n - LANE;
+        __m256i p = _mm256_loadu_si256((const __m256i *)(const void *)(a + i));
+        __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(b + i));
+        differ = _mm256_or_si256(differ, _mm256_xor_si256(p, q));
+        if (i + LANE == n) return _mm256_testz_si256(differ, differ);
+    }
+}
+
 /* As ls_find_info; room: readable bytes from s on. */
 LS_AVX2_INLINE uint32_t find_info(const char *s, uint32_t n, size_t room)
 {
@@ -118,6 +181,13 @@ LS_AVX2_INLINE uint32_t find_info(const char *s, uint32_t n, size_t room)
         return name == 0x464e49204c43434eu /* NCCL INF */ && end == 0x204f ? i : LS_NONE;
     }
     return LS_NONE;
+}
+
+LS_AVX2 static __attribute__((noinline)) void recognize_avx2(const struct ls_parser *p, uint32_t stream,
+                                                             struct ls_line *lines, uint32_t n,
+                                                             const struct ls_capture *fields)
+{
+    recognize(same_avx2, p, stream, lines, n, fields);
 }
 
 LS_AVX2 static uint32_t next_avx2(const struct ls_parser *p, uint32_t stream, struct ls_cursor *c,
@@ -145,15 +215,20 @@ LS_AVX2 static uint32_t next_avx2(const struct ls_parser *p, uint32_t stream, st
             } else
                 used += predicted(p, to, room, c->odd, fields + used);
         }
+        if (n) recognize_avx2(p, stream, lines, n, fields);
         if (n || !next_span(p, c)) return n;
     }
 }
 #endif
 
-void ls_parser_begin(struct ls_parser *p, const struct ls_catalogue *cat, bool lean)
+void ls_parser_begin(struct ls_parser *p, const struct ls_catalogue *cat, const struct ls_prefixes *prefixes, bool lean)
 {
-    *p = (struct ls_parser){
-        .cat = cat, .marker = ls_best_marker(true), .next = next_plain, .hash = hash_plain, .lean = lean};
+    *p = (struct ls_parser){.cat = cat,
+                            .marker = ls_best_marker(true),
+                            .next = next_plain,
+                            .hash = hash_plain,
+                            .prefixes = prefixes,
+                            .lean = lean};
 #ifdef __x86_64__
     if (ls_has_avx2()) {
         p->next = next_avx2;

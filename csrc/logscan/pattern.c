@@ -350,6 +350,21 @@ static void freeze(struct ls_trie *t)
     }
 }
 
+static bool is_in(const struct ls_pattern *pat, int slot)
+{
+    return slot >= 0 && (pat->present & 1ull << slot);
+}
+
+static void find_call(struct ls_pattern *pat, const struct ls_message *m)
+{
+    if (m->role < LS_RPC_SERVED || m->role > LS_RPC_DEQUEUED || m->role == LS_RPC_BEGUN) return;
+    if (!is_in(pat, m->role_field[F_OP])) return;
+    pat->call = UINT32_MAX;
+    pat->call_op = (uint8_t)m->role_field[F_OP];
+    pat->call_type = pat->call_op;
+    if (m->role == LS_RPC_SERVED && is_in(pat, m->role_field[F_TYPE])) pat->call_type = (uint8_t)m->role_field[F_TYPE];
+}
+
 int ls_catalogue_finish(ls_catalogue *cat)
 {
     for (uint32_t i = 0; i < cat->messages.n; i++) {
@@ -361,6 +376,7 @@ int ls_catalogue_finish(ls_catalogue *cat)
     for (uint32_t i = 0; i < cat->patterns.n; i++) {
         struct ls_pattern *pat = &cat->patterns.at[i];
         const struct ls_message *m = &cat->messages.at[pat->message];
+        pat->of = m;
         pat->present = pat->texts = 0;
         pat->widened = false;
         for (int k = 0; k < pat->captures; k++) {
@@ -370,6 +386,7 @@ int ls_catalogue_finish(ls_catalogue *cat)
             if (text) pat->texts |= 1ull << pat->slot[k];
             if (!text && m->type[pat->slot[k]] == LS_FLOAT && pat->type[k] != LS_FLOAT) pat->widened = true;
         }
+        find_call(pat, m);
     }
     for (int i = 0; i < LS_WHERES; i++) freeze(&cat->tries[i]);
     ls_lay_out(cat, &cat->tries[LS_WHERE_NCCL]);

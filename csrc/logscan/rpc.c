@@ -16,10 +16,7 @@ static void forget(struct ls_rpc *r)
 {
     ls_drop(&r->calls);
     ls_drop(&r->unused);
-    for (uint32_t i = 0; i < r->states.n; i++) {
-        free(r->states.at[i].learned);
-        free(r->states.at[i].begun.at.at);
-    }
+    for (uint32_t i = 0; i < r->states.n; i++) free(r->states.at[i].begun.at.at);
     for (uint32_t i = 0; i < r->uses.n; i++) free(r->uses.at[i].at);
     ls_drop(&r->uses);
     ls_drop(&r->answered);
@@ -36,16 +33,20 @@ void ls_rpc_free(struct ls_rpc *r)
     LS_FREE(r->services.at, r->tallies.at, r->out.at, r);
 }
 
-/* The name of a type. learned: the texts of those that have no fixed name, by type. */
-static const char *type_name(const struct ls_scan *scan, const uint64_t *learned, int64_t type, size_t *n)
+/* The name of a type. learned: its text, if it has no fixed name. */
+static const char *type_name(const struct ls_scan *scan, int64_t type, uint64_t learned, size_t *n)
 {
     static const char *const names[] = {"", "Init", "SharedInit", "Setup", "Connect", "Start", "Close"};
     if (type > 0 && type < LEARNED) {
         *n = strlen(names[type]);
         return names[type];
     }
-    uint64_t text = learned && type > 0 && type < TYPES ? learned[type] : 0;
-    return text ? ls_text_at(&scan->texts, text, n) : NULL;
+    return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
+}
+
+static bool may_learn(int64_t type)
+{
+    return type >= LEARNED && type < TYPES;
 }
 
 static struct call *new_call(struct ls_scan *scan, const struct ls_record *rec, uint64_t op, uint32_t hash)
@@ -116,7 +117,7 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                    .received = c->received,
                    .matched = c->matched};
     size_t n;
-    const char *name = type_name(scan, scan->rpc->learned, c->type, &n);
+    const char *name = type_name(scan, c->type, may_learn(c->type) ? scan->rpc->learned[c->type] : 0, &n);
     /* A learned name is already in the arena, but the arena may move while a text is added. */
     char copy[64];
     if (name && n < sizeof copy) {
@@ -195,13 +196,23 @@ static uint32_t tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint6
 
 static void tally_served(struct ls_rpc *r, struct service *state, uint32_t service, int64_t type, const ls_ref *ref)
 {
-    uint32_t *known = type >= 0 && type < SERVED_TYPES ? &state->served[type] : NULL;
-    if (known && *known) {
-        r->tallies.at[*known - 1].count++;
+    struct of_type *known = type >= 0 && type < TYPES ? &state->type[type] : NULL;
+    if (known && known->tally) {
+        if (!++known->more) r->tallies.at[known->tally - 1].count += UINT32_MAX + 1ull;
         return;
     }
     uint32_t at = tally(r, service, TYPE_SERVED, 0, 0, 0, type, ref);
-    if (known) *known = at + 1; /* LS_NONE: none */
+    if (known) known->tally = at + 1; /* LS_NONE: none */
+}
+
+/* Adds what was counted beside the tallies. */
+static void end_tallies(struct ls_rpc *r)
+{
+    for (uint32_t i = 0; i < r->states.n; i++)
+        for (uint32_t k = 0; k < TYPES; k++) {
+            const struct of_type *t = &r->states.at[i].type[k];
+            if (t->more) r->tallies.at[t->tally - 1].count += t->more;
+        }
 }
 
 static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
@@ -248,6 +259,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
     struct call *c = new_call(scan, rec, op, hash);
     state->consumed = LS_NONE;
     state->fresh_type = type;
+    state->fresh_name = may_learn(type) ? state->type[type].name : 0;
     if (!c) return;
     c->flags = SERVED;
     c->type = (int32_t)type;
@@ -260,7 +272,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
         state->conn_rank = -1;
     }
     size_t n;
-    const char *name = type_name(scan, state->learned, type, &n);
+    const char *name = type_name(scan, type, state->fresh_name, &n);
     for (uint32_t i = 0; name && i < state->begun.at.n; i++) {
         struct begun *b = &state->begun.at.at[i];
         if (!b->open || !ls_same_text(&scan->texts, b->operation, name, n)) continue;
@@ -277,7 +289,7 @@ static bool fits(const struct ls_scan *scan, const struct service *state, uint64
 {
     size_t n;
     if (state->fresh_type < 0) return false;
-    const char *name = type_name(scan, state->learned, state->fresh_type, &n);
+    const char *name = type_name(scan, state->fresh_type, state->fresh_name, &n);
     return !name || ls_same_text(&scan->texts, operation, name, n);
 }
 
@@ -291,11 +303,12 @@ static bool answered(const char *operation, uint32_t n)
 }
 
 /* The operation that a call of a type with a newer number named, to the service that served it. */
-static void learn_type(struct ls_scan *scan, struct service *state, int64_t type, uint64_t operation)
+static void learn_type(struct ls_scan *scan, struct service *state, uint64_t operation)
 {
+    int64_t type = state->fresh_type;
     struct ls_rpc *r = scan->rpc;
-    if (!state->learned) state->learned = ls_zalloc(TYPES * sizeof *state->learned);
-    state->learned[type] = r->learned[type] = operation;
+    if (state->fresh_name != operation) state->type[type].name = operation;
+    r->learned[type] = operation;
     r->learned_in[type] = ls_part_turn(scan);
 }
 
@@ -343,8 +356,7 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     if (s->begun_res == DONE && at_once) {
         if (state->consumed != LS_NONE && state->begun.at.at[state->consumed].operation == operation)
             state->begun.at.at[state->consumed].open = true; /* this call was served, not the one in progress */
-        if (state->fresh_type >= LEARNED && state->fresh_type < TYPES)
-            learn_type(scan, state, state->fresh_type, operation);
+        if (may_learn(state->fresh_type)) learn_type(scan, state, operation);
     } else if (s->begun_res == DONE || s->begun_res == IN_PROGRESS)
         add_begun(scan, state,
                   &(struct begun){.proc = rec->proc,
@@ -479,27 +491,28 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         on_caller(scan, rec, m, op, hash);
 }
 
-void ls_rpc_load_ahead(const struct ls_rpc *r, int32_t proc, int32_t thread)
+/* No branch depends on what a line says: the first entry is loaded where there is none. */
+void ls_rpc_load_ahead(const struct ls_rpc *r, const struct ls_who *who, uint32_t hash, uint8_t type)
 {
-    if ((uint32_t)proc < r->taken.n) __builtin_prefetch(&r->taken.at[proc], 1);
-    uint32_t at = (uint32_t)thread < r->service_of.n ? r->service_of.at[thread] : 0;
-    if (!at) return;
-    __builtin_prefetch(&r->services.at[at - 1].last_served, 1);
-    __builtin_prefetch(&r->services.at[at - 1].begun, 1);
-    __builtin_prefetch(&r->states.at[at - 1], 1);
-}
-
-void ls_rpc_load_slot(const struct ls_rpc *r, uint32_t hash)
-{
-    if (r->index.slot) __builtin_prefetch(&r->index.slot[hash & r->index.mask], 1);
+    if (!r->services.n || !r->index.slot) return;
+    uint32_t at = (uint32_t)who->thread < r->service_of.n ? r->service_of.at[who->thread] : 0;
+    at -= at != 0;
+    const ls_service *s = &r->services.at[at];
+    const struct service *state = &r->states.at[at];
+    __builtin_prefetch(s, 1);
+    __builtin_prefetch(&s->served_type, 1);
+    __builtin_prefetch(state, 1);
+    __builtin_prefetch(&state->type[type & (TYPES - 1)], 1);
+    __builtin_prefetch(&r->index.slot[hash & r->index.mask], 1);
+    if ((uint32_t)who->proc < r->taken.n) __builtin_prefetch(&r->taken.at[who->proc], 1);
 }
 
 void ls_rpc_load_call(const struct ls_rpc *r, uint32_t hash)
 {
     enum { LINE = 64 };
-    uint32_t at = hash & r->index.mask, e = ls_index_find(&r->index, hash, &at);
-    if (e == LS_NONE) return;
-    const char *call = (const char *)&r->calls.at[e];
+    if (!r->index.slot) return;
+    uint64_t slot = r->index.slot[hash & r->index.mask]; /* not always the right one */
+    const char *call = (const char *)&r->calls.at[(uint32_t)slot - (slot != 0)];
     for (size_t i = 0; i < sizeof(struct call); i += LINE) __builtin_prefetch(call + i, 1);
 }
 
@@ -529,6 +542,7 @@ static void hand_over_begun(struct ls_scan *scan, const struct begun *b)
 void ls_rpc_finish(struct ls_scan *scan)
 {
     struct ls_rpc *r = scan->rpc;
+    end_tallies(r);
     ls_rpc_pair(scan, true);
     for (uint32_t i = 0; i < r->calls.n; i++) {
         struct call *c = &r->calls.at[i];

@@ -12,7 +12,6 @@ enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
 
 /* Types of calls, of which those from LEARNED on have other names in some releases. */
 enum { LEARNED = 7, TYPES = 32 };
-enum { SERVED_TYPES = 16 }; /* whose tallies a service finds without a search: all that NCCL has */
 
 /* Uses of an opId by a process are counted in a table of the process: what is said of it does not depend on others. */
 enum { FEW_GENERATIONS = 32, MOST_GENERATIONS = 256, COUNTED_AT_ONCE = 256 };
@@ -45,14 +44,21 @@ struct underway {
     LS_VEC(struct begun) at;
 };
 
+/* What a service knows of a type: what one line needs lies together. */
+struct of_type {
+    uint64_t name;  /* of a type from LEARNED on, a text; 0: none so far */
+    uint32_t tally; /* + 1, 0: it was not served yet */
+    uint32_t more;  /* served calls that are not in the tally so far */
+};
+
 struct service {
     struct underway begun;
-    uint64_t *learned;             /* names of the types from LEARNED on, texts; NULL: none so far */
-    uint32_t consumed;             /* begun entry that the last served line closed, LS_NONE */
-    int64_t fresh_type;            /* type of the served line just before, -1 */
-    int64_t conn_rank;             /* of the connection that waits for its Init, -1 */
-    uint64_t lines;                /* how many its process had printed when it began its newest operation */
-    uint32_t served[SERVED_TYPES]; /* by type: its tally + 1, 0: it was not served yet */
+    uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
+    int64_t fresh_type; /* type of the served line just before, -1, and its name as that of a struct of_type */
+    uint64_t fresh_name;
+    int64_t conn_rank; /* of the connection that waits for its Init, -1 */
+    uint64_t lines;    /* how many its process had printed when it began its newest operation */
+    struct of_type type[TYPES];
 };
 
 /* The newest answer that a process took, and how many lines it had printed then. */

@@ -6,7 +6,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     struct ls_scan *scan = ls_zalloc(sizeof *scan);
     scan->cat = cat;
     scan->emit_all = mode & 1;
-    ls_parser_begin(&scan->parser, cat, !scan->emit_all);
+    ls_parser_begin(&scan->parser, cat, &scan->prefixes, !scan->emit_all);
     scan->keep_calls = mode & 2;
     scan->keep_messages = mode & 4;
     if (mode & 8) ls_part_begin(scan);
@@ -28,8 +28,10 @@ static void forget(ls_scan *scan)
     ls_drop(&scan->homes);
     ls_drop(&scan->event_hash);
     LS_INDEX_DROP(&scan->tag_index, &scan->word_index, &scan->host_index, &scan->proc_index, &scan->pid_index,
-                  &scan->thread_index, &scan->prefix_index, &scan->event_index, &scan->shape_index);
-    ls_drop(&scan->prefixes);
+                  &scan->thread_index, &scan->event_index, &scan->shape_index);
+    ls_prefixes_drop(&scan->prefixes);
+    ls_prefixes_leave(scan->copy);
+    scan->copy = NULL;
     LS_FREE(scan->shared, scan->scratch);
     ls_guesses_free(scan->parser.guesses);
     scan->shared = NULL;

@@ -8,6 +8,8 @@ enum {
     LS_LINE_MAX = 1 << 20, /* longer lines are cut and counted */
     LS_PREFIXES = 1 << 17, /* prefixes remembered: a rank prints by two or three threads */
     LS_PREFIX_MAX = 104,   /* bytes of a remembered prefix */
+    LS_CACHE_LINE = 64,
+    LS_NEAR = 1024, /* prefixes up to which what is known of them stays in a near cache */
     LS_MAX_SHAPES = 4096,
     LS_MAX_EVENTS = 150000, /* events kept in one scan of complaints, and of all other messages */
     LS_RARE_EVENTS = 2048,  /* events of each message that are kept beyond these bounds */
@@ -41,6 +43,25 @@ size_t ls_mark(ls_marker marker, const char *s, size_t n, struct ls_marks *to);
 struct ls_line;
 struct ls_cursor;
 
+/* Whose line it is. */
+struct ls_who {
+    int32_t proc, thread, device, tag;
+};
+
+/* A prefix that was seen before, and what it means. */
+struct ls_remembered {
+    uint32_t len, stream;
+    struct ls_who who;
+    char text[LS_PREFIX_MAX];
+};
+
+struct ls_prefixes {
+    LS_VEC(struct ls_remembered) at;
+    struct ls_index index;
+    uint32_t age;   /* how often the scan had forgotten all of them */
+    uint32_t users; /* of a copy */
+};
+
 /* What is needed to read lines, apart from what the lines before said: it decides how fast a line is read, not what is
  * read. */
 struct ls_parser {
@@ -53,12 +74,14 @@ struct ls_parser {
     /* Of a prefix. */
     uint32_t (*hash)(uint32_t stream, const char *s, uint32_t n);
     struct ls_guesses *guesses;
+    const struct ls_prefixes *prefixes;
     bool lean; /* fields that nobody uses are left out */
 };
 
 /* parse.c */
-/* By the best means of this processor. The guesses are the caller's. */
-void ls_parser_begin(struct ls_parser *p, const struct ls_catalogue *cat, bool lean);
+/* By the best means of this processor. The guesses are the caller's, and so are the prefixes. */
+void ls_parser_begin(struct ls_parser *p, const struct ls_catalogue *cat, const struct ls_prefixes *prefixes,
+                     bool lean);
 /* By means that any processor has, before anything is read. */
 void ls_parser_plain(struct ls_parser *p);
 
@@ -115,13 +138,6 @@ struct ls_record {
     uint32_t repeated;
 };
 
-/* A prefix that was seen before, and what it means. */
-struct ls_remembered {
-    uint32_t len, stream;
-    int32_t proc, thread, device, tag;
-    char text[LS_PREFIX_MAX];
-};
-
 struct ls_proc_state {
     uint32_t host_id;
     uint32_t births_seen; /* bits by message */
@@ -171,8 +187,8 @@ struct ls_scan {
     struct ls_index pid_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
-    LS_VEC(struct ls_remembered) prefixes;
-    struct ls_index prefix_index;
+    struct ls_prefixes prefixes, *copy; /* for lines that are read ahead; NULL: none so far */
+    uint32_t missed;                    /* such lines whose prefix was not in the copy */
     LS_VEC(ls_count) counts;
     uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
                           * messages */
@@ -230,6 +246,28 @@ int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 void ls_note_stamp(ls_process *p, uint64_t seq, const char *s, uint32_t n);
 /* A prefix may belong to another process from now on. */
 void ls_forget_prefixes(struct ls_scan *scan);
+/* A copy that does not change, for its first user; the last one frees it. */
+struct ls_prefixes *ls_prefixes_copy(const struct ls_prefixes *p);
+void ls_prefixes_leave(struct ls_prefixes *copy);
+static inline void ls_prefixes_drop(struct ls_prefixes *p)
+{
+    ls_drop(&p->at);
+    ls_index_drop(&p->index);
+}
+/* An entry begins with a line of the cache: most are not longer. */
+static inline void ls_remember(struct ls_prefixes *to, const struct ls_remembered *p, uint32_t hash)
+{
+    enum { FEW = 64 };
+    if (to->at.n == to->at.cap) {
+        to->at.cap = to->at.cap ? to->at.cap * 2 : FEW;
+        struct ls_remembered *more = ls_need(aligned_alloc(LS_CACHE_LINE, to->at.cap * sizeof *more));
+        if (to->at.n) memcpy(more, to->at.at, to->at.n * sizeof *more);
+        free(to->at.at);
+        to->at.at = more;
+    }
+    to->at.at[to->at.n++] = *p;
+    ls_index_add(&to->index, hash, to->at.n - 1);
+}
 /* The stamp of a record in milliseconds, INT64_MIN if it has none. */
 static inline int64_t ls_stamp_of(const struct ls_scan *scan, const struct ls_record *rec)
 {
@@ -269,15 +307,14 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
 struct ls_rpc *ls_rpc_new(void);
 void ls_rpc_free(struct ls_rpc *rpc);
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
-/* A line of this thread follows soon. */
-void ls_rpc_load_ahead(const struct ls_rpc *rpc, int32_t proc, int32_t thread);
 /* Of a call of a process. */
 static inline uint32_t ls_rpc_hash(int32_t proc, uint64_t op)
 {
     return ls_fold(ls_mix(ls_mix(10, (uint32_t)proc), op));
 }
-/* A line about a call with this hash follows soon: loads its slot, then the call. */
-void ls_rpc_load_slot(const struct ls_rpc *rpc, uint32_t hash);
+/* A line about a call with this hash and type, or about none, follows soon: loads what is known of the thread, then the
+ * call. */
+void ls_rpc_load_ahead(const struct ls_rpc *rpc, const struct ls_who *who, uint32_t hash, uint8_t type);
 void ls_rpc_load_call(const struct ls_rpc *rpc, uint32_t hash);
 void ls_rpc_round(struct ls_scan *scan);
 void ls_rpc_finish(struct ls_scan *scan);

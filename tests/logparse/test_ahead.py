@@ -104,28 +104,61 @@ def test_a_scan_that_is_given_up_leaves_no_thread(tmp_path: Path, catalogue: Cat
     steps.close()  # type: ignore[attr-defined]
 
 
+def said(catalogue: Catalogue, text: bytes, pieces: list[int], ahead: bool) -> list[object]:
+    """What a scan counts in a text that it gets in pieces of these sizes, in turn, read ahead or not."""
+    native = ffi.gc(lib.ls_scan_new(catalogue.native, 0), lib.ls_scan_free)
+    before = ffi.gc(lib.ls_ahead_new(catalogue.native, 0), lib.ls_ahead_free)
+    file = lib.ls_scan_file(native, lib.ls_scan_stream(native))
+    at, turn = 0, 0
+    while at < len(text):
+        piece = ffi.from_buffer(text[at : at + pieces[turn % len(pieces)]])
+        if ahead:
+            lib.ls_read_ahead(before, 0, piece, len(piece))
+            lib.ls_feed_ahead(native, file, before)
+        else:
+            lib.ls_feed(native, file, piece, len(piece))
+        at += len(piece)
+        turn += 1
+    lib.ls_end_file(native, file)
+    lib.ls_finish(native)
+    found, n = lib.ls_get_totals(native), ffi.new("size_t *")
+    rows: list[object] = [found.lines, found.bytes, found.matched, found.unmatched, found.calls_matched]
+    rows.append(found.fds_matched)
+    for table, names in (
+        (lib.ls_processes, ("pid", "incarnation", "lines")),
+        (lib.ls_threads, ("proc", "tid", "lines", "last_message")),
+        (lib.ls_counts, ("message", "proc", "count")),
+        (lib.ls_tallies, ("service", "served", "type", "count")),
+    ):
+        at_table = table(native, n)
+        rows.append([[getattr(at_table[i], name) for name in names] for i in range(n[0])])
+    return rows
+
+
 def test_lines_that_are_read_ahead_are_those_that_are_fed(catalogue: Catalogue) -> None:
     """A line that goes on in the next piece, an empty piece, a piece without a line end."""
-    text = b"".join(stream(200_000))
-    rng = random.Random(3)
-    totals = []
-    for ahead in (None, ffi.gc(lib.ls_ahead_new(catalogue.native, 0), lib.ls_ahead_free)):
-        rng.seed(3)
-        native = ffi.gc(lib.ls_scan_new(catalogue.native, 0), lib.ls_scan_free)
-        file = lib.ls_scan_file(native, lib.ls_scan_stream(native))
-        at = 0
-        while at < len(text):
-            piece = ffi.from_buffer(text[at : at + rng.choice([0, 1, 7, 100, 5000])])
-            if ahead is None:
-                lib.ls_feed(native, file, piece, len(piece))
-            else:
-                lib.ls_read_ahead(ahead, 0, piece, len(piece))
-                lib.ls_feed_ahead(native, file, ahead)
-            at += len(piece)
-        lib.ls_end_file(native, file)
-        found = lib.ls_get_totals(native)
-        totals.append(
-            [found.lines, found.bytes, found.matched, found.unmatched, found.calls_matched, found.fds_matched]
-        )
-    assert totals[0] == totals[1]
-    assert totals[0][1] == len(text)
+    text, rng = b"".join(stream(200_000)), random.Random(3)
+    pieces = [rng.choice([0, 1, 7, 100, 5000]) for _ in range(1000)]
+    fed = said(catalogue, text, pieces, ahead=False)
+    assert said(catalogue, text, pieces, ahead=True) == fed
+    assert fed[1] == len(text)
+
+
+@pytest.mark.parametrize("piece", [1 << 12, 1 << 18])
+def test_a_process_that_starts_again_in_lines_read_ahead_is_another_one(catalogue: Catalogue, piece: int) -> None:
+    """The prefixes of the piece were known when it was read, and mean another process behind its middle."""
+    text = b"".join(stream(400_000, ranks=8)) * 2
+    fed = said(catalogue, text, [piece], ahead=False)
+    assert said(catalogue, text, [piece], ahead=True) == fed
+    assert sum(incarnation for _, incarnation, _ in fed[6]) == 8  # type: ignore[misc, attr-defined]
+
+
+@pytest.mark.parametrize("processes", [1024, 9000])
+def test_lines_of_thousands_of_processes_are_those_that_are_fed(catalogue: Catalogue, processes: int) -> None:
+    """More than stay in a near cache, and more than are kept for reading ahead."""
+    text = b"".join(calls(2 * 900 * processes, processes=processes))
+    fed = said(catalogue, text, [1 << 18], ahead=False)
+    assert said(catalogue, text, [1 << 18], ahead=True) == fed
+    assert fed[2] == text.count(b"\n")
+    assert fed[4] == text.count(b" matches expected ")
+    assert sum(count for _, served, _, count in fed[9] if served) == fed[4]  # type: ignore[misc, attr-defined]
