@@ -238,12 +238,10 @@ def behind(report: Report) -> Finding | None:
 
 
 def advice(finding: Finding, words: Words = ENGLISH) -> str:
-    """The next step of a finding. In another language that of its code, where the words for its own are not known."""
+    """The next step of a finding. What another language has no words for stays English: the step of its code may not fit."""
     if finding.next_step == CODES[finding.code].next_step:
         return words.code(finding.code, "next_step")
-    if words.knows(finding.next_step):
-        return words.sentence(finding.next_step)
-    return words.say("{general} Here: {own}", general=words.code(finding.code, "next_step"), own=finding.next_step)
+    return words.sentence(finding.next_step)
 
 
 def next_step(report: Report, words: Words = ENGLISH) -> str:
