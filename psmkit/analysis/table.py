@@ -152,6 +152,7 @@ def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
             out.affected.add(proc)
         if job.process(proc).name in ended:
             out.ended.add(proc)
+    out.ended.update(_ended_by_launcher(job, run.index))
     out.blamed.update(_equals(job, run, findings))
     reasons = {c.why for c in run.culprits}
     out.lead = next((f.evidence[0] for f in findings if f.title in reasons and f.evidence), None)
@@ -186,6 +187,14 @@ def _equals(job: Job, run: Run, findings: Sequence[Finding]) -> Iterator[object]
         for proc in job.runs[run.index].procs:
             if (info := job.process(proc)).name in names:
                 yield info.host, info.pid
+
+
+def _ended_by_launcher(job: Job, run: int) -> Iterator[int]:
+    """The processes to which torchrun sent a signal, because another one had failed."""
+    for event in job.events("launch.elastic.sigterm", run=run):
+        pid = event.fields.get("pid")
+        if isinstance(pid, int) and (proc := outside.proc_of_pid(job, run, pid)) is not None:
+            yield proc
 
 
 def _reported_failed(job: Job, run: int) -> Iterator[int]:

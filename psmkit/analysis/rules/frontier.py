@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, name_of, names_of
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.opcounts import HEXADECIMAL
 from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
@@ -29,7 +33,15 @@ def find(job: Job) -> list[Finding]:
 
 
 def _place(job: Job, ref: Ref) -> str:
-    return f"{job.scan.files[ref.file].path}:{ref.line}"
+    """A line, by the name of its file where only one file has it."""
+    path = job.scan.files[ref.file].path
+    name = os.path.basename(path)
+    return f"{name if _names(job)[name] == 1 else path}:{ref.line}"
+
+
+@once
+def _names(job: Job) -> Counter[str]:
+    return Counter(os.path.basename(file.path) for file in job.scan.files)
 
 
 def _lost(job: Job, found: Lost) -> Finding:
