@@ -57,7 +57,7 @@ def message_page(page: Page, message: Message, fields: Mapping[str, object] | No
     for pattern in spellings:
         page.wrap(pattern, "place", indent="    ", hang="      ")
     if len(spellings) < len(message.patterns):
-        more = words.say("and {count} other spellings", count=len(message.patterns) - len(spellings))
+        more = words.say("other spellings: {count}", count=len(message.patterns) - len(spellings))
         page.add(Span(f"    {more}", "dim"))
     page.wrap(message.meaning, indent="  ")
     if fields:

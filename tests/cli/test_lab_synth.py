@@ -66,7 +66,7 @@ def test_it_lists_faults_and_dialects(psmkit_cli: Cli) -> None:
     assert result.status == 0
     rows = {line.split()[0]: line.split()[1:] for line in result.out.splitlines() if line.strip()}
     assert rows["healthy"][0] == "healthy"
-    assert rows["stop-at-work"] == ["hung", "PSM407", "2.27", "2.30", "passsm"]
+    assert rows["stop-at-work"] == ["hung", "PSM407", "2.27", "2.30", "vccl"]
 
 
 @pytest.mark.parametrize(
