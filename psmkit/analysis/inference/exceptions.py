@@ -38,6 +38,7 @@ __all__ = [
     "uncaught",
     "unfinished",
     "untold",
+    "where",
 ]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
@@ -63,6 +64,8 @@ _HEAD = "Traceback (most recent call last):"
 _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
+#: Parts of the path of a library.
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ")
 #: So many lines a traceback may have.
 _BELOW = 200
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
@@ -443,6 +446,14 @@ def innermost(frames: Sequence[Event]) -> Event | None:
     """The last frame of a Python stack whose function is no wrapper or constructor, and does not only start a process."""
     telling = (f for f in reversed(frames) if str(f.fields.get("fn")) not in _WRAPPERS)
     return next((f for f in telling if not str(f.fields.get("file")).endswith(_STARTERS)), None)
+
+
+def where(job: Job, exception: Event) -> list[Event]:
+    """The deepest frame of the program above an exception, or that of a library where no frame is the program's; none if the log shows no frame."""
+    frames = frames_above(job, exception)
+    own = [f for f in frames if not any(part in str(f.fields.get("file")) for part in _LIBRARIES)]
+    deepest = innermost(own) or innermost(frames)
+    return [deepest] if deepest is not None else []
 
 
 def shown_below(job: Job, head: Event) -> str | None:

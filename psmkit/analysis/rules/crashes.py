@@ -19,7 +19,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
 from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, few_of, without_followers
-from psmkit.analysis.inference.exceptions import raised, uncaught
+from psmkit.analysis.inference.exceptions import raised, uncaught, where
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -505,7 +505,7 @@ def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Re
 def _reasons(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Event]:
     """The lines that say why a process ended, and those of other ranks that say the same."""
     found = raised(job, run)
-    own = [death.reason] if death.reason is not None else []
+    own = [death.reason, *where(job, death.reason)] if death.reason is not None else []
     return [*own, *(found[rank].event for rank in sorted(equal) if rank in found)][:_MOST_REASONS]
 
 

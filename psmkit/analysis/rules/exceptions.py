@@ -10,7 +10,7 @@ from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
-from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told, unfinished
+from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told, unfinished, where
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
@@ -86,7 +86,10 @@ def _exceptions(
             next_step="Read the traceback. A check of the program failed: if it is about the result of a collective, compare what each rank sent."
             if all(i.text.startswith("AssertionError") for i in origins)
             else "Read the traceback: it shows where in the program the exception was raised.",
-            refs=[i.event.ref for i in [*origins[:3], *by_rank.values()][:4]],
+            refs=[
+                e.ref
+                for e in [origins[0].event, *where(job, origins[0].event), *(i.event for i in by_rank.values())][:4]
+            ],
             ranks=sorted(by_rank),
             procs=[p for i in by_rank.values() if (p := outside.proc_of_event(job, i.event)) is not None],
             culprits=[]

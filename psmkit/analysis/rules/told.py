@@ -30,6 +30,7 @@ from psmkit.analysis.inference.exceptions import (
     thrown_below,
     uncaught,
     unfinished,
+    where,
 )
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -355,7 +356,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             next_step=_OF_ABORT
             if aborted
             else "Read the traceback, and give the output of all ranks: the earliest exception that does not merely report the failure of another rank is the cause.",
-            refs=[i.event.ref for i in items[:4]],
+            refs=[e.ref for e in [items[0].event, *where(job, items[0].event), *(i.event for i in items[1:])][:4]],
             ranks=ranks,
             culprits=ranks if own else [],
             named=named,
