@@ -201,7 +201,9 @@ class _Search:
             while chunk := source.read(_PIECE):
                 spool.write(chunk)
                 if spool.end - start > _MAX_SPOOL:
-                    self.budget.notes.append(f"{name}: only the first {_MAX_SPOOL >> 30} GiB were read")
+                    self.budget.notes.append(
+                        f"{name}: only the first {_MAX_SPOOL >> 30} GiB were read, as a pipe is copied to a temporary file: give a longer log as a file"
+                    )
                     break
         except OSError as error:
             raise InputError(name, (error.strerror or str(error)).lower()) from None

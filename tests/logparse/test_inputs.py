@@ -383,3 +383,14 @@ def test_lines_of_a_file_are_read_with_one_open_file_within_a_context_and_none_s
     again = scan(log, catalogue=messages)
     assert [again.text(ref) for ref in reversed(refs)] == texts
     assert all(file.closed for file in opened)
+
+
+def test_what_a_pipe_holds_beyond_the_bound_is_said_to_be_unread() -> None:
+    code = (
+        "import psmkit.logparse.inputs as inputs\nfrom psmkit.logparse import scan\n"
+        "inputs._MAX_SPOOL = 1 << 20\n"
+        "print(*scan(['-']).notes, sep='\\n')\n"
+    )
+    line = b"host:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    done = subprocess.run([sys.executable, "-c", code], input=line * 60_000, capture_output=True, check=True)
+    assert b"were read, as a pipe is copied to a temporary file: give a longer log as a file" in done.stdout
