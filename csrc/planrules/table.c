@@ -48,8 +48,8 @@ const struct psmPlanRule plan_rule_table[PLAN_RULES] = {
     [P2P_FIRST] = {"p2p.first", "In a group, no p2p is planned before the last collective is.", BOTH},
     [HOLD_LOST] =
         {"hold.lost",
-         "What a plan holds for its launches (IPC, NVLS and CollNet registrations) is given back once, before it "
-         "is freed.",
+         "A plan releases each registration that it holds for its launches (IPC, NVLS, CollNet) exactly once, before "
+         "it is freed.",
          BOTH},
     [STREAM_BEFORE] = {"stream.before",
                        "Before a launch the launch stream waits, directly or not, for the device stream, for the other "

@@ -116,17 +116,11 @@ def _empty(folder: Path) -> None:
 
 def _list() -> None:
     from psmkit.synth.dialects import DIALECTS
-    from psmkit.synth.large import ALIASES, FAULTS
+    from psmkit.synth.large import FAULTS, shown_dialects
     from psmkit.synth.scenarios import SCENARIOS
 
-    shown = {own: alias for alias, own in ALIASES.items()}
-
-    def order(name: str) -> tuple[bool, list[int] | str]:
-        """Releases by their numbers, forks behind them."""
-        return (False, [int(part) for part in name.split(".")]) if name[0].isdigit() else (True, name)
-
     def dialects(names: Iterable[str]) -> str:
-        found = sorted((shown.get(name, name) for name in names), key=order)
+        found = shown_dialects(names)
         return "all" if len(found) == len(DIALECTS) else " ".join(found)
 
     rows = []

@@ -7,7 +7,7 @@ has the wanted size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from psmkit.model.arrays.whole import np
@@ -19,7 +19,7 @@ from psmkit.synth.scenarios import PSM_SETTINGS, SCENARIOS, Scenario, Truth
 from psmkit.synth.sections import Bytes, Repeated, Section, Unit
 from psmkit.synth.template import Numbers
 
-__all__ = ["ALIASES", "FAULTS", "HEALTHY", "Large", "Order", "OrderError"]
+__all__ = ["ALIASES", "FAULTS", "HEALTHY", "Large", "Order", "OrderError", "shown_dialects"]
 
 #: The name of a job without a fault.
 HEALTHY = "healthy"
@@ -32,6 +32,15 @@ FAULTS: dict[str, str] = {
 ALIASES = {"vccl": "passsm"}
 _WHOLE = 1_000_000  # bytes: a round up to this size is one template
 _BATCH = 4_000_000  # bytes that are rendered at a time
+
+
+def shown_dialects(names: Iterable[str]) -> list[str]:
+    """Dialects by the names that an order takes: releases by their numbers, then forks."""
+    own = {name: alias for alias, name in ALIASES.items()}
+    numbered = [
+        (name[0].isalpha(), [int(n) for n in name.split(".") if n.isdigit()], own.get(name, name)) for name in names
+    ]
+    return [name for *_, name in sorted(numbered)]
 
 
 class OrderError(PsmkitError):
@@ -180,7 +189,7 @@ class Large:
 def _dialect(name: str) -> Dialect:
     found = DIALECTS.get(ALIASES.get(name, name))
     if found is None:
-        raise OrderError(f"no dialect {name!r}; there are {', '.join([*DIALECTS, *ALIASES])}")
+        raise OrderError(f"no dialect {name!r}; there are {', '.join(shown_dialects(DIALECTS))}")
     return found
 
 
