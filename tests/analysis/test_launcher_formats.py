@@ -196,6 +196,7 @@ def test_a_report_of_a_launcher_names_the_process_as_far_as_its_text_does(
     assert (report.verdict, [(c.rank, c.host, c.pid) for c in report.culprits]) == (verdict, who), report.reason
 
 
+_POD = "{}   0/1   {}   0   12m\n"
 _INTEL = "=   RANK {rank} PID {pid} RUNNING AT n2\n=   KILLED BY SIGNAL: {signal} (x)\n"
 #: Several processes, or none that failed: name, text, verdict, who.
 SEVERAL: list[tuple[str, str, str, list[Who]]] = [
@@ -205,6 +206,9 @@ SEVERAL: list[tuple[str, str, str, list[Who]]] = [
     ("ended after it", "n2: rank 0 died from signal 15\nn2: rank 3 died from signal 11\nn2: rank 1 died from signal 9\n", "failed", [(3, "n2", None)]),
     ("newest first", "=   EXIT CODE: 139\n=   PID 4711 RUNNING AT n2\n" + _BAD, "failed", [(None, "n2", 4711)]),
     ("on one line", _BAD.rstrip() + " =   RANK 3 PID 4711 RUNNING AT n2 =   KILLED BY SIGNAL: 11 (Segmentation fault) ===\n", "failed", [(3, "n2", 4711)]),
+    ("pods, one for its memory", _POD.format("w-0", "Error") + _POD.format("w-1", "OOMKilled") + _POD.format("w-2", "Error"), "failed", [(None, "w-1", None)]),
+    ("pods, one evicted", _POD.format("w-0", "Error") + _POD.format("w-1", "Evicted"), "failed", [(None, "w-1", None)]),
+    ("pods, no reason", _POD.format("w-0", "Error") + _POD.format("w-1", "Error"), "failed", []),
     ("good ends", "Process 3 exit with status code 0.\nn2: rank 3 exited with code 0\n", "inconclusive", []),
     ("a node without a failure", "   Node:         n2\nProcess 3 exit with status code 0.\n", "inconclusive", []),
     ("a code without a process", "[rank0]: step 2 loss 1.9\nExit code: 3\n", "inconclusive", []),

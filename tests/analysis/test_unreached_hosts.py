@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import psmkit
 from psmkit.model import Report
 from tests.analysis.texts import analyzed
 
@@ -30,12 +31,22 @@ def _hosts(report: Report) -> list[str | None]:
         "Connection timed out during banner exchange\nConnection to worker-1 port 2222 timed out\n",
         "kex_exchange_identification: read: Connection reset by peer\nConnection reset by worker-1 port 22\n",
         "train@worker-1: Permission denied (publickey).\n",
+        "head: train@worker-1: Permission denied (publickey,password).\n",
+        "worker-1: Permission denied (publickey,password).\n",
+        "[1,0]<stderr>:worker-1: Permission denied (publickey).\n",
+        "worker-1: Host key verification failed.\n",
         "pdsh@head: worker-1: " + REFUSED.format("worker-1"),
     ],
 )
 def test_ssh_names_the_host_that_it_did_not_reach(line: str, tmp_path: Path) -> None:
     report = analyzed(tmp_path, line)
     assert _hosts(report) == ["worker-1"] and report.reason.startswith("ssh got no session on worker-1")
+
+
+def test_a_command_that_may_not_run_is_no_refused_login(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\nworker-1: bash: ./train.sh: Permission denied\n")
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert "ssh got no session" not in report.reason
 
 
 def test_each_host_that_ssh_did_not_reach_is_named(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ _READ_THREADS = "Read the line above it, and the core dump (gdb): no C++ excepti
 _ROCM = "sys.rocm.exception"
 #: Lines of launchers with the command of another process than the one that ended.
 _OF_THE_LAST = ("launch.deepspeed.exit", "launch.ended.launch_py")
+_POD = "launch.ended.k8s.pod"
 #: Lines with a condition of a program that does not hold.
 _CHECKS = ("sys.assert", "sys.check")
 _READ_CHECK = "Find this check in the sources of the program or library: its condition, and the text behind it, say what went wrong."
@@ -73,6 +74,7 @@ def _sorted_out(
     another = False  # an origin that is more than a kill
     apart = any(not (_plain_kill(d) or d.sent) for d in deaths)
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
+    explained = any(d.oom or d.signal is not None or (d.where and not _unexplained(d)) for d in deaths)
     watched = [
         (e.stream, e.ref.seq) for e in job.events("framework.sglang_watchdog")[:1]
     ]  # it kills all of its processes
@@ -99,6 +101,7 @@ def _sorted_out(
             or (endings.trapped(job, head) and any(words_ in (death.where or "") for words_ in _TRAPS))
             or _follows(job, death, given_up, quitters)
             or ((another or (apart and death.listed)) and _swept_up(death))
+            or (_unexplained(death) and explained)
         ):
             followers.append(death)
         elif death.listed and origins and origins[0].listed and not faulty:
@@ -326,6 +329,11 @@ def _swept_up(death: Death) -> bool:
     return _plain_kill(death) and not death.root
 
 
+def _unexplained(death: Death) -> bool:
+    """Whether a table of kubectl shows only that a pod failed, as also those do that lost a peer."""
+    return death.events[0].name == _POD
+
+
 def _plain_kill(death: Death) -> bool:
     return death.signal == signals.SIGKILL and not death.oom
 
@@ -478,6 +486,10 @@ def _next_step(
         if death.events[0].name in _OF_THE_LAST:
             return "Give the whole output of all ranks. The command in this line is that of the process that the launcher started last, which need not be the one that ended."
         return "Give the whole output of the launcher and of all ranks: this line does not name the process."
+    if death.where and death.code is None:
+        entry = lines.catalogue(job).by_name.get(death.events[0].name)
+        if entry is not None and entry.next_step and not several:
+            return entry.next_step  # it knows where such an end is explained
     whose, its = ("these processes", "their") if several else ("this process", "its")
     return f"Read the last lines of {whose}: an exception or a message before {its} exit shows the reason."
 
