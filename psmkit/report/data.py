@@ -15,6 +15,11 @@ __all__ = ["SCHEMA", "characters", "finding_dict", "plain", "render", "report_di
 
 SCHEMA = "psmkit.report/1"
 
+#: Ranks of a job whose report is indented. That of a larger one has a line for each rank, communicator and finding.
+_MOST_INDENTED = 1024
+_AS_THEY_ARE = frozenset({int, bool, type(None)})
+#: The fields of each class that was met, None for what is no dataclass.
+_NAMES: dict[type, tuple[str, ...] | None] = {}
 _FINDING_KEYS = (
     "code",
     "title",
@@ -37,10 +42,18 @@ _FINDING_KEYS = (
 
 def plain(value: Any) -> Any:
     """Dataclasses, enums and texts as JSON has them."""
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if isinstance(value, str):
+        return characters(value)
     if isinstance(value, Enum):
         return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+    names = _NAMES[kind]
+    if names is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -48,14 +61,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         # Confidences are estimates; more digits would suggest a precision that they do not have.
         return round(value, 4)
-    if isinstance(value, str):
-        return characters(value)
     return value
 
 
 def characters(text: str) -> str:
     """The text, with the bytes of a file name that are no characters written out."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:
@@ -89,7 +100,17 @@ def report_dict(report: Report) -> dict[str, Any]:
 
 def render(report: Report, options: Options | None = None) -> str:
     """The JSON report, in ASCII: control characters from a log are escaped, and nothing is lost."""
-    return json.dumps(report_dict(report), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    data = report_dict(report)
+    if len(report.ranks) <= _MOST_INDENTED:
+        return json.dumps(data, indent=2, allow_nan=False) + "\n"
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_a_line_each(value)}" for key, value in data.items()) + "\n}\n"
+
+
+def _a_line_each(value: Any) -> str:
+    """A value, with each dictionary of a list on a line. Only without an indent does Python's encoder run in C."""
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
 
 
 def schema() -> dict[str, Any]:

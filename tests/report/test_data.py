@@ -108,3 +108,17 @@ def test_a_surrogate_becomes_readable() -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="no such format: yaml"):
         render(samples.hung(), "yaml")
+
+
+def test_a_large_report_has_a_line_for_each_rank_and_the_same_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = samples.hung()
+    indented = render(report, "json")
+    monkeypatch.setattr(data, "_MOST_INDENTED", len(report.ranks) - 1)
+    lines = render(report, "json").splitlines()
+    assert json.loads("\n".join(lines)) == json.loads(indented)
+    assert (
+        sum(line.startswith('{"run": 0, "rank": ') for line in lines)
+        == len(report.ranks)
+        < len(lines)
+        < indented.count("\n")
+    )

@@ -22,9 +22,10 @@ from psmkit.logparse.types import Event
 from psmkit.model import Named
 from psmkit.model.late import regex
 
-__all__ = ["as_named", "host_of", "local_rank", "read"]
+__all__ = ["as_named", "bare_host", "host_of", "local_rank", "read"]
 
 _TAG_END = regex(r"[\[\]<>:\s]")
+_BEFORE_HOST = regex(r".*(?:>:|@)")
 _TASK = regex("[0-9]{1,9}")
 #: What programs call themselves before their lines.
 _PROGRAMS = frozenset(
@@ -67,7 +68,7 @@ def read(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
     unnamed: set[object] = set()
     tell: dict[str, bool] = {}
     nested = bool(job.events("launch.elastic.", "launch.deepspeed.", run=run))
-    unreached = {e.fields.get("host") for e in job.events("launch.ssh.unreached", run=run)}
+    unreached = {bare_host(e.fields.get("host")) for e in job.events("launch.ssh.unreached", run=run)}
     for event in events:
         if event.name not in tell:
             tell[event.name] = _tells(job, event.name)
@@ -220,6 +221,11 @@ def host_of(value: object) -> str | None:
     text = str(value)
     name = text if text.endswith("]") and "[" in text[:-1] else _TAG_END.split(text)[-1] or None
     return None if name in _PROGRAMS else name
+
+
+def bare_host(value: object) -> str:
+    """The host of a field, without the tag of a launcher or the user before it, as in ``1,0]<stderr>:node3`` and ``me@node3``."""
+    return _BEFORE_HOST.sub("", str(value or ""))
 
 
 def as_named(death: Death) -> list[Named]:

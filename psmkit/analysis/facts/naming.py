@@ -58,7 +58,7 @@ def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
     ranks = [job.rank_of(p) for p in procs]
     if any(rank is None for rank in ranks):
         return words([name_of(job, p) for p in procs], most)
-    return "ranks " + words([str(rank) for rank in ranks], 2 * most)
+    return ranks_text((rank for rank in ranks if rank is not None), 2 * most)
 
 
 def named_text(at: Named) -> str:
@@ -111,11 +111,16 @@ def joined(parts: Iterable[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
+_MOST_SPANS = 4
+
+
 def ranks_text(ranks: Iterable[int], most: int = 8) -> str:
-    """``rank 3``, ``ranks 1 and 2``, ``ranks 0, 1, 2 and 13 more``."""
+    """``rank 3``, ``ranks 1 and 2``; of many ``ranks 0-6, 8-15``, or ``ranks 0, 2, 4 and 13 more`` where few of them are neighbours."""
     numbers = sorted(set(ranks))
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
+    if len(numbers) > most and len(spans := spans_of(numbers)) <= _MOST_SPANS:
+        return spans_text(spans)
     shown = [str(n) for n in numbers[:most]]
     if len(numbers) > most:
         shown.append(f"{len(numbers) - most} more")

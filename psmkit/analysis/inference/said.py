@@ -7,6 +7,7 @@ from itertools import chain
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.launcher_ends import bare_host
 from psmkit.analysis.facts.naming import differing, names_of, ranks_text, words
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
@@ -40,8 +41,6 @@ _LONGEST = 80
 _MOST = 3  # values that a title lists
 _MOST_LISTED = 4096  # ranks of a block
 #: The address to which UCX sends, where it is one of IPv4.
-#: What may stand before the name of a host in its field.
-_BEFORE_HOST = regex(r".*(?:>:|@)")
 _TO = regex(r"\bdgid[= ]::ffff:(\d{1,3}(?:\.\d{1,3}){3})\b")
 #: The heads of Horovod's lists: the second one up to 0.19.
 _HEADS = ("Missing ranks:", "Stalled ranks:")
@@ -96,13 +95,8 @@ def places(events: Iterable[Event]) -> list[Named]:
 
 def hosts(events: Iterable[Event]) -> list[Named]:
     """The few hosts that these lines name: each is one that failed."""
-    found = dict.fromkeys(host for e in events if (host := _host(e.fields.get("host"))))
+    found = dict.fromkeys(host for e in events if (host := bare_host(e.fields.get("host"))))
     return [Named(host=host) for host in found] if len(found) <= _MOST else []
-
-
-def _host(value: object) -> str:
-    """The host of a field, without the tag of a launcher or the user before it, as in ``1,0]<stderr>:node3`` and ``me@node3``."""
-    return _BEFORE_HOST.sub("", str(value or ""))
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
@@ -227,7 +221,7 @@ def headline(job: Job, entry: Message, events: Sequence[Event], named: Sequence[
             who = _text(named) if blank.name == "who" else _printer(job, events)
             return None if who in _NOBODY and blank.default is not None else who
         values = [v for e in events if (v := e.fields.get(blank.name)) not in (None, "")]
-        return _value(blank, [_host(v) for v in values] if blank.name == "host" else values)
+        return _value(blank, [bare_host(v) for v in values] if blank.name == "host" else values)
 
     # the barriers of DeepEP say more than a title can
     title = (_barrier(events) if entry.name == "deepep.timeout" else None) or titles.fill(entry.title, value)

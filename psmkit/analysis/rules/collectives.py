@@ -101,7 +101,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     lost = not ended and (damage.explains(job, group) or aside or (shifted and not waits))
     # those that differ from most come first, with what differs
     parties.sort(key=lambda party: len(party[1]))
-    sides = [f"{_ranks(ranks)} called {_call(op, fields)}" for op, ranks in parties]
+    sides = [f"{ranks_text(ranks)} called {_call(op, fields)}" for op, ranks in parties]
     refs = [ref for _, ref in sorted(zip(div.ranks, div.refs, strict=False), key=lambda at: at[0] not in odd)]
     name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
@@ -252,10 +252,6 @@ def _shared_streams(job: Job) -> set[int]:
     return {stream for stream, count in writers.items() if count > 1}
 
 
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in sorted(ranks)], 8)
-
-
 def _run(job: Job, group: SeqGroup) -> int | None:
     return next((job.run_of(i.proc) for i in job.members.get(group.group, [])), None)
 
@@ -308,13 +304,13 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         "PSM302",
         run=run,
         title=(
-            f"{_ranks(rear)} did not make call {most - least + 1}{count} of communicator {name}: {_ranks(ahead)} {'are' if len(ahead) > 1 else 'is'} "
+            f"{ranks_text(rear)} did not make call {most - least + 1}{count} of communicator {name}: {ranks_text(ahead)} {'are' if len(ahead) > 1 else 'is'} "
             f"at {at} for it"
         ),
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if outside else 0.75 if proven else 0.5,
         explanation=(
-            f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
+            f"{ranks_text(rear)} called {most - least} collectives of {name}, {ranks_text(ahead)} called {most}. "
             + _lasted(outside, left, quiet > 0)
             + (HEXADECIMAL if count else "")
         ),

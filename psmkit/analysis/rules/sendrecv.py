@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from psmkit.analysis.facts import calls, damage, lines
 from psmkit.analysis.facts.aborts import abort_ends
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.naming import comm_name, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, plans, proof
@@ -143,7 +143,7 @@ def _circle(job: Job, group: int, sends: list[PairQueue]) -> Finding | None:
         job,
         "PSM303",
         run=run,
-        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in communicator {comm_name(job, group)}",
+        title=f"{ranks_text(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in communicator {comm_name(job, group)}",
         severity=None if proven else Severity.WARNING,
         confidence=0.9 if proven else 0.6,
         explanation="The last call of each of these ranks is a send to the next one. A send outside a group waits until its receiver calls recv, so each waits for the next."
@@ -310,12 +310,12 @@ def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
         run=job.run_of(instance.proc),
         title=(
             f"rank {instance.rank} went to its teardown {counted(lack, 'round')} of sends and recvs before "
-            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in communicator {name}"
+            f"{ranks_text(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in communicator {name}"
         ),
         confidence=0.85,
         explanation=(
             f"Rank {instance.rank} stopped its proxy after {instance.sends} sends and {instance.recvs} recvs. "
-            f"What {_ranks(peers)} called beyond that will never have a counterpart: rank {instance.rank} ran fewer iterations or left its loop early."
+            f"What {ranks_text(peers)} called beyond that will never have a counterpart: rank {instance.rank} ran fewer iterations or left its loop early."
         ),
         refs=[instance.last_op, *refs],
         comm=name,
@@ -324,10 +324,6 @@ def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
         culprits=[instance.rank],
         stage="send/recv",
     )
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
 
 
 def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:

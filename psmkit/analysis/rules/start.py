@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.missing import MissingRanks
-from psmkit.analysis.facts.naming import comm_name, names_of, words
+from psmkit.analysis.facts.naming import comm_name, names_of, ranks_text, words
 from psmkit.analysis.facts.places import absent, may_drive_others
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
@@ -36,10 +34,6 @@ def find(job: Job) -> list[Finding]:
         else:
             out.extend(_never_finished(job, run))
     return [*out, *_no_transport(job), *_reported(job)]
-
-
-def _rank_words(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words(map(str, ranks[:8]), 8, len(ranks))
 
 
 def _at_rest(job: Job, members: list[CommInstance]) -> bool:
@@ -87,7 +81,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         return None  # some of them were seen before their init, and the log may end before they reach it
     before = grown_from(job, run.world)
     grown = before is not None and min(missing.listed) >= before
-    new = f"new {_rank_words(missing)}" if grown else _rank_words(missing)
+    new = f"new {ranks_text(missing)}" if grown else ranks_text(missing)
     # another launcher may have started new ranks, and have their logs
     sure = outside if grown else 2 * len(missing) < run.nranks or outside
     return new_finding(
@@ -99,7 +93,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         confidence=0.85 if outside else 0.6,
         explanation=(
             f"{'ncclCommGrow makes the' if grown else 'The'} communicator {comm_name(job, run.world)} {'with' if grown else 'has'} {run.nranks} ranks. {counted(len(waiting), 'process', 'processes')} printed Init START and "
-            f"stopped before the bootstrap was complete{', all at the same line' if rest and len(waiting) > 1 else ''}. No line shows Init START of {_rank_words(missing)}."
+            f"stopped before the bootstrap was complete{', all at the same line' if rest and len(waiting) > 1 else ''}. No line shows Init START of {ranks_text(missing)}."
             + (
                 ""
                 if outside or where
@@ -213,7 +207,7 @@ def _reported(job: Job) -> list[Finding]:
             continue
         missing = absent(job, run) if run is not None else MissingRanks(0, ())
         who = (
-            f": {_rank_words(missing)} of {job.runs[run].nranks} {plural(len(missing), 'has', 'have')} no line in the log"
+            f": {ranks_text(missing)} of {job.runs[run].nranks} {plural(len(missing), 'has', 'have')} no line in the log"
             if missing and run is not None
             else ""
         )

@@ -87,7 +87,7 @@ def _never_started(job: Job, event: Event) -> bool:
     return any(
         ssh.stream == event.stream
         and ssh.ref.seq < event.ref.seq
-        and ssh.fields.get("host") == event.fields.get("host")
+        and launcher_ends.bare_host(ssh.fields.get("host")) == event.fields.get("host")
         for ssh in job.events("launch.ssh.unreached")
     )
 
