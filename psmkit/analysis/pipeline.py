@@ -11,6 +11,7 @@ from psmkit.analysis import asks, coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
 from psmkit.analysis.inference.processes import blamed
+from psmkit.analysis.inference.survived import survived
 from psmkit.analysis.inputs import Engine, kept, scanned
 from psmkit.model import CODES, Finding, Report, Severity, Verdict
 from psmkit.model.structs import Struct
@@ -54,7 +55,7 @@ def analyse_job(job: Job) -> Report:
     findings: list[Finding] = []
     for rule in registry.registered():
         findings.extend(rule.find(job))
-    findings = marked(job, _ordered(job.quotes.filled(_without_resorts(findings))))
+    findings = marked(job, _ordered(survived(job, job.quotes.filled(_without_resorts(findings)))))
     runs = verdict.judge(job, findings)
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]

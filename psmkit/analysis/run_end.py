@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.aborts import abort_ends
+from psmkit.analysis.facts.good_end import good_end
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.leaving import revoked
 from psmkit.analysis.facts.naming import name_of, names_of, spans_of, spans_text, words
@@ -61,7 +62,9 @@ def end_of(job: Job, run: RunInfo) -> RunEnd:
             f"the lab's {counted(len(reports), 'rank')} ended without an error, and every byte that the lab checked was right",
         )
     instances = instances_of(job, run)
-    return _of_communicators(job, run, instances) if instances else _without_communicator(job, run)
+    end = _of_communicators(job, run, instances) if instances else _without_communicator(job, run)
+    reported = None if end.done else good_end(job, run.index)
+    return RunEnd(True, reported.told(job)) if reported is not None else end
 
 
 def _without_communicator(job: Job, run: RunInfo) -> RunEnd:

@@ -18,10 +18,11 @@ from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, own_words, standing
+from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.analysis.run_end import NO_COMM, NO_START, RunEnd, all_torn_down, end_of, instances_of
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
-from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural
+from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural, uncoloured
 
 __all__ = ["judge", "overall"]
 
@@ -327,8 +328,9 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
         name for name in bad if name != "sys.python.traceback" and not name.startswith("other.")
     ]  # the line below it says what happened
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
-    first = next((e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e)), None)
-    return lines.without_escapes(faults.body(job, first)) if first is not None else None
+    told_ = (e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e))
+    first = next((e for e in told_ if not (e.name.startswith("sys.python.") and lived_on(job, e))), None)
+    return uncoloured(lines.without_escapes(faults.body(job, first))) if first is not None else None
 
 
 def _silent(job: Job, run: RunInfo, chosen: Finding | None) -> tuple[Suspect, ...]:

@@ -224,7 +224,7 @@ def continued(job: Job, run: int | None, event: Event, proc: int | None) -> bool
 def _latest_work(job: Job) -> dict[tuple[int | None, int], int]:
     """The last line of each run and stream that shows work or a good end."""
     out: dict[tuple[int | None, int], int] = {}
-    for event in job.events("nccltests.ok", "program.done"):
+    for event in job.events("nccltests.ok", "program.done", "launch.well."):
         key = (job.run_of_event(event), event.stream)
         out[key] = max(out.get(key, -1), (event.last or event.ref).seq)
     for run in job.runs:

@@ -16,9 +16,19 @@ from psmkit.logparse.types import Event, Ref
 from psmkit.model.late import regex
 from psmkit.model.wording import counted
 
-__all__ = ["came_after", "ends", "passed_tests", "restarted_after", "told", "unmarked", "worked_after", "wrong_rows"]
+__all__ = [
+    "came_after",
+    "ends",
+    "finished_before",
+    "passed_tests",
+    "restarted_after",
+    "told",
+    "unmarked",
+    "worked_after",
+    "wrong_rows",
+]
 
-_DONE, _PROGRESS = "program.done", ("program.step", "program.result")
+_DONE, _PROGRESS = ("program.done", "launch.well."), ("program.step", "program.result")
 #: Lines of which the program prints one after the other while it works.
 #: From here on nccl-tests prints times in us without a fraction; no root is as large.
 _TIME = 10_000
@@ -34,7 +44,7 @@ _NEAR = 3
 
 def told(job: Job, run: int) -> str | None:
     """How far the program came by its own words, as the end of a sentence; None if it prints nothing that psmkit knows."""
-    done = job.events(_DONE, run=run)
+    done = job.events(*_DONE, run=run)
     if done:
         open_phases = _open_phases(job, run)
         ended = [e for e in done if e.stream not in open_phases]
@@ -43,6 +53,9 @@ def told(job: Job, run: int) -> str | None:
             return f"the program says that its training is finished, and it then begins another phase ({phase}) that does not end in this log"
         return "the program says that its work is finished"
     events = job.events(*_PROGRESS, run=run)
+    results = job.events("program.phase_end", run=run)
+    if results and all(e.stream != results[-1].stream or _last(e) < _last(results[-1]) for e in events):
+        return "the program printed the results of its evaluation"
     if not events:
         return _rows(job, run) or _shards(job, run)
     last = max(events, key=_last)
@@ -89,12 +102,24 @@ def passed_tests(job: Job, run: int | None) -> int | None:
     while ref.line < ended[0].ref.line and (after := lines.below(job, ref)) is not None:
         started += _STARTED.search("".join(e.text for e in job.quotes.of(ref)).strip()) is not None
         ref = after
+    tests = ended[0].fields.get("tests")
+    return tests if started == 1 and _passed(job, ended[0]) and isinstance(tests, int) and tests > 0 else None
+
+
+def _passed(job: Job, tests: Event) -> bool:
+    """Whether the first word below the number of unit tests says that all passed."""
     said = ""
-    below: Ref | None = ended[0].ref
+    below: Ref | None = tests.ref
     while not said and (below := lines.below(job, below) if below is not None else None) is not None:
         said = "".join(e.text for e in job.quotes.of(below)).strip()
-    tests = ended[0].fields.get("tests")
-    return tests if started == 1 and said == "OK" and isinstance(tests, int) and tests > 0 else None
+    return said == "OK"
+
+
+def finished_before(job: Job, run: int, event: Event) -> bool:
+    """Whether the program says, above a line of the same stream, that its work is finished or that all its unit tests passed."""
+    if any(stream == event.stream and seq < event.ref.seq for stream, _, seq in ends(job, run)):
+        return True
+    return any(_above(e, event) and _passed(job, e) for e in job.events("program.tests", run=run)[-1:])
 
 
 def _above(event: Event, other: Event) -> bool:
@@ -147,7 +172,7 @@ def ends(job: Job, run: int) -> list[tuple[int, str, int]]:
             seq = max(_last(event), out.get(event.stream, ("", -1))[1])
             out[event.stream] = ("it printed the results of its benchmark", seq)
     done: dict[int, int] = {}
-    for event in job.events(_DONE, run=run):
+    for event in job.events(*_DONE, run=run):
         for seq in (event.ref.seq, _last(event)):
             if seq > last_step.get(event.stream, -1):
                 done[event.stream] = min(seq, done.get(event.stream, seq))
@@ -160,7 +185,7 @@ def ends(job: Job, run: int) -> list[tuple[int, str, int]]:
 def _open_phases(job: Job, run: int) -> dict[int, tuple[str, int]]:
     """In each stream, the phase that begins after the program says that it is done, and that does not end: its name and place."""
     places: dict[int, int] = {}
-    for event in job.events(_DONE, "program.phase_end", run=run):
+    for event in job.events(*_DONE, "program.phase_end", run=run):
         places[event.stream] = max(_last(event), places.get(event.stream, -1))
     out: dict[int, tuple[str, int]] = {}
     for event in job.events("program.phase", run=run):
@@ -194,7 +219,7 @@ def _steps(job: Job) -> dict[tuple[int | None, int], list[Event]]:
 
 def restarted_after(job: Job, event: Event) -> bool:
     """Whether the program, in any run, printed steps or the end of its work behind a line of the same stream that names no process."""
-    done = any(e.stream == event.stream and _last(e) > event.ref.seq for e in job.events(_DONE))
+    done = any(e.stream == event.stream and _last(e) > event.ref.seq for e in job.events(*_DONE))
     return done or _steps_after(event.stream, event.ref.seq, job.events("program.step"))
 
 

@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 from psmkit.model.late import dataclass, regex
@@ -133,7 +134,9 @@ def _exceptions(job: Job) -> Sequence[Event]:
 
 
 def ignored(job: Job, event: Event) -> bool:
-    """Whether Python ignored this exception, as it does for one in a destructor."""
+    """Whether Python ignored this exception, as it does for one in a destructor, or its process lived on."""
+    if lived_on(job, event):
+        return True
     head = _before(_heads(job), event) if job.events(_IGNORED) else None
     return head is not None and _ignored(job, head)
 

@@ -26,7 +26,9 @@ def find(job: Job) -> list[Finding]:
 
 def _finding(job: Job, run: int | None) -> Finding | None:
     found = unknown.at_the_end(job, run)
-    if not found or endings.done(job, run) or (run is not None and program.ends(job, run)):
+    if not found or endings.done(job, run):
+        return None
+    if run is not None and (program.ends(job, run) or program.finished_before(job, run, found[0])):
         return None
     strong = next((e for e in found if e.name != "other.failed"), None)
     # of a job with lines of NCCL more is known than words
