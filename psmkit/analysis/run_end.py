@@ -21,6 +21,8 @@ from psmkit.model.wording import counted, plural
 __all__ = ["NO_COMM", "NO_START", "RunEnd", "all_torn_down", "end_of", "instances_of"]
 
 NO_COMM = "the log shows neither the start nor the end of an NCCL communicator"
+#: Of a log without a line of NCCL.
+NO_END = "no line shows how its processes ended"
 #: Of lines that name a communicator in words that the catalogue does not know.
 _UNREAD = "psmkit does not know the lines about a communicator that this log holds"
 #: Of an excerpt from the middle of a log.
@@ -77,7 +79,7 @@ def _without_communicator(job: Job, run: RunInfo) -> RunEnd:
         logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
         return RunEnd(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
     if (printed := program.told(job, run.index)) is not None:
-        return RunEnd(False, f"{printed}, and {NO_COMM}")
+        return RunEnd(False, f"{printed}, and {NO_COMM if run.procs else NO_END}")
     if ready := sorted(_past_init(job, run)):
         return RunEnd(
             False, f"{spans_text(spans_of(ready))} finished init, and the log shows neither work nor teardown"
