@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.labels import rank_by_tag
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.facts.tags import (
@@ -19,7 +20,6 @@ from psmkit.analysis.facts.tags import (
     process_of_tags,
     rank_at_start,
     rank_in_line,
-    rank_of_tag,
 )
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
@@ -58,7 +58,7 @@ def global_rank(job: Job, event: Event) -> int | None:
     proc = proc_of_pid(job, run, pid) if pid is not None and run is not None else None
     if proc is not None and (known := job.rank_of(proc)) is not None:
         return known
-    tagged = rank_of_tag(event.tag)
+    tagged = rank_by_tag(job, event)
     if tagged is not None:
         return tagged
     told = _line_ranks(job).get(event.ref)
@@ -110,7 +110,7 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
     events = [
         e
         for e in job.events("torch.", "sys.", "framework.", "jax.", "xla.")
-        if e.proc < 0 and rank_of_tag(e.tag) is None
+        if e.proc < 0 and rank_by_tag(job, e) is None
     ][:_MOST_LINES]
     lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
@@ -132,7 +132,7 @@ def _traceback_heads(job: Job) -> dict[Ref, Ref]:
     for event in job.events(
         "sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda.", "framework."
     ):
-        if rank_of_tag(event.tag) is not None or event.proc >= 0:
+        if rank_by_tag(job, event) is not None or event.proc >= 0:
             continue
         place = event.stream, event.tag
         if event.name == "sys.python.traceback":

@@ -23,6 +23,7 @@ __all__ = [
     "ended_in",
     "host_of_tag",
     "is_default_group",
+    "label_of_tag",
     "local_rank_of_tag",
     "pid_of_tag",
     "process_of_head",
@@ -75,6 +76,8 @@ BEFORE = (
     *(_form("vLLM", f"^{text}$", whole=True, sign="pid=") for text in _VLLM),
     _form("Ray and vLLM", rf"\bpid=(?P<pid>{_N})", sign="pid="),
 )
+#: Launchers that number the tasks that they start, which may be launchers themselves.
+_LABELS = ("srun", "mpirun")
 #: A tag inside the line, after that of another launcher. SGLang's number is a tensor-parallel rank, in the first stage of a pipeline; its releases
 #: print the time in several forms. torchelastic's holds a local and a global rank in either order.
 INSIDE = (
@@ -148,6 +151,11 @@ def rank_of_tag(tag: str | None) -> int | None:
     return _before(tag).get("rank") if tag else None
 
 
+def label_of_tag(tag: str | None) -> int | None:
+    """The number that srun or mpirun puts before a line: a task of the launcher, which often is a rank."""
+    return _before(tag).get("label") if tag else None
+
+
 def slot_of_tag(tag: str | None) -> int | None:
     """The local or global process number in a tag; None if the tag is another kind of name."""
     return _before(tag).get("slot") if tag else None
@@ -174,6 +182,8 @@ def _before(tag: str) -> Mapping[str, int]:
                 out.setdefault(name, int(number))
                 if form.whole:
                     out.setdefault("slot", int(number))
+                if form.program in _LABELS and name == "rank":
+                    out.setdefault("label", int(number))
     return out
 
 

@@ -7,10 +7,11 @@ from itertools import chain
 
 from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.labels import rank_by_tag
 from psmkit.analysis.facts.launcher_ends import bare_host
 from psmkit.analysis.facts.naming import differing, names_of, ranks_text, words
 from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import rank_of_tag, ranks_in, without_tag
+from psmkit.analysis.facts.tags import ranks_in, without_tag
 from psmkit.analysis.inference import blame, faults
 from psmkit.catalogue import Message, titles
 from psmkit.logparse.types import Event, Ref, Value
@@ -63,7 +64,7 @@ def printers(job: Job, events: Iterable[Event]) -> tuple[list[int], list[int]]:
     events = list(events)
     found = (outside.proc_of_event(job, e) for e in events if isinstance(e.fields.get("pid"), int))
     procs = list(dict.fromkeys(p for p in found if p is not None))
-    tagged = {r for e in events if (r := rank_of_tag(e.tag)) is not None}
+    tagged = {r for e in events if (r := rank_by_tag(job, e)) is not None}
     return procs, sorted(tagged | {r for p in procs if (r := job.rank_of(p)) is not None})
 
 

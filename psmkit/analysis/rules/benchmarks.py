@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts import endings, outside, program
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.labels import rank_by_tag
 from psmkit.analysis.facts.launcher_ends import host_of
 from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.facts.printed import number
-from psmkit.analysis.facts.tags import rank_in_line, rank_of_tag
+from psmkit.analysis.facts.tags import rank_in_line
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -110,7 +111,7 @@ def _process(job: Job, run: int | None, named: Named) -> int | None:
 def _ranks(job: Job, failures: Sequence[Event]) -> list[int]:
     """The ranks in the launcher's tags of these failures, if each failed by itself: it is the only one, or it has no such device."""
     texts = [str(e.fields.get("error", "")) for e in failures]
-    found = {rank_of_tag(e.tag) for e in failures}
+    found = {rank_by_tag(job, e) for e in failures}
     found |= {rank_in_line("".join(q.text for q in job.quotes.of(e.ref))) for e in failures}
     ranks = sorted(r for r in found if r is not None)
     if any(faults.phrase(job, "a peer failed", t) for t in texts):

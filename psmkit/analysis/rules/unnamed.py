@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.labels import rank_by_tag
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.ranks import ASSUMED
-from psmkit.analysis.facts.tags import rank_of_tag
 from psmkit.analysis.inference import blame, chains, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -51,7 +51,7 @@ def find(job: Job) -> list[Finding]:
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
         said, where = faults.body(job, first), faults.place(first)
         # a bare number may be that of the line, and a line without a tag may be of any rank
-        tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
+        tagged = [rank for e in events if (rank := rank_by_tag(job, e)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
         stated = [] if ranks else _stated(job, events)
         devices = [] if ranks else _devices(events)
