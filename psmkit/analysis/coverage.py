@@ -145,6 +145,10 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         for i in _cut_stacks(job, findings)
     ]
     notes += list(getattr(job.scan, "notes", ()))
+    if job.run_by_stream:
+        notes.append(
+            f"these files are of {len(runs)} jobs, as ranks or tasks that are other processes in some of them show: each job is a run, judged by itself"
+        )
     documents = foreign.inputs(job)
     notes += [item.note for item in documents if item.note]
     instead = _instead(job, runs, findings)

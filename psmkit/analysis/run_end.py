@@ -71,7 +71,7 @@ def end_of(job: Job, run: RunInfo) -> RunEnd:
 
 def _without_communicator(job: Job, run: RunInfo) -> RunEnd:
     """What the log of a run lacks that has no line of a communicator."""
-    if job.unaccounted(run.index):
+    if run.procs and job.unaccounted(run.index):
         names = words(sorted(job.process(p).name for p in run.procs), 8)
         they = plural(len(run.procs), "it", "they")
         return RunEnd(False, f"no communicator line names {names}, so the logs do not show how {they} ended")

@@ -6,6 +6,7 @@ waits, then ``leaking``, ``inconclusive`` if the evidence is not sufficient, and
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
@@ -251,7 +252,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             look = suspect.title if failed else f"look first at this: {suspect.title}"
             parts = [reason] if reason not in (NO_COMM, NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
-        elif not headline and not run.procs and (stood := standing.told(job)) is not None:
+        elif not (headline or run.procs or job.run_by_stream) and (stood := standing.told(job)) is not None:
             reason = stood
         elif (
             not headline
@@ -273,7 +274,22 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
         culprits=_culprits(job, run, findings, chosen),
         suspects=_suspects(job, run, findings) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
+        files=_files(job).get(run.index, ()),
     )
+
+
+@once
+def _files(job: Job) -> dict[int, tuple[str, ...]]:
+    """The files of each run, where the input holds those of several jobs."""
+    if not job.run_by_stream:
+        return {}
+    runs = {process.stream: run for process in job.scan.processes if (run := job.run_of(process.index)) is not None}
+    runs |= job.run_by_stream
+    out: dict[int, list[str]] = defaultdict(list)
+    for file in job.scan.files:
+        if file.stream in runs:
+            out[runs[file.stream]].append(file.path)
+    return {run: tuple(paths) for run, paths in out.items()}
 
 
 def _as_recorded(job: Job, run: RunInfo, reason: str) -> str:
@@ -415,5 +431,6 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     if not runs:
         return Verdict.INCONCLUSIVE, NO_COMM, 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
-    reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
+    of = f" ({os.path.basename(worst.files[0])})" if len(worst.files) == 1 else ""
+    reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}{of}: {worst.reason}"
     return worst.verdict, reason, worst.confidence

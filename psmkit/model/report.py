@@ -181,7 +181,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job, with its outcome."""
+    """One run of a job, with its outcome. ``files`` are those that belong to it alone, where the input holds the files of several jobs."""
 
     index: int
     verdict: Verdict
@@ -192,6 +192,7 @@ class Run:
     hosts: tuple[str, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     suspects: tuple[Suspect, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from psmkit.analysis.facts.apart import labels
 from psmkit.analysis.facts.tags import slot_of_tag
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Process
@@ -67,7 +68,9 @@ class _Spans:
 class _Run:
     """The processes of a run, with the sums that a part is compared with."""
 
-    def __init__(self, part: Sequence[Process], gpus: _Gpus, newest: Mapping[int, int]) -> None:
+    def __init__(
+        self, part: Sequence[Process], gpus: _Gpus, newest: Mapping[int, int], labels: Mapping[int, int]
+    ) -> None:
         self.processes: list[Process] = []
         self._all_gpus = gpus
         self._newest = newest
@@ -76,6 +79,8 @@ class _Run:
         self._slots: dict[tuple[object, ...], int] = {}
         self._launched: set[tuple[int, str | None]] = set()  # streams with the tag of a launcher's slot
         self._names: set[tuple[str, int]] = set()
+        self._all_labels = labels
+        self._labels: set[int] = set()
         self.hosts: set[str] = set()
         self._streams: dict[int, _Spans] = defaultdict(_Spans)
         self._begin = _begin(part)
@@ -96,18 +101,24 @@ class _Run:
             place, tid = (process.stream, process.host), self._newest.get(process.index, process.pid)
             lowest, highest = self._lives.get(place, (process.pid, tid))
             self._lives[place] = min(lowest, process.pid), max(highest, tid)
+        self._labels |= self._labels_of(part)
         first, last = _ends(part)
         self._first, self._last = min(self._first, first), max(self._last, last)
         self._begin = min(self._begin, _begin(part))
 
     def contradicts(self, part: Sequence[Process]) -> bool:
-        """Whether a part is another start of the job: it uses the same GPU or the same slot of a launcher."""
+        """Whether a part is another start of the job, or one of another job: it uses the same GPU or the same slot of a launcher, or its files tell."""
+        if self._labels.isdisjoint(self._labels_of(part)) and self._all_labels:
+            return True
         if any(not self._gpus.isdisjoint(self._all_gpus.get(p.index, ())) for p in part):
             return True
         if any(self._slots.get(_slot(p), p.incarnation) != p.incarnation for p in part):
             return True
         # several processes may share the name of a pod, but not a launcher slot
         return any((p.stream, p.tag) in self._launched for p in part) and self._apart(part)
+
+    def _labels_of(self, part: Sequence[Process]) -> set[int]:
+        return {self._all_labels[process.stream] for process in part} if self._all_labels else set()
 
     def _apart(self, part: Sequence[Process]) -> bool:
         """Whether all lines of a part come before or after those of the run: the same launcher slot was started again."""
@@ -166,6 +177,7 @@ def runs_of_parts(
 ) -> list[list[int]]:
     """Merge parts in order of their start, unless a part contradicts the run that it would join."""
     members = {i.proc for i in scan.instances}
+    jobs = labels(scan)
     newest: dict[int, int] = {}  # thread of each process
     for proc, tid in zip(scan.threads.proc.tolist(), scan.threads.tid.tolist(), strict=True):
         newest[proc] = max(tid, newest.get(proc, 0))
@@ -183,10 +195,10 @@ def runs_of_parts(
                 break
             # a part that contradicts the newest run began after it and must not join an older one
             if run.precedes(part):
-                runs.append(_Run(part, gpus, newest))
+                runs.append(_Run(part, gpus, newest, jobs))
                 break
         else:
-            runs.append(_Run(part, gpus, newest))
+            runs.append(_Run(part, gpus, newest, jobs))
     rest = _place(scan, runs, loose, phantoms) if runs else loose
     own: list[_Run] = []
     for part in sorted(rest, key=_begin):
@@ -194,7 +206,7 @@ def runs_of_parts(
         if fit:
             max(fit, key=lambda run: run.overlap(part)).take(part)
         else:
-            own.append(_Run(part, gpus, newest))
+            own.append(_Run(part, gpus, newest, jobs))
     return [[p.index for p in run.processes] for run in (*runs, *own)]
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from psmkit.analysis.facts.apart import jobs_of_streams
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.quoting import Quotes
@@ -47,6 +48,7 @@ class Job:
         procs_by_pid: processes by pid; the same pid may recur on other hosts and in containers.
         phantoms: apparent processes that are damaged prefixes.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
+        run_by_stream: where the input holds several jobs, the run of each stream without a process of NCCL's.
         quotes: gives the text of lines.
         types: of the job's NCCL library, those that cross a process boundary; None: no library was given.
         types_release: the release that this library says it is; empty: it does not say.
@@ -66,6 +68,7 @@ class Job:
     procs_by_pid: Mapping[Value, list[Process]]
     phantoms: frozenset[int]
     run_by_lab_stream: Mapping[int, int]
+    run_by_stream: Mapping[int, int]
     quotes: Quotes
     types: Sequence[Struct] | None = None
     types_release: str = ""
@@ -240,6 +243,8 @@ class Job:
                 return self.run_of(proc)
         if not self.runs:
             return None
+        if event.stream in self.run_by_stream:
+            return self.run_by_stream[event.stream]
         spans = self._spans.get(event.stream)
         if spans is not None:
             return spans.nearest(event.ref.seq)
@@ -335,6 +340,13 @@ def make_job(
     if not runs and (len(scan.events) > 0 or len(getattr(scan, "foreign", ())) > 0):
         # Lines of frameworks and launchers, dumps and stacks form a run even without an NCCL line.
         runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
+    run_by_stream: dict[int, int] = {}
+    spare = [run.index for run in runs if not run.procs]
+    for streams, about in jobs_of_streams(scan, identity.run_of):
+        if about is None and not spare:
+            runs.append(RunInfo(len(runs), frozenset(), frozenset(), None, None))
+        index = about if about is not None else spare.pop() if spare else len(runs) - 1
+        run_by_stream |= dict.fromkeys(streams, index)
     _name_members(scan, runs, identity.rank_of)
     members = _by(scan.instances, lambda instance: instance.group)
     proc_by_rank: dict[tuple[int, int], int] = {}
@@ -360,6 +372,7 @@ def make_job(
         procs_by_pid=_by(scan.processes, lambda process: process.pid),
         phantoms=identity.phantoms,
         run_by_lab_stream={},
+        run_by_stream=run_by_stream,
         quotes=Quotes(scan, fetch),
         types=types,
         types_release=types_release,
