@@ -21,6 +21,7 @@ from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, own_words, standing
 from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
+from psmkit.analysis.inference.together import together
 from psmkit.analysis.run_end import NO_COMM, NO_START, RunEnd, all_torn_down, end_of, instances_of
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural, uncoloured
@@ -35,10 +36,8 @@ _EXCHANGES = {
 }
 # The most characters of a line that no entry knows.
 _TOLD = 100
-# The most processes without a rank that a finding may blame; more of them are victims.
+# The most processes without a rank that wait and may be to blame; more of them are victims.
 _MOST_UNNAMED = 2
-# So many processes that its lines name are culprits of a finding.
-_MOST_NAMED = 8
 # How much more certain a vaguer finding must be to come first.
 _MARGIN = 0.15
 # How sure it is that a launcher ended a job which had not hung before.
@@ -121,10 +120,17 @@ def _note(job: Job, out: dict[int | None, Counter[str]], what: str, *procs: int 
         out[run][what] += 1
 
 
-def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
-    """The culprits of the finding behind the verdict, then those of other findings with the same confidence."""
-    if chosen is None:
-        return ()
+def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], alike: Sequence[Finding]) -> tuple[Culprit, ...]:
+    """The culprits of the finding behind the verdict, then those of findings that report the same failure of others, each once."""
+    out: dict[tuple[object, ...], Culprit] = {}
+    for finding in alike:
+        for c in _blamed(job, run, findings if finding is alike[0] else (), finding):
+            out.setdefault((c.rank, c.comm, c.host, c.pid, c.device, c.gpu), c)
+    return tuple(out.values())
+
+
+def _blamed(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding) -> tuple[Culprit, ...]:
+    """The culprits of a finding; if it has none, those of another one that decides alike."""
     out: dict[tuple[int | None, str | None], Culprit] = {}
     sources = [chosen]
     if not chosen.culprits:
@@ -159,12 +165,13 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
     if out and len(sources) == 1:
         # processes of unknown rank with the same error
         nameless = [n for n in chosen.named if n.rank is None and n.pid is not None]
-        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless[:_MOST_NAMED]))
+        return (*out.values(), *(_of_named(run, chosen, n) for n in nameless))
     if not out and chosen.named:
-        return tuple(_of_named(run, chosen, n) for n in chosen.named[:_MOST_NAMED])
+        return tuple(_of_named(run, chosen, n) for n in chosen.named)
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
-        return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
+        most = None if _failing(chosen) else _MOST_UNNAMED
+        return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:most])
     return tuple(out.values())
 
 
@@ -220,7 +227,10 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     end = end_of(job, run)
     refuted = all_torn_down(job, run)
-    verdict, chosen = _pick([f for f in findings if not refuted or _failing(f) or _outlasts(f)])
+    deciding = [f for f in findings if not refuted or _failing(f) or _outlasts(f)]
+    verdict, chosen = _pick(deciding)
+    alike = together(job, deciding, chosen) if verdict is Verdict.FAILED and chosen is not None else []
+    chosen = alike[0] if alike else chosen
     if end.done and verdict is Verdict.HUNG and chosen is not None and _outlasts(chosen):
         verdict = Verdict.FAILED  # nobody waits any more, but the error remains
     pending = _pending(job, run)
@@ -263,6 +273,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         # an open verdict names nobody, unless its reason is a peer that closed a connection
         chosen = next((f for f in findings if f.stage == "lost" and f.named and reason.startswith(f.title)), None)
         reason = _as_recorded(job, run, reason)
+    if chosen is not None and chosen not in alike:
+        alike = [chosen]
     seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
         index=run.index,
@@ -272,7 +284,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         nranks=run.nranks,
         ranks_seen=tuple(seen),
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
-        culprits=_culprits(job, run, findings, chosen),
+        culprits=_culprits(job, run, findings, alike),
         suspects=_suspects(job, run, findings) if verdict is Verdict.INCONCLUSIVE else _silent(job, run, chosen),
         files=_files(job).get(run.index, ()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import program
@@ -17,6 +18,7 @@ __all__ = [
     "by_time",
     "continued",
     "done",
+    "ended_between",
     "gave_up",
     "runs",
     "stopped",
@@ -212,6 +214,26 @@ def _ends(job: Job) -> dict[tuple[int | None, int], list[Event]]:
     out: dict[tuple[int | None, int], list[Event]] = {}
     for event in job.events(*_GIVES_UP, *STOPS):
         out.setdefault((job.run_of_event(event), event.stream), []).append(event)
+    return out
+
+
+def ended_between(job: Job, one: Event, other: Event) -> bool:
+    """Whether a rank gave up to wait, or a launcher ended the job, between two lines of a stream, by lines of another kind than these."""
+    for run in {job.run_of_event(one), job.run_of_event(other)}:
+        for name, places in _places(job).get((run, one.stream), {}).items():
+            at = bisect_right(places, one.ref.seq)
+            if name not in (one.name, other.name) and at < len(places) and places[at] < other.ref.seq:
+                return True
+    return False
+
+
+@once
+def _places(job: Job) -> dict[tuple[int | None, int], dict[str, list[int]]]:
+    """Where ranks gave up to wait and launchers ended a job, by run and stream and then by message."""
+    out: dict[tuple[int | None, int], dict[str, list[int]]] = {}
+    for event in sorted(job.events(*_WAITED, *STOPS), key=lambda e: e.ref.seq):
+        key = (job.run_of_event(event), event.stream)
+        out.setdefault(key, {}).setdefault(event.name, []).append(event.ref.seq)
     return out
 
 

@@ -23,6 +23,10 @@ class Quotes:
         self._late = any(source.kind != "log" or source.encoding is not None for source in getattr(scan, "inputs", ()))
         self._cited: dict[tuple[str, int], Ref] = {}
 
+    def ref(self, evidence: Evidence) -> Ref | None:
+        """The reference to a line that was cited."""
+        return self._cited.get((evidence.file, evidence.line))
+
     def of(self, *refs: Ref | None) -> tuple[Evidence, ...]:
         """The lines behind references, without None and duplicates."""
         out: list[Evidence] = []
@@ -41,10 +45,10 @@ class Quotes:
 
     def cite(self, *refs: Ref | None) -> tuple[Evidence, ...]:
         """Evidence for a finding. If reading is slow, its text stays empty until :meth:`filled`."""
-        if not self._late:
-            return self.of(*refs)
         places = {(self._files[ref.file].path, ref.line): ref for ref in refs if ref is not None}
         self._cited.update(places)
+        if not self._late:
+            return self.of(*refs)
         return tuple(Evidence(path, line, "") for path, line in places)
 
     def filled(self, findings: Iterable[Finding]) -> list[Finding]:

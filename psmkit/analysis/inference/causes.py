@@ -13,6 +13,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Ref
+from psmkit.model import Named
 from psmkit.model.late import dataclass
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "each_by_itself",
     "ends",
     "failed_before",
+    "few_named",
     "few_of",
     "lost_with_daemon",
     "on_device",
@@ -36,6 +38,8 @@ _OOM = "sys.cuda.oom"
 _USAGE, _MOST_USAGES = 2, 64
 #: More ranks that report a failure are not few, and from this part of all ranks on they are most of them.
 _MOST_ALIKE, _MOST = 8, 0.75
+#: So few processes that print the same are few also where they are all that the log shows.
+_MOST_NAMED = 3
 #: So many lines of the stack below an error of MPI are read, up to the report of the next rank.
 _STACK, _NEXT = 12, ("Abort(", "MPICH ERROR", "*** An error occurred in")
 #: What such a stack says where another process ended.
@@ -206,6 +210,13 @@ def few_of(job: Job, run: int | None, ranks: Collection[int]) -> bool:
     """Whether these are a few of the ranks of a job, and not most of them."""
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
     return 0 < len(ranks) <= _MOST_ALIKE and _MOST * max(nranks or 0, max(ranks) + 1) > len(ranks)
+
+
+def few_named(job: Job, run: int | None, named: Sequence[Named]) -> list[Named]:
+    """These processes if they are few: what many print alike blames none of them."""
+    ranks = {n.rank for n in named if n.rank is not None}
+    few = len(named) <= _MOST_NAMED or (len(ranks) == len(named) and few_of(job, run, ranks))
+    return list(named) if few else []
 
 
 def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> bool:

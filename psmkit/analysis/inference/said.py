@@ -23,7 +23,6 @@ __all__ = [
     "absent",
     "came",
     "elements",
-    "few",
     "headline",
     "hosts",
     "how_known",
@@ -40,6 +39,7 @@ __all__ = [
 
 _LONGEST = 80
 _MOST = 3  # values that a title lists
+_MOST_HOSTS = 64  # that failed
 _MOST_LISTED = 4096  # ranks of a block
 #: The address to which UCX sends, where it is one of IPv4.
 _TO = regex(r"\bdgid[= ]::ffff:(\d{1,3}(?:\.\d{1,3}){3})\b")
@@ -95,9 +95,9 @@ def places(events: Iterable[Event]) -> list[Named]:
 
 
 def hosts(events: Iterable[Event]) -> list[Named]:
-    """The few hosts that these lines name: each is one that failed."""
+    """The hosts that these lines name, if they are not too many to look at: each is one that failed."""
     found = dict.fromkeys(host for e in events if (host := bare_host(e.fields.get("host"))))
-    return [Named(host=host) for host in found] if len(found) <= _MOST else []
+    return [Named(host=host) for host in found] if len(found) <= _MOST_HOSTS else []
 
 
 def named_ranks(job: Job, entry: Message, events: Sequence[Event]) -> list[int]:
@@ -177,11 +177,6 @@ def near_ends(job: Job, events: Iterable[Event]) -> list[Named]:
         if event.name == "ompi.tcp_unreached" and isinstance(host, str):
             out[Named(host=host, pid=pid if isinstance(pid, int) else None)] = None
     return list(out)
-
-
-def few(named: Sequence[Named]) -> list[Named]:
-    """These processes if they are few: what many print alike blames none of them."""
-    return list(named) if len(named) <= _MOST else []
 
 
 def absent(events: Iterable[Event]) -> list[Named]:

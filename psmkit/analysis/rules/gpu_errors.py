@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, gpus, lines, outside
@@ -14,6 +15,7 @@ from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import OF_GROUP, group_rank
+from psmkit.analysis.inference.together import came_before
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named, Severity
@@ -60,12 +62,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         room = room_of(first) if code == "PSM509" else None
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
-        # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
-        culprits = (
-            ranks
-            if len(ranks) == 1 or code == "PSM509"
-            else [r for r in [outside.global_rank(job, first)] if r is not None]
-        )
+        # A rank whose error came later may only see what the first one did to the memory that they share.
+        culprits = ranks if code == "PSM509" else _at_once(job, by_rank, first)
         out.append(
             new_finding(
                 job,
@@ -90,6 +88,13 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
             )
         )
     return out
+
+
+def _at_once(job: Job, by_rank: Mapping[int | Named | None, Event], first: Event) -> list[int]:
+    """The ranks with the first error of which nothing shows that it came later."""
+    what = first.fields.get("error")
+    alike = {r: e for r, e in by_rank.items() if isinstance(r, int) and e.fields.get("error") == what}
+    return sorted(r for r, e in alike.items() if not came_before(job, first, e))
 
 
 def _place(job: Job, event: Event) -> Named | None:
@@ -160,7 +165,7 @@ _DRAIN = "Drain the node and check the GPU and its links (nvidia-smi -q, nvidia-
 def _xids(job: Job, run: int | None) -> list[Finding]:
     out: list[Finding] = []
     reported, caused = _reported(job, run)
-    for (bus, number), event in {**reported, **caused}.items():
+    for (node, bus, number), event in {**reported, **caused}.items():
         what = str(event.fields.get("what", ""))
         host, pid = event.fields.get("host"), event.fields.get("pid")
         rank = gpus.rank_of_bus(job, run, bus, pid, host)
@@ -183,7 +188,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 + (f" of rank {rank}" if rank is not None else "")
                 + (
                     f" reported Xid {number}: {textwrap.shorten(what, 100, placeholder='…')}"
-                    if (bus, number) in reported
+                    if (node, bus, number) in reported
                     else f" had Xid {number}: Xid {event.fields['xid']} names it as the cause"
                 ),
                 severity=Severity.ERROR
@@ -203,25 +208,29 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 stage="error",
             )
         )
-    hard_ = any(number in gpus.HARD_XIDS for _, number in (*reported, *caused))
+    hard_ = any(number in gpus.HARD_XIDS for *_, number in (*reported, *caused))
     return out if hard_ else [*out, *_unreachable(job, run)]
 
 
-def _reported(job: Job, run: int | None) -> tuple[dict[tuple[str, int], Event], dict[tuple[str, int], Event]]:
-    """The Xids of each GPU, and those that only the clean-up after them names, with the first line of each."""
-    own: dict[tuple[str, int], Event] = {}
-    caused: dict[tuple[str, int], Event] = {}
+_Xids = dict[tuple[str | None, str, int], Event]
+
+
+def _reported(job: Job, run: int | None) -> tuple[_Xids, _Xids]:
+    """The Xids of each GPU of each host, and those that only the clean-up after them names, with the first line of each."""
+    own: _Xids = {}
+    caused: _Xids = {}
     for event in job.events("sys.kernel.xid"):
         number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
         if job.run_of_event(event) != run or not isinstance(number, int):
             continue
+        node = str(host) if (host := event.fields.get("host")) is not None else None
         _, found, previous = str(event.fields.get("what", "")).partition(_CAUSED)
         digits = previous.partition(" ")[0].rstrip(".,")
         if digits.isdecimal() and len(digits) <= _MOST_DIGITS:
-            caused.setdefault((bus, int(digits)), event)
+            caused.setdefault((node, bus, int(digits)), event)
         elif number != _CLEANUP and not found:
-            own.setdefault((bus, number), event)
-    return own, {key: event for key, event in caused.items() if key not in own and key[1] != _CLEANUP}
+            own.setdefault((node, bus, number), event)
+    return own, {key: event for key, event in caused.items() if key not in own and key[2] != _CLEANUP}
 
 
 def _unreachable(job: Job, run: int | None) -> list[Finding]:

@@ -16,7 +16,7 @@ from psmkit.analysis.facts.naming import differing, named_text, ranks_text, word
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import ranks_in
 from psmkit.analysis.inference import faults, said, store, unknown
-from psmkit.analysis.inference.causes import ends, lost_with_daemon
+from psmkit.analysis.inference.causes import ends, few_named, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     CAUGHT,
     about_others,
@@ -246,7 +246,7 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
         named = said.absent(events) or ranked or said.places(events) or ([] if own else said.hosts(events))
         named = named or (outside.tagged_process(job, events) if own else [])
     if not named and entry.own_rank is not None:
-        named = said.few(said.named_self(job, events))
+        named = few_named(job, run, said.named_self(job, events))
     procs, ranks = said.printers(job, events) if own else ([], [])
     either = _either_end(job, entry, events)
     if not named and (entry.blames == "self" or either):

@@ -1,0 +1,97 @@
+"""Findings that report the same failure of several processes, none of which is known to have come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psmkit.analysis.facts import clock, endings
+from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Event
+from psmkit.model import CODES, Finding
+from psmkit.model.arrays import np
+from psmkit.model.late import regex
+from psmkit.model.wording import CONSEQUENCE, ENDED_BY_LAUNCHER, LAST_RESORT
+
+__all__ = ["came_before", "together"]
+
+#: Clocks of two hosts, and the times at which two threads print, differ by so many seconds.
+_SLACK = 2.0
+_DAY = 86400.0
+#: Stages of findings that do not say who failed by itself.
+_NOT_FIRST = (CONSEQUENCE, ENDED_BY_LAUNCHER, LAST_RESORT)
+#: What names one process and not its failure: ranks, the PCI address of a GPU, and a process with its host.
+_NAMES = regex(
+    r"\branks? \d[\d, -]*(?: ?and (?:\d+ more|\d+))?|\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b"
+)
+#: What holds the name of a host or the number of a process, and nothing else.
+_WORD = regex(r"\w+(?:[.-]\w+)*")
+
+
+def together(job: Job, findings: Iterable[Finding], chosen: Finding) -> list[Finding]:
+    """``chosen`` and the findings that report the same failure of others at the same time, in their order.
+
+    Where the time stamps show that one of them came before ``chosen``, it takes its place.
+    """
+    if not _names_who(chosen) or CODES[chosen.code].symptom or chosen.stage in _NOT_FIRST:
+        return [chosen]
+    what = _failure(chosen)
+    alike = [f for f in findings if f is not chosen and _one_kind(f, chosen) and _failure(f) == what]
+    if not alike:
+        return [chosen]
+    found = [(f, _event(job, f)) for f in (chosen, *alike)]
+    for one, event in found:
+        if not any(came_before(job, other, event) for f, other in found if f is not one):
+            return [one, *(f for f, other in found if f is not one and not came_before(job, event, other))]
+    return [chosen]
+
+
+def came_before(job: Job, one: Event | None, other: Event | None) -> bool:
+    """Whether a failure is known to have come before another one: by their times, or by the end of the job between them in one stream."""
+    if one is None or other is None:
+        return False
+    seconds = _gap(one.time, other.time)
+    if seconds is not None and abs(seconds) > _SLACK:
+        return seconds > 0
+    return one.stream == other.stream and endings.ended_between(job, one, other)
+
+
+def _gap(first: str | None, second: str | None) -> float | None:
+    """The seconds from one time stamp to another one; None if they cannot be compared."""
+    one, other = clock.seconds(first), clock.seconds(second)
+    if one is None or other is None or one[1] != other[1]:
+        return None
+    seconds = other[0] - one[0]
+    if not one[1] and abs(seconds) > _DAY / 2:  # past midnight
+        seconds += -_DAY if seconds > 0 else _DAY
+    return seconds
+
+
+def _one_kind(one: Finding, other: Finding) -> bool:
+    same = (one.code, one.severity, one.stage, one.run, one.comm)
+    return same == (other.code, other.severity, other.stage, other.run, other.comm) and _names_who(one)
+
+
+def _names_who(finding: Finding) -> bool:
+    """Whether a finding blames a process, and not one of two ends of a connection."""
+    if any(n.either for n in finding.named):
+        return False
+    return bool(finding.culprits or finding.named or (finding.processes and not finding.ranks))
+
+
+def _failure(finding: Finding) -> str:
+    """The title of a finding without the names of its processes."""
+    text = _NAMES.sub("#", finding.title)
+    names = {name for n in finding.named for name in (n.host, n.pid, n.gpu) if name is not None}
+    names |= {part for process in finding.processes for part in process.rpartition(":")[::2]}
+    own = set(map(str, names))
+    return _WORD.sub(lambda word: "#" if word[0] in own else word[0], text)
+
+
+def _event(job: Job, finding: Finding) -> Event | None:
+    """The line that proves a finding."""
+    ref = job.quotes.ref(finding.evidence[0]) if finding.evidence else None
+    if ref is None:
+        return None
+    events = job.scan.events
+    at = np.flatnonzero((events.first == ref.seq) & (events.stream == job.scan.files[ref.file].stream))
+    return next(iter(events.make(at[:1])), None)
