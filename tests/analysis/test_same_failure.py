@@ -19,6 +19,23 @@ _RAYLET = "(raylet, ip=10.0.0.{0}) Worker exit detail: Task was killed due to th
 _SSH = "ssh: connect to host {} port 22: Connection refused\n"
 _POD = "worker-{}   0/1     OOMKilled   0   5m\n"
 _ACCESS = "an illegal memory access was encountered"
+_WORKER = "  time      : 2026-03-01_10:00:{2:02}\n  host      : n{0}\n  rank      : {1} (local_rank: {1})\n  exitcode  : {3} (pid: {4})\n  error_file: <N/A>\n"
+_ROOT = "Root Cause (first observed failure):\n[0]:\n"
+_EXIT = "srun: error: n{0}: task {0}: Exited with exit code {1}\n"
+
+
+def worker(rank: int, second: int = 5, code: int = 1, host: int = 1) -> str:
+    return _WORKER.format(host, rank, second, code, 900 + rank)
+
+
+def summary(first: str, *others: str) -> str:
+    listed = "".join(f"[{n}]:\n{other}" for n, other in enumerate(others, 1))
+    return f"{'=' * 60}\ntrain.py FAILED\nFailures:\n{listed}{'-' * 60}\n{_ROOT}{first}{'=' * 60}\n"
+
+
+def thrown(tag: str, text: str = "ValueError: 12 rows, expected 16") -> str:
+    stack = ["Traceback (most recent call last):", '  File "/app/train.py", line 8, in <module>', "    step()", text]
+    return "".join(f"{tag}{line}\n" for line in stack)
 
 
 def who(folder: Path, log: str, **more: str) -> list[object]:
@@ -70,6 +87,20 @@ def shm(node: int, stamp: str = "") -> str:
             ),
             [0, 3],
         ),
+        (summary(worker(0), worker(3)), [0, 3]),
+        (summary(worker(0, code=-11), worker(3, code=-11)), [0, 3]),
+        (summary(worker(0)) + summary(worker(8, host=2)), [0, 8]),
+        (_EXIT.format(3, 1) + _EXIT.format(5, 1) + "srun: Terminating StepId=4711.0\n", [3, 5]),
+        (thrown("[rank0]: ") + thrown("[rank3]: "), [0, 3]),
+        (thrown("[default0]:") + thrown("[default3]:"), [0, 3]),
+        (thrown("(W pid=71, ip=10.0.0.3) ") + thrown("(W pid=72, ip=10.0.0.5) "), [71, 72]),
+        (
+            "".join(
+                f"(VllmWorker rank={r} pid=7{r}) ERROR 03-01 10:00:00 [executor.py:52] ValueError: 12 rows, expected 16\n"
+                for r in (0, 3)
+            ),
+            [0, 3],
+        ),
     ],
 )
 def test_each_process_with_the_same_failure_is_a_culprit(log: str, expected: list[object], tmp_path: Path) -> None:
@@ -93,6 +124,14 @@ def test_each_process_with_the_same_failure_is_a_culprit(log: str, expected: lis
             [47],
         ),
         (_WATCHDOG.format(0, "00", _ACCESS) + _WATCHDOG.format(3, "00", "unspecified launch failure"), [0]),
+        (summary(worker(0), worker(3, second=6)), [0]),
+        (summary(worker(0, code=-11), worker(3, second=9, code=-11)), [0]),
+        (summary(worker(0), worker(3, code=2)), [0]),
+        (summary(worker(0), worker(3, code=-15)), [0]),
+        (_EXIT.format(3, 1) + "srun: Terminating StepId=4711.0\n" + _EXIT.format(5, 1), [3]),
+        ("".join(_EXIT.format(n, 1) for n in range(8)), [0]),  # most of them: what the first did ends the others
+        (thrown("[rank0]: ") + thrown("[rank3]: ", "RuntimeError: Connection reset by peer"), [0]),
+        (thrown("(W pid=71, ip=10.0.0.3) ") + thrown("(W pid=72, ip=10.0.0.5) ", "KeyError: 'lr'"), []),
         # one GPU that reports twice
         (_XID.format(0, "n3", "1b", 79, 47, _LOST) + _XID.format(0, "n3", "1b", 79, 47, _LOST), [47]),
     ],

@@ -12,6 +12,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.together import came_before
 from psmkit.logparse.types import Ref
 from psmkit.model import Named
 from psmkit.model.late import dataclass
@@ -23,6 +24,7 @@ __all__ = [
     "causes",
     "each_by_itself",
     "ends",
+    "even_with",
     "failed_before",
     "few_named",
     "few_of",
@@ -217,6 +219,22 @@ def few_named(job: Job, run: int | None, named: Sequence[Named]) -> list[Named]:
     ranks = {n.rank for n in named if n.rank is not None}
     few = len(named) <= _MOST_NAMED or (len(ranks) == len(named) and few_of(job, run, ranks))
     return list(named) if few else []
+
+
+def even_with(job: Job, run: int | None, first: deaths.Death, others: Sequence[deaths.Death]) -> list[deaths.Death]:
+    """The few other ranks that exited with the code of the first one, of which nothing shows that they did so later or for another reason."""
+    if first.rank is None or first.code is None or first.signal is not None or first.where is not None:
+        return []
+    found = [
+        d
+        for d in others
+        if d.rank is not None
+        and (d.code, d.signal, d.where, bool(d.time)) == (first.code, None, None, bool(first.time))
+        and not d.by_peer
+        and not came_before(job, first.events[0], d.events[0])
+        and not came_before(job, d.events[0], first.events[0])
+    ]
+    return found if found and few_of(job, run, {d.rank for d in (first, *found) if d.rank is not None}) else []
 
 
 def each_by_itself(job: Job, run: int | None, found: Sequence[deaths.Death]) -> bool:

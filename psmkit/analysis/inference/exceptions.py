@@ -11,6 +11,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.lived_on import lived_on
+from psmkit.analysis.inference.together import came_before
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 from psmkit.model.late import dataclass, regex
@@ -33,6 +34,7 @@ __all__ = [
     "raised",
     "shown_below",
     "thrower",
+    "throwers",
     "thrown",
     "thrown_below",
     "told",
@@ -73,6 +75,8 @@ _BELOW = 200
 _ENGINE = regex(r"_DP(\d+)\b\w* pid=")
 # So many lines are read for the process that they show.
 _MOST_LINES = 400
+#: What more processes throw alike blames none of them.
+_MOST_THROWERS = 8
 # So many lines of a stack show whose it is.
 _FRAMES = 12
 # Functions that call any other: their names tell nothing.
@@ -256,6 +260,17 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
         return [Named(host=next(iter(hosts), None), pid=next(iter(found)))] if len(found) == 1 >= len(hosts) else []
     placed = outside.tagged_process(job, events[:_MOST_LINES]) or _on_host(job, events[:_MOST_LINES])
     return _failed_task(job, run) or named_by_engine(job, run) or placed or only.speaker(job)
+
+
+def throwers(job: Job, run: int | None, items: Sequence[Raised]) -> list[Named]:
+    """The process of these exceptions, or the few processes that raised the first of them, if nothing shows that one did so later."""
+    found = thrower(job, run, [i.event for i in items])
+    if found or len(items) < 2:
+        return found
+    alike = [i.event for i in items if i.text == items[0].text and not came_before(job, items[0].event, i.event)]
+    each = [thrower(job, run, [event]) for event in alike[:_MOST_LINES]]
+    every = dict.fromkeys(n for found in each for n in found)
+    return list(every) if all(each) and 1 < len(every) <= _MOST_THROWERS else []
 
 
 def _on_host(job: Job, events: Sequence[Event]) -> list[Named]:

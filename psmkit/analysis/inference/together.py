@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from psmkit.analysis.facts import clock, endings
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding
 from psmkit.model.arrays import np
@@ -17,6 +19,8 @@ __all__ = ["came_before", "together"]
 #: Clocks of two hosts, and the times at which two threads print, differ by so many seconds.
 _SLACK = 2.0
 _DAY = 86400.0
+#: The lines of torchrun's report on a worker, and so many of them are below its time.
+_TORCHRUN, _BLOCK = "launch.elastic.", 6
 #: Stages of findings that do not say who failed by itself.
 _NOT_FIRST = (CONSEQUENCE, ENDED_BY_LAUNCHER, LAST_RESORT)
 #: What names one process and not its failure: ranks, the PCI address of a GPU, and a process with its host.
@@ -39,20 +43,43 @@ def together(job: Job, findings: Iterable[Finding], chosen: Finding) -> list[Fin
     if not alike:
         return [chosen]
     found = [(f, _event(job, f)) for f in (chosen, *alike)]
-    for one, event in found:
-        if not any(came_before(job, other, event) for f, other in found if f is not one):
-            return [one, *(f for f, other in found if f is not one and not came_before(job, event, other))]
-    return [chosen]
+    first, event = next(((f, e) for f, e in found if not any(_earlier(job, e2, e) for _, e2 in found)), found[0])
+    return [first, *(f for f, other in found if f is not first and not came_before(job, event, other))]
 
 
 def came_before(job: Job, one: Event | None, other: Event | None) -> bool:
     """Whether a failure is known to have come before another one: by their times, or by the end of the job between them in one stream."""
     if one is None or other is None:
         return False
-    seconds = _gap(one.time, other.time)
-    if seconds is not None and abs(seconds) > _SLACK:
+    listed = one.name.startswith(_TORCHRUN)  # after the end, in an order of its own, with the second of each failure
+    seconds = _gap(_time(job, one), _time(job, other))
+    if seconds is not None and abs(seconds) > (_SLACK if not listed else 0):
         return seconds > 0
-    return one.stream == other.stream and endings.ended_between(job, one, other)
+    return one.stream == other.stream and not listed and endings.ended_between(job, one, other)
+
+
+def _earlier(job: Job, one: Event | None, other: Event | None) -> bool:
+    """Whether the time stamps show that a failure came before another one: a launcher lists them in an order of its own."""
+    seconds = _gap(_time(job, one), _time(job, other)) if one is not None and other is not None else None
+    return seconds is not None and seconds > _SLACK
+
+
+def _time(job: Job, event: Event) -> str | None:
+    """The time of a line, or that which torchrun gives above it to the failure of a worker."""
+    if event.time is not None or not event.name.startswith(_TORCHRUN):
+        return event.time
+    above = _times(job).get(event.stream, [])
+    at = bisect_right(above, (event.ref.seq, ""))
+    return above[at - 1][1] if at and event.ref.seq - above[at - 1][0] <= _BLOCK else None
+
+
+@once
+def _times(job: Job) -> dict[int, list[tuple[int, str]]]:
+    """The places and times of failures of workers of torchrun, by stream."""
+    out: dict[int, list[tuple[int, str]]] = {}
+    for event in job.events(f"{_TORCHRUN}time"):
+        out.setdefault(event.stream, []).append((event.ref.seq, str(event.fields.get("time", "")).replace("_", " ")))
+    return {stream: sorted(found) for stream, found in out.items()}
 
 
 def _gap(first: str | None, second: str | None) -> float | None:

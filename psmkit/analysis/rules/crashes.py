@@ -18,7 +18,7 @@ from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
-from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, few_of, without_followers
+from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, even_with, few_of, without_followers
 from psmkit.analysis.inference.exceptions import raised, uncaught, where
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -158,6 +158,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     origins = [d for d in origins if d is deaths[0] or d.rank not in equal]
     together = [d for d in together if d.rank not in equal]
     followers = [d for d in followers if d.rank is None or d.rank not in equal]
+    even = even_with(job, run, origins[0], [*together, *followers]) if origins and not given_up else []
+    if even:
+        together, followers = even, [d for d in followers if not any(d is e for e in even)]
     ended = [d.rank for d in followers if d.rank is not None]
     # a line that names nobody may be about the same process
     known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
@@ -179,6 +182,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     elif not _in_order(origins, followers):
         after = f"{others[:1].upper()}{others[1:]} ended, too; the log does not show in which order"
     text = f" {after}." if others else ""
+    if even:
+        text = f" The log does not show which of {ranks_text(d.rank for d in (origins[0], *even) if d.rank is not None)} failed first.{text}"
     for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
         beside = [d for d in origins if d is not death] if each and lead else []
@@ -375,6 +380,8 @@ def _crash(
     ranks = [d.rank for d in all_ if d.rank is not None]
     shared = [d for d in ends(job, run) if d.rank in equal and d.proc is None] if equal else []
     ranks = sorted({*ranks, *equal})
+    # Where most ranks failed in the same way, in one message, none of them is the origin.
+    few = not together or few_of(job, run, ranks)
     name = ranks_text(ranks) if (together or equal or like) and ranks else _name(job, death)
     if beside and not ranks:
         places = [":".join(str(part) for part in (d.host, d.pid) if part is not None) for d in (death, *beside)]
@@ -425,12 +432,11 @@ def _crash(
         refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
         ranks=ranks,
         procs=[d.proc for d in all_ if d.proc is not None],
-        # Where most ranks failed in the same way, in one message, none of them is the origin.
-        culprits=ranks if not together or few_of(job, run, ranks) else [],
+        culprits=ranks if few else [],
         stage="killed",
-        named=[]
-        if together or death.proc is not None
-        else [n for d in (death, *shared, *beside) for n in launcher_ends.as_named(d)],
+        named=[n for d in (death, *together, *shared, *beside) if d.proc is None for n in launcher_ends.as_named(d)]
+        if few and death.proc is None
+        else [],
     )
 
 

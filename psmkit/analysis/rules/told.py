@@ -27,6 +27,7 @@ from psmkit.analysis.inference.exceptions import (
     raised,
     shown_below,
     thrower,
+    throwers,
     thrown_below,
     uncaught,
     unfinished,
@@ -327,11 +328,11 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({i.rank for i in items if i.rank is not None})
     aborted = unknown.of_an_abort(items[0].text)
     own = len(ranks) == 1 and not passed_on and not aborted
-    process = [] if ranks or passed_on else thrower(job, run, [i.event for i in items])
+    process = [] if ranks or passed_on else throwers(job, run, items)
     if not (ranks or passed_on or process):
         rank, pid = unknown.stated_below(job, items[0].event)
         process = [Named(rank, pid=pid)] if rank is not None or pid is not None else []
-    who = ranks_text(ranks) if ranks else named_text(process[0]) if process else "a process"
+    who = ranks_text(ranks) if ranks else words(map(named_text, process), _SHOWN) if process else "a process"
     if passed_on and (lost := store.lost_in(job, run, items[0].event, items[0].text)) is not None:
         return [store.finding(job, run, items, ranks, lost)]
     own, how = own or bool(process), ended_by(job, [i.event for i in items])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psmkit.analysis.facts import endings, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults, unknown
+from psmkit.analysis.inference.causes import few_of
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.together import came_before
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -38,9 +42,10 @@ def _finding(job: Job, run: int | None) -> Finding | None:
     after = [first, *(e for e in found if e is not first)]
     others = unknown.refused(job, after) or unknown.about(job, first)
     rank = None if others else unknown.rank_of(job, after)
+    ranks = _same_words(job, run, first, rank, found) if rank is not None else []
     named = others or ([] if rank is not None else unknown.named(job, after))
     pid = next((n.pid for n in named if n.pid is not None and n.basis is None), None)
-    who = ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
+    who = ranks_text(ranks) if ranks else f"process {pid}" if pid is not None else "a process"
     words = unknown.words(job, first)
     length = job.scan.files[first.ref.file].lines
     near = length - first.ref.line <= _NEAR and 2 * first.ref.line > length
@@ -58,11 +63,19 @@ def _finding(job: Job, run: int | None) -> Finding | None:
         explanation="psmkit does not know this text and only quotes it. No line that it knows explains how the log ends, and no line below shows more work.",
         next_step="Read this line and the lines around it. If they do not explain it, give the whole output of the job.",
         refs=[e.ref for e in after[:4]],
-        ranks=[rank] if rank is not None else [],
-        culprits=[rank] if rank is not None else [],
+        ranks=ranks,
+        culprits=ranks,
         named=named,
         stage=LAST_RESORT,
     )
+
+
+def _same_words(job: Job, run: int | None, first: Event, rank: int, found: Sequence[Event]) -> list[int]:
+    """The rank that printed the first error, and the few others that printed the same words at the same time."""
+    same = [e for e in found if (e.name, e.fields.get("what")) == (first.name, first.fields.get("what"))]
+    told = (unknown.rank_of(job, [e]) for e in same if not came_before(job, first, e))
+    ranks = sorted({rank, *(r for r in told if r is not None)})
+    return ranks if few_of(job, run, ranks) else [rank]
 
 
 def _waited(job: Job, event: Event) -> bool:
