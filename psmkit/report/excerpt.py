@@ -13,9 +13,10 @@ __all__ = ["excerpt"]
 
 # An address counts as one word: the report names its host in other places, too. So does a hash: the numbers in it tell nothing.
 _WORD = regex(r"\b(?=[^\W_]*\d[^\W\d_]+\d)[^\W_]{12,}|[^\W\d_]+|\d+(?:\.\d+)+|\d+")
-#: What a cut never divides: a word between blanks; in a word that needs too much room, a run of letters or an escape of ``visible``.
+#: What a cut never divides: a word between blanks; in a word that needs too much room, a name or an escape of ``visible``; in a name that does so, too, a run of letters.
 _UNIT = regex(r"\S+")
 _PART = regex(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|[\w.-]+|\W")
+_PIECE = regex(r"[^\W_]+[_.-]*|[_.-]+")
 #: Words of at most this length, such as "the" and "on", are in every line.
 _SHORT_WORD = 3
 #: A word of the title of at least this length that the line holds is part of the proof.
@@ -28,6 +29,10 @@ _LONG_NUMBER = 3
 _VALUE = 48
 _DECIDES, _PART_OF_VALUE = 2.0, 0.5
 _PART_OF_HEAD = 1.0
+#: Of a message, each part of a long word tells something, such as the key that is missing.
+_PART_OF_WORD = 0.1
+#: What stands before the words that prove it, such as a time and a process, is no proof also where the title repeats it.
+_BEFORE = 0.25
 #: Of an IPv4 address, which is said once and tells where.
 _DOTS = 3
 #: The weight of the beginning, which says who printed the line: of all that fits, and of a part of it before another place.
@@ -56,15 +61,21 @@ def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), lead: 
         return text
     units = list(_units(text[:_MOST], width, about, words, lead))
     whole = sum(unit.end < width for unit in units)
-    best = (_weight(units[:whole]) + (_BEGINNING if whole else 0), whole, 0)
+    places = [n for n, unit in enumerate(units) if unit.says][:_PLACES]
+    # The beginning of the line takes no words of a message.
+    least = max((_shown(text, width, units, 0, n)[1] for n in places), default=0.0) if _message(words) else 0.0
+    told = _weight(units[:whole])
+    best = (told + (_BEGINNING if whole and told >= least else 0), whole, 0)
     choice = (whole, whole, whole)
-    heads = [0, *(n + 1 for n in range(whole) if _LEAST <= units[n].end <= min(width // 2, _MOST_OF_BEGINNING))]
-    for first in [n for n, unit in enumerate(units) if unit.says][:_PLACES]:
+    ends = [n + 1 for n in range(whole) if _LEAST <= units[n].end <= min(width // 2, _MOST_OF_BEGINNING)]
+    heads = [0, *(n for n in ends if not _within_word(text, units[n - 1].end, width - _LEAST))]
+    for first in places:
         for head in heads:
             if head > first:
                 break
-            room = width - (units[head - 1].end + len(_GAP) if head else 1)
-            last = _last(units, first, room, len(text.rstrip()))
+            last, tells = _shown(text, width, units, head, first)
+            if head and tells < least:
+                break
             weight = _weight(units[:head] + units[first:last]) + (_PART_OF_BEGINNING if head else 0)
             if last > first and (weight, head, -first) > best:
                 best, choice = (weight, head, -first), (head, first, last)
@@ -74,6 +85,26 @@ def excerpt(text: str, width: int, about: str, words: Sequence[str] = (), lead: 
     if not best[0] or (choice == (whole, whole, whole) and " " not in text[:width]):  # no word fits
         return shorten_left(text, width) if " " not in text[:width] else shorten(text, width)
     return _joined(text, width, units, *choice)
+
+
+def _message(words: Sequence[str]) -> bool:
+    """Whether a finding rests on one text, such as that of an exception, and not on single values."""
+    return len(set(words)) == 1 and len(words[0]) > _VALUE // 2
+
+
+def _shown(text: str, width: int, units: Sequence[_Unit], head: int, first: int) -> tuple[int, float]:
+    """The end of the units from ``first`` on that fit behind the first ``head`` units, and their weight."""
+    room = width - (units[head - 1].end + len(_GAP) if head else 1)
+    last = _last(units, first, room, len(text.rstrip()))
+    return last, _weight(units[first:last])
+
+
+def _within_word(text: str, at: int, room: int) -> bool:
+    """Whether a place is inside a word that fits in ``room`` characters, or inside a name."""
+    if at == len(text) or text[at - 1].isspace() or text[at].isspace():
+        return False
+    word = text[:at].rsplit(None, 1)[-1] + text[at : at + room + 1].split(None, 1)[0]
+    return len(word) <= room or _PART.fullmatch(text, at - 1, at + 1) is not None
 
 
 def _told(cut: str, text: str, about: str) -> bool:
@@ -120,17 +151,28 @@ def _units(text: str, width: int, about: str, words: Sequence[str], head: str) -
     values = {place: place in told or not told for place in found}
     # a line may hold more than one message, and the head be that of another one
     start = text.find(head) if wanted.intersection(map(str.lower, _WORD.findall(head))) else -1
+    message = _message(words)
+    begins = min([at for at, _ in found] + [start] * (start >= 0), default=0)
+    room = min(width - _LEAST, max(width // 2, _VALUE))
     for match in _UNIT.finditer(text):
-        parts = (
-            [match]
-            if match.end() - match.start() <= width - _LEAST
-            else _PART.finditer(text, match.start(), match.end())
-        )
-        for part in parts:
+        for part in [match] if match.end() - match.start() <= room else _divided(text, match, room):
             says = _says(part, wanted, values)
+            if message and not says and any(at <= part.start() < end for at, end in found):
+                says = {f"part:{part.start()}": _PART_OF_WORD}
+            if part.end() <= begins:
+                says = {} if message else {word: weight * _BEFORE for word, weight in says.items()}
             if 0 <= start <= part.start() and part.end() <= start + len(head):
                 says[f"head:{part.start()}"] = _PART_OF_HEAD
             yield _Unit(part.start(), part.end(), tuple(says.items()))
+
+
+def _divided(text: str, word: re.Match[str], room: int) -> Iterator[re.Match[str]]:
+    """The parts of a word that needs more than ``room`` characters."""
+    for part in _PART.finditer(text, word.start(), word.end()):
+        if part.end() - part.start() <= room:
+            yield part
+        else:
+            yield from _PIECE.finditer(text, part.start(), part.end())
 
 
 def _says(unit: re.Match[str], wanted: set[str], values: Mapping[tuple[int, int], bool]) -> dict[str, float]:

@@ -32,6 +32,7 @@ from psmkit.report.summary import (
 __all__ = ["render"]
 
 _EVIDENCE = 8
+_WHO = 8
 _PROOF = 300  # characters; the evidence below shows the whole line
 _BACKTICKS = regex(r"`+")
 
@@ -47,7 +48,7 @@ def render(report: Report, options: Options | None = None) -> str:
         for run in report.runs:
             name = words.say("run {run}", run=run_number(run.index))
             out.append(f"- {name}{words.say(': ')}{markdown_text(sentence(run, words))}")
-    for culprit in report.culprits:
+    for culprit in report.culprits[:_WHO]:
         stage = words.say(", stage {stage}", stage=known) if (known := protocol_stage(culprit.stage)) else ""
         reason = culprit_why(culprit, report)
         why = words.say(": ") + words.sentence(reason) if reason else ""
@@ -58,6 +59,8 @@ def render(report: Report, options: Options | None = None) -> str:
             one = words.say("one of the two ends: ")
         whole = one + culprit_name(culprit, words)
         out.append(f"- **{words.say('culprit')}** {markdown_text(whole + stage + why)}")
+    if len(report.culprits) > _WHO:
+        out.append(f"- {words.say('and {count} more', count=len(report.culprits) - _WHO)}")
     if (finding := behind(report)) is not None and finding.evidence:
         item = finding.evidence[0]
         deciding = [visible(word).strip() for word in item.words]

@@ -156,13 +156,21 @@ def test_last_task_of_a_chain_of_ray_threw_and_the_others_repeat_it(
 
 
 FOLDED = raised("(WorkerDict pid=903, ip=10.0.0.7) ", f"{OWN} [repeated 7x across cluster]")
-TWO = raised("(Worker_PP1_TP0 pid=903) ", OWN) + raised("(Worker_PP1_TP1 pid=904) ", OWN)
+TWO = raised("(Worker_PP1_TP0 pid=903) ", OWN) + raised("(Worker_PP1_TP1 pid=904) ", "{}")
 PEER = raised(
     "(Worker_PP1_TP1 pid=904) ", "RuntimeError: NCCL error: remote process exited or there was a network error"
 )
 
 
-@pytest.mark.parametrize("text", [FOLDED, TWO, PEER], ids=["folded", "two workers", "a peer's end"])
+def test_both_workers_that_throw_the_same_are_named(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(TWO.format(OWN))
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert report.verdict == "failed" and [c.pid for c in report.culprits] == [903, 904]
+
+
+@pytest.mark.parametrize(
+    "text", [FOLDED, TWO.format("KeyError: 7"), PEER], ids=["folded", "two exceptions", "a peer's end"]
+)
 def test_no_process_is_named_where_several_threw_or_a_peer_is_blamed(text: str, tmp_path: Path) -> None:
     check(tmp_path, text, "failed", None, None, None)
 

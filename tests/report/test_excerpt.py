@@ -8,9 +8,11 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.analysis.facts.proofs import deciding
+from psmkit.analysis.story import story
 from psmkit.catalogue import load
 from psmkit.report import Options, render
 from psmkit.report.excerpt import excerpt
+from psmkit.report.html import render as page
 
 ARGUMENTS = ", ".join(f"'--option-{n}', '/srv/data/run{n}/configuration.json'" for n in range(9))
 DEEPSPEED = f"[2025-01-02 03:04:05,678] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', {ARGUMENTS}] exits with return code = -11"
@@ -120,3 +122,70 @@ def test_a_proof_keeps_the_words_by_which_the_line_is_known(tmp_path: Path) -> N
     )
     proof = proof_of(render(analyze([log]), "text", Options(width=100)))
     assert "out of memory. Tried to allocate 132.00 MiB" in proof
+
+
+TAG = "(RayWorkerWrapper pid=123456, ip=10.20.30.40) "
+STAMP = "2026-03-01T10:00:00.123456789Z [2026-03-01 10:00:00,123] [a-node-with-a-long-name.cluster.example.org] "
+WHILE = " while it processed sample shard-00031-of-00512 of dataset /data/corpora/filtered/part-00031.parquet"
+ROWS = "ValueError: rows 12 and 16 of the batch do not match"
+ENDED = "process 123456 ended by an uncaught exception: "
+#: A line, its finding's title, and what the cut has to show in 60 and in 84 characters.
+MESSAGES = [
+    pytest.param(TAG + ROWS, ENDED + ROWS, "rows 12 and 16 of the batch do not match", ROWS, id="exception"),
+    pytest.param(TAG + STAMP + ROWS + WHILE, ENDED + ROWS, ROWS, ROWS, id="behind a tag and times"),
+    pytest.param(TAG + STAMP + ROWS, ENDED + TAG + STAMP + ROWS, ROWS, ROWS, id="title with the tag"),
+    pytest.param(
+        TAG + "KeyError: 'model.layers.31." + "attention_projection_" * 8 + "weight'",
+        ENDED + "KeyError:…",
+        "KeyError: 'model.",
+        "KeyError: 'model.layers.31.",
+        id="one long word",
+    ),
+    pytest.param(
+        TAG + "FileNotFoundError: [Errno 2] No such file or directory: '/mnt/projects/" + "checkpoints/" * 9 + "a.pt'",
+        ENDED + "FileNotFoundError: [Errno 2] No such file or directory:…",
+        "No such file or directory: '/",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/mnt/",
+        id="a long path",
+    ),
+    pytest.param(
+        f"{STAMP}[trainer/engine.py:1423:backward] fatal: the frobnicator of stage seven exploded{WHILE}",
+        "a process printed an error: [trainer/engine.py:1423:backward] fatal: the frobnicator of stage seven exploded",
+        "fatal: the frobnicator of stage",
+        "fatal: the frobnicator of stage seven exploded",
+        id="words that no entry knows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "about", "narrow", "wide"), MESSAGES)
+def test_a_cut_shows_the_message_and_not_what_stands_before_it(line: str, about: str, narrow: str, wide: str) -> None:
+    words = deciding(line, load())
+    for width, shown in ((60, narrow), (84, wide)):
+        cut = excerpt(line, width, about, words)
+        assert len(cut) <= width and shown in cut, cut
+
+
+def test_a_cut_keeps_the_beginning_where_the_message_leaves_room() -> None:
+    line = TAG + STAMP + "KeyError: 'rows of the batch'"
+    cut = excerpt(line, 84, "process 123456 ended by an uncaught exception", deciding(line, load()))
+    assert cut.startswith("(RayWorkerWrapper") and cut.endswith("KeyError: 'rows of the batch'")
+    assert excerpt(TAG + ROWS, 200, ENDED + ROWS, (ROWS,)) == TAG + ROWS
+
+
+def test_a_page_holds_the_whole_message(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    head = "".join(
+        f"{TAG}{line}\n" for line in ("Traceback (most recent call last):", '  File "/app/a.py", line 8, in <module>')
+    )
+    log.write_text(f"{head}{TAG}    step()\n{TAG}{ROWS}{WHILE}\n")
+    report = analyze([log])
+    assert ROWS in proof_of(render(report, "text", Options(width=80)))
+    assert page(story([log])).count(ROWS + WHILE) >= 2
+
+
+def test_a_page_of_markdown_counts_the_culprits_that_it_does_not_list(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("".join(f"ssh: connect to host n{n} port 22: Connection refused\n" for n in range(20)))
+    text = render(analyze([log]), "markdown", Options())
+    assert text.count("**culprit**") == 8 and "- and 12 more\n" in text

@@ -93,7 +93,8 @@ def _parts(line: str, known: Catalogue) -> tuple[tuple[str, ...], str]:
     match = known.places(text)
     if match is None:
         text = line
-        match = known.places(text, where="line")
+        # a text that no entry knows counts from the words on that tell of an error
+        match = known.places(text, where="line") or known.places(text, where="other")
     if match is None:
         return (), ""
     (start, end), fields = match
