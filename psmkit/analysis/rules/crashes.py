@@ -56,10 +56,7 @@ _READ_STACK = "Read its stack in the log from {} on. A core dump (gdb) shows the
 @rule(order=30)
 def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM408 for those that were ended because of it."""
-    out: list[Finding] = []
-    for run in endings.runs(job):
-        out.extend(_deaths(job, run, without_followers(job, run)))
-    return out
+    return [f for run in endings.runs(job) for f in _deaths(job, run, without_followers(job, run))]
 
 
 def _sorted_out(
@@ -160,7 +157,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     followers = [d for d in followers if d.rank is None or d.rank not in equal]
     even = even_with(job, run, origins[0], [*together, *followers]) if origins and not given_up else []
     if even:
-        together, followers = even, [d for d in followers if not any(d is e for e in even)]
+        together += [d for d in even if not any(d is t for t in together)]
+        followers = [d for d in followers if not any(d is e for e in even)]
     ended = [d.rank for d in followers if d.rank is not None]
     # a line that names nobody may be about the same process
     known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
@@ -181,9 +179,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         after = f"{others[:1].upper()}{others[1:]} exited with the same code; the log does not show whether that follows from it"
     elif not _in_order(origins, followers):
         after = f"{others[:1].upper()}{others[1:]} ended, too; the log does not show in which order"
-    text = f" {after}." if others else ""
-    if even:
-        text = f" The log does not show which of {ranks_text(d.rank for d in (origins[0], *even) if d.rank is not None)} failed first.{text}"
+    text = " The log does not show which of these ranks failed first." if even else ""
+    text += f" {after}." if others else ""
     for death, *like in _by_kind(job, run, origins):
         lead = death is origins[0]
         beside = [d for d in origins if d is not death] if each and lead else []
