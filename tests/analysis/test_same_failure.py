@@ -57,6 +57,7 @@ def shm(node: int, stamp: str = "") -> str:
     [
         (_XID.format(0, "n3", "1b", 79, 47, _LOST) + _XID.format(0, "n5", "3d", 79, 81, _LOST), [47, 81]),
         (_XID.format(0, "n3", "1b", 79, 47, _LOST) + _XID.format(0, "n5", "1b", 79, 81, _LOST), [47, 81]),
+        (_XID.format(0, "n3", "1b", 79, 79, _LOST) + _XID.format(0, "n5", "3d", 79, 81, _LOST), [79, 81]),
         (_OOM.format(0, 3, 47) + _OOM.format(0, 5, 81), [47, 81]),
         (segv(3) + segv(5), [3, 5]),
         (segv(3, "[2026-03-01 10:00:00] ") + segv(5, "[2026-03-01 10:00:01] "), [3, 5]),

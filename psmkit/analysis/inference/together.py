@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import clock, endings
 from psmkit.analysis.facts.job import Job
@@ -23,11 +23,11 @@ _DAY = 86400.0
 _TORCHRUN, _BLOCK = "launch.elastic.", 6
 #: Stages of findings that do not say who failed by itself.
 _NOT_FIRST = (CONSEQUENCE, ENDED_BY_LAUNCHER, LAST_RESORT)
-#: What names one process and not its failure: ranks, the PCI address of a GPU, and a process with its host.
+#: What names one process and not its failure: ranks, the PCI address of a GPU, the number of a process.
 _NAMES = regex(
-    r"\branks? \d[\d, -]*(?: ?and (?:\d+ more|\d+))?|\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b"
+    r"\branks? \d[\d, -]*(?: ?and (?:\d+ more|\d+))?|\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b|(?:\bpid |\bprocess |\w:)\d+\b"
 )
-#: What holds the name of a host or the number of a process, and nothing else.
+#: What holds the name of a host, and nothing else.
 _WORD = regex(r"\w+(?:[.-]\w+)*")
 
 
@@ -42,7 +42,8 @@ def together(job: Job, findings: Iterable[Finding], chosen: Finding) -> list[Fin
     alike = [f for f in findings if f is not chosen and _one_kind(f, chosen) and _failure(f) == what]
     if not alike:
         return [chosen]
-    found = [(f, _event(job, f)) for f in (chosen, *alike)]
+    alike = [chosen, *alike]
+    found = list(zip(alike, _proofs(job, alike), strict=True))
     first, event = next(((f, e) for f, e in found if not any(_earlier(job, e2, e) for _, e2 in found)), found[0])
     return [first, *(f for f, other in found if f is not first and not came_before(job, event, other))]
 
@@ -108,17 +109,16 @@ def _names_who(finding: Finding) -> bool:
 def _failure(finding: Finding) -> str:
     """The title of a finding without the names of its processes."""
     text = _NAMES.sub("#", finding.title)
-    names = {name for n in finding.named for name in (n.host, n.pid, n.gpu) if name is not None}
-    names |= {part for process in finding.processes for part in process.rpartition(":")[::2]}
-    own = set(map(str, names))
+    own = {n.host for n in finding.named} | {process.rpartition(":")[0] for process in finding.processes}
     return _WORD.sub(lambda word: "#" if word[0] in own else word[0], text)
 
 
-def _event(job: Job, finding: Finding) -> Event | None:
-    """The line that proves a finding."""
-    ref = job.quotes.ref(finding.evidence[0]) if finding.evidence else None
-    if ref is None:
-        return None
+def _proofs(job: Job, findings: Sequence[Finding]) -> list[Event | None]:
+    """The line that proves each of these findings, if it is an event."""
+    refs = [job.quotes.ref(f.evidence[0]) if f.evidence else None for f in findings]
     events = job.scan.events
-    at = np.flatnonzero((events.first == ref.seq) & (events.stream == job.scan.files[ref.file].stream))
-    return next(iter(events.make(at[:1])), None)
+    rows = np.isin(events.first, sorted({ref.seq for ref in refs if ref is not None})).nonzero()[0]
+    found: dict[tuple[int, int], Event] = {}
+    for event in events.make(rows):
+        found.setdefault((event.stream, event.ref.seq), event)
+    return [found.get((job.scan.files[ref.file].stream, ref.seq)) if ref is not None else None for ref in refs]
