@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.facts import endings, foreign, lines, recorded
+from psmkit.analysis.facts import endings, foreign, lines, program, recorded
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
@@ -299,6 +299,10 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
     return _rest(job, runs, ", which stops before init is complete")
 
 
+#: Of a program that says that its work is finished.
+_ENDED = "whether the processes have ended: if so, the job is done. If they still run, take the stacks of their threads (gdb; py-spy dump for Python)"
+
+
 def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     """What every undecided input lacks: what follows its last line, and the logs of ranks that have none. ``where`` says how far it came."""
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence), default=None)
@@ -317,6 +321,8 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     unseen = sorted({rank for run in job.runs for rank in absent(job, run.index).listed})
     if unseen and all(torn_down(job, p) for run in job.runs for p in run.procs):
         return f"the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}"
+    if not unseen and len(job.runs) == 1 and program.finished(job, worst.index):
+        return _ENDED
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
     if recorded.over(job, worst.index):  # the archive holds all that there is
         return None

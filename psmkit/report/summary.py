@@ -254,7 +254,13 @@ def next_step(report: Report, words: Words = ENGLISH) -> str:
     if not lacks and (missing := report.coverage.missing_ranks):
         logs = "Give the log of rank {ranks}, too." if len(missing) == 1 else "Give the logs of ranks {ranks}, too."
         return words.say(logs, ranks=ranges(missing))
-    verb = "Take {lacks}." if lacks.startswith("the stacks") else "Find {lacks}."
+    verb = (
+        "Take {lacks}."
+        if lacks.startswith("the stacks")
+        else "Find out {lacks}."
+        if lacks.startswith("whether")
+        else "Find {lacks}."
+    )
     return words.say(verb, lacks=words.sentence(lacks)) if lacks else ""
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report, Severity
+from psmkit.report import render
 from tests.analysis.texts import analyzed
 
 STEPS = "".join(
@@ -34,8 +35,10 @@ def _both(report: Report) -> tuple[str, list[Severity]]:
         STEPS + AGENT + WAITED,
         STEPS + TIMING,
         STEPS + "2026-03-01 10:00:00,123 sagemaker-training-toolkit INFO     Reporting training SUCCESS\n",
+        STEPS + "----\nJob 'raysubmit_T3JpUGHRiC9U18UE' succeeded\n----\n",
+        'step one\n{"timestamp":1724834256.58,"name":"complete","context":{"status":0}}\n{"timestamp":1724834256.58,"name":"done"}\n',
     ],
-    ids=["deepspeed", "deepspeed, two nodes", "torchrun", "mlperf", "sagemaker"],
+    ids=["deepspeed", "deepspeed, two nodes", "torchrun", "mlperf", "sagemaker", "ray", "flux"],
 )
 def test_a_launcher_that_saw_all_processes_end_well_decides(text: str, tmp_path: Path) -> None:
     report = analyzed(tmp_path, text)
@@ -117,6 +120,22 @@ def test_an_error_below_unit_tests_that_passed_does_not_fail_the_job(tmp_path: P
     tests = "." + "-" * 70 + "\nRan 1 test in 277.304s\n\n{}\n\njob deleted\nerror: no name was specified\n"
     assert analyzed(tmp_path, "starting\n" * 20 + tests.format("OK")).verdict == "inconclusive"
     assert analyzed(tmp_path, "starting\n" * 20 + tests.format("FAILED (errors=1)")).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "Training completed\n",
+        "***** Eval results *****\n",
+        ':::MLL 1.5 run_stop: {"value": null, "metadata": {"status": "success"}}\n',
+    ],
+)
+def test_where_the_program_is_done_the_next_step_is_to_look_whether_it_ended(last: str, tmp_path: Path) -> None:
+    done, more = (
+        render(analyzed(tmp_path, STEPS + last + rest), "text") for rest in ("", STEPS.replace("step=", "step=1"))
+    )
+    assert "Find out whether the processes have ended: if so, the job is done." in " ".join(done.split())
+    assert "Find the end of the log" in more
 
 
 def test_the_results_of_an_evaluation_are_named_as_the_last_words_of_a_program(tmp_path: Path) -> None:

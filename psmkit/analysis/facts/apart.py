@@ -23,7 +23,7 @@ _TASK = "launch.slurm.task"
 _SLURM = regex(r"^slurm-(\d+(?:_\d+)?)\.(?:out|err|log)")
 _ENDS = (".gz", ".zst", ".bz2", ".xz", ".lz4")
 #: With more jobs than this, a report on each would help nobody.
-_MOST = 256
+_MOST = 4096
 
 _Claims = dict[Hashable, Hashable]
 
@@ -70,14 +70,15 @@ def jobs_of_streams(scan: ScanData, run_of: Mapping[int, int]) -> list[tuple[lis
     runs = _named_runs(scan, run_of)
     for same in _by([s for s in loose if s in runs], lambda stream: runs[stream]):
         jobs.join(same)
+    shared: dict[int, set[int]] = defaultdict(set)
+    for process in scan.processes:
+        if process.index in run_of:
+            shared[process.stream].add(run_of[process.index])
     out = []
     free = set(loose)
     for streams in jobs.all():
         ours = [s for s in streams if s in free]
-        about = {runs[s] for s in ours if s in runs}
-        about |= (
-            {run_of[p.index] for p in scan.processes if p.stream in streams and p.index in run_of} if ours else set()
-        )
+        about = {runs[s] for s in ours if s in runs}.union(*(shared[s] for s in streams if s in shared))
         if ours:
             out.append((ours, next(iter(about)) if len(about) == 1 else None))
     return out if len(out) <= _MOST else []

@@ -168,6 +168,12 @@ class Job:
             found.sort(key=_PLACE)
         return found
 
+    def events_of(self, run: int | None, *names: str) -> list[Event]:
+        """The events of a run; of no run where ``run`` is None."""
+        if run is not None:
+            return self.events(*names, run=run)
+        return [event for event in self.events(*names) if self.run_of_event(event) is None]
+
     def _named(self, *names: str) -> Iterator[str]:
         """The messages with these names, or whose names begin so if the name ends with a dot."""
         for name in names:

@@ -19,6 +19,7 @@ from psmkit.model.wording import counted
 __all__ = [
     "came_after",
     "ends",
+    "finished",
     "finished_before",
     "passed_tests",
     "restarted_after",
@@ -33,6 +34,7 @@ _DONE, _PROGRESS = ("program.done", "launch.well."), ("program.step", "program.r
 #: From here on nccl-tests prints times in us without a fraction; no root is as large.
 _TIME = 10_000
 _ROWS = ("nccltests.row", "nccltests.unchecked", "nccltests.older_row")
+_FINISHED, _RESULTS = "its work is finished", "the program printed the results of its evaluation"
 _STEPS = ("program.step", *_ROWS)
 #: A shell starts one Python program, without a launcher, and waits for it.
 _STARTED = regex(r"(?:^|[$#>] ?)(?:[A-Z]\w*=\S+ )*python[\d.]* (?!-m torch|-m accelerate|-m deepspeed)[\w./ :-]+$")
@@ -55,7 +57,7 @@ def told(job: Job, run: int) -> str | None:
     events = job.events(*_PROGRESS, run=run)
     results = job.events("program.phase_end", run=run)
     if results and all(e.stream != results[-1].stream or _last(e) < _last(results[-1]) for e in events):
-        return "the program printed the results of its evaluation"
+        return _RESULTS
     if not events:
         return _rows(job, run) or _shards(job, run)
     last = max(events, key=_last)
@@ -113,6 +115,14 @@ def _passed(job: Job, tests: Event) -> bool:
     while not said and (below := lines.below(job, below) if below is not None else None) is not None:
         said = "".join(e.text for e in job.quotes.of(below)).strip()
     return said == "OK"
+
+
+def finished(job: Job, run: int) -> bool:
+    """Whether the program says at its end that its work is finished, and prints nothing of more work below."""
+    if any(said == _FINISHED for _, said, _ in ends(job, run)):
+        return True
+    results = job.events("program.phase_end", run=run)
+    return bool(results) and told(job, run) == _RESULTS
 
 
 def finished_before(job: Job, run: int, event: Event) -> bool:
@@ -178,7 +188,7 @@ def ends(job: Job, run: int) -> list[tuple[int, str, int]]:
                 done[event.stream] = min(seq, done.get(event.stream, seq))
     for stream in _open_phases(job, run):
         done.pop(stream, None)
-    out.update({stream: ("its work is finished", seq) for stream, seq in done.items()})
+    out.update({stream: (_FINISHED, seq) for stream, seq in done.items()})
     return [(stream, said, seq) for stream, (said, seq) in sorted(out.items())]
 
 

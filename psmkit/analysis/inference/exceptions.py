@@ -131,10 +131,13 @@ def _raised(job: Job) -> dict[int | None, dict[int | None, Raised]]:
 
 
 @once
-def _exceptions(job: Job) -> Sequence[Event]:
-    """The lines that end tracebacks, in reading order: those of types that the catalogue knows, and others of the same form below a stack."""
+def _exceptions(job: Job) -> Mapping[int | None, Sequence[Event]]:
+    """The lines that end tracebacks, by run and in reading order: those of types that the catalogue knows, and others of the same form below a stack."""
     found = [*job.events("sys.python.exception", "sys.python.memory"), *thrown(job)]
-    return sorted((e for e in found if not ignored(job, e)), key=lambda e: (e.stream, e.ref.seq, e.ref))
+    out: dict[int | None, list[Event]] = {}
+    for event in sorted((e for e in found if not ignored(job, e)), key=lambda e: (e.stream, e.ref.seq, e.ref)):
+        out.setdefault(job.run_of_event(event), []).append(event)
+    return out
 
 
 def ignored(job: Job, event: Event) -> bool:
@@ -175,10 +178,9 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
     out: dict[int | None, Raised] = {}
     names = told(job)
     for event in sorted(
-        [*_exceptions(job), *(job.events(*names) if names else ())], key=lambda e: (e.stream, e.ref.seq, e.ref)
+        [*_exceptions(job).get(run, ()), *(job.events_of(run, *names) if names else ())],
+        key=lambda e: (e.stream, e.ref.seq, e.ref),
     ):
-        if job.run_of_event(event) != run:
-            continue
         if event.name in names:
             own = outside.global_rank(job, event)
             if own is not None and not endings.stopped(job, event):
@@ -325,8 +327,8 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
     causes = {id(item.event) for rank, item in raised(job, run).items() if rank is not None}
     heads = _places(job, run, "sys.python.traceback")
     out: list[Raised] = []
-    for event in _exceptions(job):
-        if job.run_of_event(event) != run or id(event) in causes or endings.stopped(job, event):
+    for event in _exceptions(job).get(run, ()):
+        if id(event) in causes or endings.stopped(job, event):
             continue
         text = _text(job, event)
         if _of_parent(job, run, text):
@@ -338,16 +340,23 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
 
 def unfinished(job: Job, run: int | None) -> list[Event]:
     """The heads of tracebacks at the end of a stream whose exception is not in the input."""
-    heads = [e for e in job.events("sys.python.traceback") if job.run_of_event(e) == run]
+    heads = job.events_of(run, "sys.python.traceback")
     if not heads:
         return []
+    later = _latest(job)
+    heads = [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
+    return [e for e in heads if not (_ignored(job, e) or _of_launcher(job, e))]
+
+
+@once
+def _latest(job: Job) -> dict[int, int]:
+    """The last line of each stream that may end a traceback, or is of a process that goes on."""
     later: dict[int, int] = {}
     for event in (*job.events(*_TEXTS), *thrown(job)):
         later[event.stream] = max(later.get(event.stream, -1), (event.last or event.ref).seq)
     for process in job.scan.processes:
         later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
-    heads = [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
-    return [e for e in heads if not (_ignored(job, e) or _of_launcher(job, e))]
+    return later
 
 
 @once
@@ -437,7 +446,7 @@ def headless(job: Job, run: int | None) -> list[Event]:
     whole = {e.stream for e in (*job.events("sys.python.", *_TEXTS), *thrown(job))} | {
         p.stream for p in job.scan.processes
     }
-    return [e for e in job.events("python.frame") if job.run_of_event(e) == run and e.stream not in whole]
+    return [e for e in job.events_of(run, "python.frame") if e.stream not in whole]
 
 
 @once
@@ -514,9 +523,8 @@ def _tagged(job: Job, event: Event, text: str) -> bool:
 
 def _places(job: Job, run: int | None, name: str) -> dict[tuple[int, str | None], list[Event]]:
     out: dict[tuple[int, str | None], list[Event]] = {}
-    for event in job.events(name):
-        if job.run_of_event(event) == run:
-            out.setdefault((event.stream, event.tag), []).append(event)
+    for event in job.events_of(run, name):
+        out.setdefault((event.stream, event.tag), []).append(event)
     return out
 
 
