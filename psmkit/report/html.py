@@ -26,6 +26,7 @@ from psmkit.report.summary import (
     culprit_name,
     culprit_ranks,
     culprit_why,
+    file_of,
     fold_causes,
     matching_rows,
     next_step,
@@ -148,7 +149,10 @@ class _Page:
         if verdict != "inconclusive":
             rows.append(("confidence", percent(report.confidence)))
         if len(report.runs) > 1:
-            rows += [(f"run {run_number(run.index)}", html_text(sentence(run))) for run in report.runs[:_TABLE_ROWS]]
+            rows += [
+                (f"run {run_number(run.index)}{html_text(file_of(run))}", html_text(sentence(run)))
+                for run in report.runs[:_TABLE_ROWS]
+            ]
         last = ""
         out.append('<dl class="answer">')
         for name, value in rows:

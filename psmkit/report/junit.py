@@ -8,7 +8,7 @@ from psmkit.model import Finding, Report, Run
 from psmkit.report.escape import visible
 from psmkit.report.levels import Level, level_of_severity, level_of_verdict
 from psmkit.report.options import Options
-from psmkit.report.summary import by_weight, run_number, sentence
+from psmkit.report.summary import by_weight, file_of, run_number, sentence
 
 __all__ = ["render"]
 
@@ -18,7 +18,7 @@ def render(report: Report, options: Options | None = None) -> str:
     bar = (options or Options()).fail_on
     cases: list[tuple[str, bool]] = []
     if report.runs:
-        cases += [_run_case(run, f"run {run_number(run.index)}", bar) for run in report.runs]
+        cases += [_run_case(run, f"run {run_number(run.index)}{file_of(run)}", bar) for run in report.runs]
     else:
         cases.append(_run_case(report, "verdict", bar))
     for finding in by_weight(report):

@@ -18,6 +18,7 @@ from psmkit.report.summary import (
     culprit_name,
     culprit_ranks,
     culprit_why,
+    file_of,
     fold,
     matching_rows,
     next_step,
@@ -46,7 +47,7 @@ def render(report: Report, options: Options | None = None) -> str:
         out.append(f"- {markdown_text(words.say('in English: {text}', text=english))}")
     if len(report.runs) > 1:
         for run in report.runs:
-            name = words.say("run {run}", run=run_number(run.index))
+            name = words.say("run {run}", run=run_number(run.index)) + markdown_text(file_of(run))
             out.append(f"- {name}{words.say(': ')}{markdown_text(sentence(run, words))}")
     for culprit in report.culprits[:_WHO]:
         stage = words.say(", stage {stage}", stage=known) if (known := protocol_stage(culprit.stage)) else ""

@@ -36,6 +36,7 @@ __all__ = [
     "culprit_name",
     "culprit_ranks",
     "culprit_why",
+    "file_of",
     "fold",
     "fold_causes",
     "listed",
@@ -285,6 +286,11 @@ def culprit_why(culprit: Culprit, report: Report) -> str:
     named = {number for word, number in pairwise(words) if word == "rank"}
     other = words[:1] == ["rank"] and str(rank) not in named
     return "" if why in reasons or other else why
+
+
+def file_of(run: Run) -> str:
+    """The file of a run that has one of its own, behind the number of the run."""
+    return f" ({os.path.basename(run.files[0])})" if len(run.files) == 1 else ""
 
 
 def run_number(index: int) -> int:

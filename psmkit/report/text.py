@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
-from psmkit.model import CODES, Ask, Cause, Evidence, Finding, Report, Run, Severity, Verdict
+from psmkit.model import CODES, Ask, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.model.wording import protocol_stage, uncoloured, without_bars
 from psmkit.report.cells import breadth, head, padded
 from psmkit.report.escape import shorten, visible
@@ -23,6 +22,7 @@ from psmkit.report.summary import (
     culprit_name,
     culprit_ranks,
     culprit_why,
+    file_of,
     fold,
     fold_causes,
     listed,
@@ -99,7 +99,7 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
                 sentence(run, words),
                 indent="  ",
                 hang="      ",
-                lead=Span(words.say("run {run}", run=run_number(run.index)) + _of_files(run) + " ", run.verdict.value),
+                lead=Span(words.say("run {run}", run=run_number(run.index)) + file_of(run) + " ", run.verdict.value),
             )
         if len(report.runs) > len(shown):
             more = words.count(len(report.runs) - len(shown), "more run")
@@ -110,11 +110,6 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
         _proof(page, _telling(finding.evidence), folder, finding.title)
     if step := next_step(report, words):
         page.wrap(step, indent="  ", hang=_column(words), lead=Span(_label("do this: ", words), "code"))
-
-
-def _of_files(run: Run) -> str:
-    """The file of a run that has one of its own."""
-    return f" ({os.path.basename(run.files[0])})" if len(run.files) == 1 else ""
 
 
 def _label(label: str, words: Words) -> str:

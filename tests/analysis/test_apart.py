@@ -8,6 +8,7 @@ import pytest
 
 import psmkit
 from psmkit.model import Report
+from psmkit.report import render
 
 SUMMARY = (
     "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-01_10:00:00\n  host      : {host}\n  rank      : {rank} (local_rank: 0)\n"
@@ -43,6 +44,17 @@ def test_what_one_job_prints_explains_no_end_in_another(tmp_path: Path) -> None:
     assert "ValueError" in told["a.log"][1] and "SIGSEGV" in told["b.log"][1] and "ValueError" not in told["b.log"][1]
     assert "(b.log)" in report.reason or "(a.log)" in report.reason
     assert any("these files are of 2 jobs" in note for note in report.coverage.notes)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "junit"])
+def test_a_report_on_several_jobs_names_the_file_of_each(form: str, tmp_path: Path) -> None:
+    report = _report(
+        tmp_path,
+        a_log=_job("n1", 70, "ValueError: bad batch"),
+        b_log=SUMMARY.format(host="n2", rank=2, pid=81, code=-11),
+    )
+    shown = render(report, form)
+    assert "run 1 (a.log)" in shown and "run 2 (b.log)" in shown
 
 
 def test_the_reports_of_two_nodes_are_of_one_job(tmp_path: Path) -> None:
