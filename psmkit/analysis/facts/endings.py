@@ -152,7 +152,7 @@ def timed_out(job: Job, event: Event) -> bool:
 
 
 def trapped(job: Job, event: Event) -> bool:
-    """Whether a kernel of DeepEP had stopped itself because it waited in vain, before this line of the same stream: the device then reports an error."""
+    """Whether DeepEP had given up because it waited in vain, before this line of the same stream: the device or the process then reports an error."""
     return _first(_first_traps(job), job, event)
 
 

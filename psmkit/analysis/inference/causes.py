@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import deaths, endings, gpus, lines, outside
+from psmkit.analysis.facts import deaths, endings, gpus, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.inference.exceptions import Raised, raised, uncaught
+from psmkit.analysis.inference.exceptions import Raised, closing, raised, uncaught
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.together import came_before
-from psmkit.logparse.types import Ref
-from psmkit.model import Named
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import CODES, Named
 from psmkit.model.late import dataclass
 
 __all__ = [
@@ -28,8 +28,10 @@ __all__ = [
     "failed_before",
     "few_named",
     "few_of",
+    "gave_up_waiting",
     "lost_with_daemon",
     "on_device",
+    "started_again",
     "without_followers",
 ]
 
@@ -120,6 +122,8 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
             reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
         if death.where is None and death.code == _USAGE and reason is None:
             reason = _refused(job, run, death.rank)
+        if death.raised and death.where is None and reason is None:
+            reason = closing(job, death.events[0])
         if death.code is None and death.signal is None and len(all_) == 1 and death.rank is not None:
             reason = _recorded(job, run, death.rank)
         yield replace(death, where=reason.text, reason=reason.event) if reason is not None else death
@@ -265,6 +269,33 @@ def _about_a_peer(job: Job, death: deaths.Death) -> bool:
     text = text.lower()
     broke = any(lines.catalogue(job).phrase(w, text) is not None for w in ("a connection broke", "a peer is named"))
     return broke or any(words in text for words in _OF_OTHERS)
+
+
+def gave_up_waiting(job: Job, death: deaths.Death) -> bool:
+    """Whether a process raised what it says when it waited in vain for another one: a launcher may see any that waits end first."""
+    if death.reason is None or death.signal is not None:
+        return False
+    entry = lines.catalogue(job).by_name.get(death.reason.name)
+    return entry is not None and entry.finding is not None and CODES[entry.finding].reported_by_watchdog
+
+
+def started_again(job: Job, death: deaths.Death) -> bool:
+    """Whether the program worked, or a later run ended well, after the line of a launcher or service that names no process."""
+    nobody = all(value is None for value in (death.proc, death.rank, death.local, death.pid, death.host, death.signal))
+    if not nobody or not all(e.name.startswith("launch.ended.") for e in death.events):
+        return False
+    return all(program.restarted_after(job, e) or _ran_after(job, e) for e in death.events)
+
+
+def _ran_after(job: Job, event: Event) -> bool:
+    """Whether a run began after a line of its stream, and all its ranks were torn down."""
+    for run in job.runs:
+        processes = [job.process(p) for p in run.procs]
+        if all(p.stream == event.stream and p.first.seq > event.ref.seq for p in processes) and endings.done(
+            job, run.index
+        ):
+            return True
+    return False
 
 
 def failed_before(job: Job, run: int, cascade: Cascade) -> tuple[int, Cause] | None:

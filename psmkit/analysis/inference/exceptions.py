@@ -23,6 +23,7 @@ __all__ = [
     "about_others",
     "called",
     "called_in",
+    "closing",
     "ended_by",
     "frames_above",
     "headless",
@@ -370,6 +371,26 @@ def thrown_below(job: Job, run: int | None, report: Event) -> str:
     items = [i for i in (*raised(job, run).values(), *uncaught(job, run)) if i.event.stream == report.stream]
     near = [i for i in items if i.event.tag == report.tag and 0 < i.event.ref.seq - report.ref.seq <= _BELOW]
     return min(near, key=lambda i: i.event.ref.seq).text if near else ""
+
+
+def closing(job: Job, head: Event) -> Raised | None:
+    """The exception that ends the traceback below a line, whichever entry knows its words; None if the log does not show it."""
+    found = [seq for seq, _ in _frames(job).get((head.stream, head.tag), []) if head.ref.seq < seq]
+    last = head.ref.seq
+    for seq in found:
+        if seq - last > _FRAME_LINES:
+            break
+        last = seq
+    below = [e for e in _known(job, head.stream) if last < e.ref.seq <= last + _FRAME_LINES and e.tag == head.tag]
+    texts = ((e, without_tag("".join(q.text for q in job.quotes.of(e.ref)), e.tag).strip()) for e in below)
+    return next((Raised(None, e, text[:_LONGEST]) for e, text in texts if _THROWN.fullmatch(text)), None)
+
+
+def _known(job: Job, stream: int) -> list[Event]:
+    """The errors of a stream that a catalogue entry knows, in reading order."""
+    known = lines.catalogue(job).by_name
+    names = [name for name in job.names if name in known and known[name].severity == "error"]
+    return [e for e in (job.events(*names) if names else ()) if e.stream == stream]
 
 
 def of_nobody(job: Job, head: Event) -> bool:

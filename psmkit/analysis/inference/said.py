@@ -297,7 +297,10 @@ def _barrier(events: Sequence[Event]) -> str | None:
     late = {p for f in fields if isinstance(v := f.get("value"), int) and v > 0 and isinstance(p := f.get("peer"), int)}
     if not ranks:
         return _nodes(events)
-    wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in a barrier of DeepEP"
+    texts = [str(f["what"]) for f in fields if "what" in f]
+    barrier = "barrier" in texts or any("peer" in f and "what" not in f for f in fields)
+    step = "a barrier of DeepEP" if barrier else f"DeepEP's {texts[0]}" if texts else "DeepEP"
+    wait = f"{ranks_text(ranks)} of {'its' if len(ranks) == 1 else 'their'} group gave up in {step}"
     return f"{wait}: {ranks_text(late)} did not come" if 0 < len(late) < _MOST else wait
 
 

@@ -10,7 +10,7 @@ import signal as signals
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from psmkit.analysis.facts import endings, launcher_ends, lines, outside, program
+from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.death import FAULTS, Death, manner, signal_name
 from psmkit.analysis.facts.job import Job
@@ -18,7 +18,17 @@ from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, 
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import crash_stacks
-from psmkit.analysis.inference.causes import RECORDED, alike, each_by_itself, ends, even_with, few_of, without_followers
+from psmkit.analysis.inference.causes import (
+    RECORDED,
+    alike,
+    each_by_itself,
+    ends,
+    even_with,
+    few_of,
+    gave_up_waiting,
+    started_again,
+    without_followers,
+)
 from psmkit.analysis.inference.exceptions import raised, uncaught, where
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -96,6 +106,7 @@ def _sorted_out(
             or death.sent
             or (death.by_peer and elsewhere)
             or (endings.trapped(job, head) and any(words_ in (death.where or "") for words_ in _TRAPS))
+            or gave_up_waiting(job, death)
             or _follows(job, death, given_up, quitters)
             or ((another or (apart and death.listed)) and _swept_up(death))
             or (_unexplained(death) and explained)
@@ -369,7 +380,7 @@ def _crash(
     ``beside`` crashed by itself, too, and has a finding of its own.
     """
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
-    again = _started_again(job, death)
+    again = started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in _CRASHES
     stack = crash_stacks.printed(job, death)
@@ -524,25 +535,6 @@ def _reasons(job: Job, run: int | None, death: Death, equal: set[int]) -> list[E
     return [*own, *(found[rank].event for rank in sorted(equal) if rank in found)][:_MOST_REASONS]
 
 
-def _started_again(job: Job, death: Death) -> bool:
-    """Whether the program worked, or a later run ended well, after the line of a launcher or service that names no process."""
-    nobody = all(value is None for value in (death.proc, death.rank, death.local, death.pid, death.host, death.signal))
-    if not nobody or not all(e.name.startswith("launch.ended.") for e in death.events):
-        return False
-    return all(program.restarted_after(job, e) or _ran_after(job, e) for e in death.events)
-
-
-def _ran_after(job: Job, event: Event) -> bool:
-    """Whether a run began after a line of its stream, and all its ranks were torn down."""
-    for run in job.runs:
-        processes = [job.process(p) for p in run.procs]
-        if all(p.stream == event.stream and p.first.seq > event.ref.seq for p in processes) and endings.done(
-            job, run.index
-        ):
-            return True
-    return False
-
-
 def _stranger(job: Job, run: int | None, death: Death) -> Finding:
     return new_finding(
         job,
@@ -565,6 +557,22 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     pids = [str(d.pid) for d in followers if d.pid is not None]
     if not given_up and not ranks and pids:
         who = f"{plural(len(pids), 'process', 'processes')} {words(pids, _MOST_REASONS)}"
+    waited = [d for d in followers if gave_up_waiting(job, d)]
+    if waited and not given_up:
+        return new_finding(
+            job,
+            "PSM408",
+            run=run,
+            title=f"{_name(job, waited[0])} {manner(waited[0])}: a consequence, not the cause",
+            severity=Severity.WARNING,
+            confidence=0.85,
+            explanation="It waited in vain for another process. Its launcher may see any process that waits end first.",
+            next_step="Find the process that the others waited for when the time was over.",
+            refs=[e.ref for d in waited[:4] for e in (d.reason, d.events[0]) if e is not None],
+            ranks=[d.rank for d in waited if d.rank is not None],
+            procs=[d.proc for d in waited if d.proc is not None],
+            stage=CONSEQUENCE,
+        )
     numbers = {d.signal for d in followers}
     (number,) = numbers if len(numbers) == 1 else (None,)
     signal = signal_name(number) if number is not None else "a signal"
