@@ -480,5 +480,46 @@ def test_the_stack_of_a_core_shows_a_death_and_no_wait(tmp_path: Path) -> None:
     )
     report = analyzed(tmp_path, s__txt=alive + core + GDB.format(pid=5000, frame="ncclCommDestroy"))
     assert not report.suspects
-    assert "process 5000 died with a stack that passes through ncclCommDestroy" in report.reason
-    assert "processes 4000, 4010 and 4020 wait for work on their GPU" in report.reason
+    assert report.reason == "process 5000 died by SIGABRT in ncclCommDestroy()" and not report.culprits
+    assert any(
+        "processes 4000, 4010 and 4020: the main thread waits for work on its GPU" in f.title for f in report.findings
+    )
+
+
+SESSION = """\
+Thread 4 "trainer" received signal {signal}, {words}.
+[Switching to Thread 0x7f10 (LWP 6104)]
+0x0000000000000000 in ?? ()
+(gdb) thread apply all bt
+
+Thread 4 (Thread 0x7f10 (LWP 6104) "trainer"):
+#0  0x0000000000000000 in ?? ()
+#1  0x00007f01 in openChannel (c=0x1) at channel.cc:7
+#2  0x00007f02 in start_thread () at pthread_create.c:4
+
+Thread 1 (Thread 0x7f11 (LWP 6100) "trainer"):
+#0  __futex_abstimed_wait () at futex.c:5
+#1  0x00007f03 in asyncJobLaunch (j=0x1) at group.cc:3
+#2  0x00007f04 in main () at a.c:1
+"""
+
+
+def test_the_thread_that_got_a_fatal_signal_is_the_one_that_died(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, s__txt=SESSION.format(signal="SIGSEGV", words="Segmentation fault"))
+    assert report.verdict is Verdict.FAILED
+    assert report.reason == "process 6100 died by SIGSEGV in or below openChannel() in thread 6104"
+    assert [c.pid for c in report.culprits] == [6100]
+
+
+def test_a_session_that_somebody_interrupted_shows_no_death(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, s__txt=SESSION.format(signal="SIGINT", words="Interrupt"))
+    assert report.verdict is Verdict.INCONCLUSIVE and not report.culprits
+    assert not any("died" in f.title for f in report.findings)
+
+
+def test_stacks_from_before_the_signal_are_those_of_a_live_process(tmp_path: Path) -> None:
+    before = "Thread 1" + SESSION.split("Thread 1", 1)[1]
+    report = analyzed(
+        tmp_path, s__txt=before + "(gdb) c\n" + SESSION.format(signal="SIGSEGV", words="Segmentation fault")
+    )
+    assert report.reason == "process 6100 died by SIGSEGV in or below openChannel() in thread 6104"

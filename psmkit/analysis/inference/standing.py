@@ -12,7 +12,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, spans_of, spans_text, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
-from psmkit.logparse.foreign.places import Place, is_rank, main_thread, place_of
+from psmkit.logparse.foreign.places import Place, fault_of, in_handler, is_rank, main_thread, place_of
 from psmkit.logparse.foreign.types import StackDump, StackThread
 from psmkit.model import Finding, Severity, Suspect
 from psmkit.model.inspection import StateObject
@@ -194,7 +194,8 @@ def _telling(dump: StackDump) -> StackThread | None:
     """The thread that tells where the program is: its main thread, or the one in NCCL for which the main thread waits."""
     main = main_thread(dump)
     if dump.dead:  # gdb prints the thread that got the signal as the current one, with a stack of its own
-        return next((t for t in dump.threads if any("signal handler called" in f.function for f in t.frames)), main)
+        got = (t for t in dump.threads if t.frames and (t.fatal or in_handler(t)))
+        return next(got, main if len(dump.threads) == 1 else None)
     kind = place_of(main).kind if main is not None else "unknown"
     callers: Sequence[str]
     if kind in ("collective", "init"):
@@ -225,6 +226,8 @@ def _main_place(dump: StackDump, thread: StackThread | None) -> Place | None:
         return None
     place = place_of(thread)
     role = "main thread" if thread is main_thread(dump) else place.role
+    if dump.dead and dump.signal is not None:
+        return Place(role, "dead", f"{dump.signal}{fault_of(thread)}", place.frame, "died by")
     if dump.dead:
         return Place(role, "dead", f"a stack that passes through {_name(place)}", place.frame, "died with")
     if dump.inspection is not None and dump.threads and all(t.state == "T" for t in dump.threads):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal as signals
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import foreign
+from psmkit.analysis.facts import endings, foreign
+from psmkit.analysis.facts.death import FAULTS, signal_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import spans_of, spans_text
 from psmkit.analysis.facts.releases import shown_release
 from psmkit.analysis.inference import proof, standing
+from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.standing import DATA, HOST, PROGRAM, START, TEARDOWN, Stand, group_text, step_of, who
 from psmkit.analysis.registry import rule
@@ -91,7 +94,38 @@ def find(job: Job) -> list[Finding]:
             not failed and not odd and len(waits) == 1 and waits <= {*_PEERS} and not moves and len(known) == len(ours)
         )
         out.append(_lacking(job, run, ours, lacking, nranks, wait=one))
-    return [*out, *_where(job, run, ours)]
+    return [*out, *_died(job, run, ours), *_where(job, run, ours)]
+
+
+def _died(job: Job, run: int | None, ours: Sequence[Stand]) -> list[Finding]:
+    """PSM402 for the processes whose stacks gdb shows at a fatal signal, where no line of a log tells of an end."""
+    known = FAULTS | {signals.SIGABRT}
+    dead = [s for s in ours if s.kind == "dead" and signal_of(s.look.dump.signal) in known]
+    if not dead or endings.gave_up(job, run) or ends(job, run):
+        return []
+    texts = {s.text for s in dead}
+    title = f"{group_text(job, dead)} {dead[0].text if len(texts) == 1 else 'died by signals'}"
+    threads = {s.look.thread.tid for s in dead if s.look.thread is not None and s.look.thread.tid != s.look.dump.pid}
+    fault = all(signal_of(s.look.dump.signal) in FAULTS for s in dead)  # who aborts may do so for another one's failure
+    of = f" in thread {threads.pop()}" if len(dead) == 1 and threads - {None} else ""
+    finding = new_finding(
+        job,
+        "PSM402",
+        run=run,
+        title=f"{title}{of}",
+        confidence=0.8,
+        explanation="A debugger or a core shows the stacks at the time of the signal."
+        + (" Each died by itself." if len(dead) > 1 else ""),
+        next_step="Read the stack of this thread from its top: the arguments of the innermost frames (gdb: `frame N`, `info locals`) show which pointer or object is wrong."
+        if fault
+        else "Give the output of this process: its last lines say why it aborted.",
+        ranks=[s.rank for s in dead if s.rank is not None][:64],
+        procs=[s.proc for s in dead if s.proc is not None],
+        culprits=[s.rank for s in dead if s.rank is not None and fault][:_SHOWN],
+        named=[_named(s) for s in dead if s.proc is None and s.rank is None and fault][:_SHOWN],
+        stage="killed",
+    )
+    return [replace(finding, evidence=_evidence(job, dead[:4]))]
 
 
 # -- who stands elsewhere
@@ -458,7 +492,8 @@ def _lacking(
 def _where(job: Job, run: int | None, ours: Sequence[Stand]) -> list[Finding]:
     """PSM316 for each place, with the processes that stand there."""
     groups: dict[str, list[Stand]] = defaultdict(list)
-    for stand in ours:
+    told = {"dead"} if _died(job, run, ours) else set()
+    for stand in (s for s in ours if s.kind not in told):
         groups[stand.look.place.text if stand.look.place is not None else stand.text].append(stand)
     return [_place(job, run, group) for group in sorted(groups.values(), key=lambda g: -len(g))[:_SHOWN]]
 

@@ -101,6 +101,11 @@ def _knowledge() -> _Knowledge:
     )
 
 
+#: The frame that gdb prints for a signal, and the functions of the C library by which a process sends one to itself.
+_HANDLER = "signal handler called"
+_RAISERS = frozenset({"raise", "gsignal", "abort", "kill", "tgkill"})
+
+
 @lru_cache(maxsize=1 << 16)
 def short_name(function: str) -> str:
     """A function without arguments, templates, version and clone: ``ncclGroupEnd`` of ``ncclGroupEnd()@@NCCL_2``; of a mangled name its parts."""
@@ -222,6 +227,20 @@ def is_rank(dump: StackDump) -> bool:
         if entry is not None and entry.outside:
             return False
     return True
+
+
+def in_handler(thread: StackThread) -> bool:
+    """Whether a signal came to a thread and its handler runs there."""
+    return any(_HANDLER in frame.function for frame in thread.frames)
+
+
+def fault_of(thread: StackThread) -> str:
+    """Where a fatal signal came to a thread, as words behind the signal: the innermost function with a name that is none of the C library."""
+    at = next((n for n, frame in enumerate(thread.frames) if _HANDLER in frame.function), -1)
+    names = [short_name(frame.function) for frame in thread.frames[at + 1 :]]
+    plain = _knowledge().plain
+    shown = next((n for n in names if n == "main" or not (plain.match(n) or n in _RAISERS)), None)
+    return "" if shown is None else f" in {shown}()" if shown == names[0] else f" in or below {shown}()"
 
 
 def main_thread(dump: StackDump) -> StackThread | None:

@@ -203,7 +203,7 @@ class StackThread:
     """A thread of a stack dump.
 
     ``tid`` is the kernel's id, if the tool prints it; ``state`` is py-spy's (idle, active) or the kernel's letter. ``role``, ``kind`` and ``waits``
-    are what an inspection says of it.
+    are what an inspection says of it. ``fatal``: a fatal signal came to it.
     """
 
     name: str | None
@@ -214,13 +214,15 @@ class StackThread:
     role: str | None = None
     kind: str | None = None
     waits: str | None = None
+    fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StackDump:
     """The threads of one process as a tool prints them. ``pid``, ``rank`` and ``host`` are None if the input does not show them.
 
-    ``inspection`` is the whole of it, if ``psmkit inspect`` wrote it. ``dead``: it is the stack of a core, or of a fatal signal.
+    ``inspection`` is the whole of it, if ``psmkit inspect`` wrote it. ``dead``: it is the stack of a core, or of a fatal signal,
+    whose name is ``signal`` if the input shows it.
     """
 
     tool: str
@@ -232,3 +234,4 @@ class StackDump:
     host: str | None = None
     inspection: Inspection | None = None
     dead: bool = False
+    signal: str | None = None
