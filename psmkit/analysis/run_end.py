@@ -10,7 +10,7 @@ from psmkit.analysis.facts.good_end import good_end
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.leaving import revoked
 from psmkit.analysis.facts.naming import name_of, names_of, spans_of, spans_text, words
-from psmkit.analysis.facts.places import absent, may_drive_others, unnamed
+from psmkit.analysis.facts.places import absent, elsewhere_than, may_drive_others, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.start import begins, initialising, past_bootstrap
 from psmkit.analysis.inference import proof
@@ -176,7 +176,8 @@ def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nran
     member = (
         [] if seen else [p for p in nameless if any(i.ops and i.nranks == nranks for i in job.instances_of.get(p, ()))]
     )
-    rest = [p for p in nameless if p not in member]
+    apart = elsewhere_than(job, run.index).intersection(nameless)
+    rest = [p for p in nameless if p not in member and p not in apart]
     parts = [told]
     if member:
         parts.append(f"{names_of(job, member)} {plural(len(member), 'is one of them', 'are among them')}")
@@ -184,6 +185,10 @@ def _some_named(job: Job, run: RunInfo, nameless: Sequence[int], seen: int, nran
         others = "the others" if seen else "them"
         one = "the other" if seen and nranks - seen == 1 else f"one of {others}"
         parts.append(f"{names_of(job, rest)} may be {plural(len(rest), one, f'among {others}')}")
+    if apart:
+        parts.append(
+            f"{names_of(job, apart)} {plural(len(apart), 'is', 'are')} on another host, where this communicator has no rank"
+        )
     return "; ".join(parts)
 
 

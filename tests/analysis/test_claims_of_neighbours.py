@@ -36,3 +36,23 @@ def test_the_exception_of_a_spawned_process_is_quoted_whichever_entry_knows_its_
     assert not any("does not show" in f.next_step for f in report.findings)
     cut = analyzed(tmp_path, SPAWN.format(2, "")).findings[0]
     assert "which this log does not show" in cut.next_step
+
+
+def _two_hosts(nodes: int) -> str:
+    shape = (
+        "a:{0}:{0} [{1}] NCCL INFO comm 0x5{1}10 rank {1} nRanks 4 nNodes {2} localRanks {3} localRank {1} MNNVL 0\n"
+    )
+    trees = "a:{0}:{0} [{1}] NCCL INFO Trees [0] {2}/-1/-1->{1}->-1\n"
+    own = "".join(shape.format(70 + r, r, nodes, 4 // nodes) + trees.format(70 + r, r, r + 1) for r in (0, 1))
+    other = "b:80:80 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.8<0>\nb:80:80 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
+    return own + other
+
+
+def test_a_process_on_a_host_that_a_communicator_does_not_reach_is_none_of_its_ranks(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, _two_hosts(nodes=1))
+    assert report.reason == "the log names 2 of 4 ranks; b:80 is on another host, where this communicator has no rank"
+
+
+def test_a_process_on_a_host_that_a_communicator_may_reach_may_be_one_of_its_ranks(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, _two_hosts(nodes=2))
+    assert report.reason == "the log names 2 of 4 ranks; b:80 may be one of the others"

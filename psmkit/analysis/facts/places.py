@@ -25,6 +25,7 @@ __all__ = [
     "behind_rank",
     "by_local_rank",
     "by_socket",
+    "elsewhere_than",
     "hosts_of",
     "may_drive_others",
     "missing_at",
@@ -92,6 +93,28 @@ def _unnamed(job: Job) -> list[list[int]]:
         )
         for info in job.runs
     ]
+
+
+def elsewhere_than(job: Job, run: int) -> frozenset[int]:
+    """The processes of a run on hosts where the communicator of its ranks has none: NCCL prints on how many nodes it is, and its ranks in view
+    are on as many hosts."""
+    return _elsewhere(job)[run]
+
+
+@once
+def _elsewhere(job: Job) -> list[frozenset[int]]:
+    nodes: dict[int, set[object]] = defaultdict(set)
+    for proc, number, nranks in job.scan.events.told("nodes", "nranks"):
+        run = job.run_of(proc)
+        if run is not None and nranks == job.runs[run].nranks:
+            nodes[run].add(number)
+    out: list[frozenset[int]] = []
+    for info in job.runs:
+        members = job.members.get(info.world, ()) if info.world is not None else ()
+        hosts = {job.process(i.proc).host for i in members if i.rank >= 0}
+        known = nodes[info.index] == {len(hosts)}
+        out.append(frozenset(p for p in info.procs if known and job.process(p).host not in hosts))
+    return out
 
 
 def may_drive_others(job: Job, run: int) -> bool:
