@@ -10,7 +10,7 @@ from psmkit.analysis.facts.gpus import devices_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, behind_rank
+from psmkit.analysis.facts.places import absent, at_address, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, faults
@@ -47,10 +47,25 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
         ends = _ends(job, run, findings)
         for proc in sorted(info.procs, key=lambda p: (next(iter(job.ranks_of(p)), 1 << 31), p)):
             rows += _rows(job, ends, proc)
+        rows += _beside(job, run, {row.rank for row in rows})
         for rank in absent(job, info.index).listed:
             state = "silent" if rank in ends.blamed else "missing"
             rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
     return tuple(rows)
+
+
+def _beside(job: Job, run: Run, known: set[int | None]) -> Iterator[RankRow]:
+    """The workers that failed and of which the input has no line of NCCL's, in the table of the run that lacks ranks."""
+    if not job.missing_ranks(run.index):
+        return
+    for named, event in outside.failed_beside(job):
+        there = at_address(job, run.index, named.host) if named.host is not None else ()
+        hosts = {job.process(p).host for p in there}
+        if named.rank is None or named.rank not in known:
+            last = f"{job.scan.files[event.ref.file].path}:{event.ref.line}"
+            host = hosts.pop() if len(hosts) == 1 else named.host
+            state = "failed" if run.verdict is Verdict.FAILED else "open"
+            yield RankRow(run.index, named.rank, host, named.pid, None, "no NCCL line", state, 0, last)
 
 
 def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:

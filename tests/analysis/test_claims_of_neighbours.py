@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.analysis.texts import analyzed
 
 SPAWN = (
@@ -56,3 +58,52 @@ def test_a_process_on_a_host_that_a_communicator_does_not_reach_is_none_of_its_r
 def test_a_process_on_a_host_that_a_communicator_may_reach_may_be_one_of_its_ranks(tmp_path: Path) -> None:
     report = analyzed(tmp_path, _two_hosts(nodes=2))
     assert report.reason == "the log names 2 of 4 ranks; b:80 may be one of the others"
+
+
+CORE = "ERROR 05-02 11:20:31 [core.py:390] "
+WORKER = "(RayWorkerWrapper pid=4402{}) "
+PLACED = "INFO 05-02 11:02:07 [parallel_state.py:957] rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, TP rank 3\n"
+
+
+def _core(head: str) -> str:
+    frames = f'{CORE}  File "/opt/engine/core.py", line 40, in step\n{CORE}    out = self.run(x)\n'
+    task = f"{CORE}ray.exceptions.RayTaskError(KeyError): ray::RayWorkerWrapper.step() (pid=4402, ip=10.4.0.3, actor_id=9f01, repr=<W>)\n"
+    return f"{CORE}{head}Traceback (most recent call last):\n{frames}{task}{frames}{CORE}KeyError: 'mask'\n"
+
+
+def test_the_rank_that_a_worker_tells_of_itself_is_that_of_its_process(tmp_path: Path) -> None:
+    log = WORKER.format("") + PLACED + _core("EngineCore hit an exception: ")
+    report = analyzed(tmp_path, log)
+    assert [c.rank for c in report.culprits] == [3]
+    assert report.findings[0].explanation == "The engine reports this exception as its own failure, and shuts down."
+
+
+def test_without_the_line_that_tells_the_rank_or_the_end_neither_is_claimed(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, WORKER.format("") + "INFO 05-02 11:02:07 [loader.py:9] loaded\n" + _core(""))
+    assert [(c.rank, c.pid) for c in report.culprits] == [(None, 4402)]
+    assert "does not show whether the program caught it" in report.findings[0].explanation
+
+
+def _one_of_two(more: str) -> str:
+    nccl = "hosta:31:31 [0] {}NCCL {}\n"
+    own = nccl.format("", "INFO Bootstrap : Using eth1:10.4.0.3<0>")
+    own += nccl.format(
+        "", "INFO ncclCommInitRank comm 0x5a10 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x71 - Init START"
+    )
+    own += "\n" + nccl.format("misc/nvmlwrap.cc:187 ", "WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found")
+    return own + nccl.format("", "INFO graph/xml.cc:850 -> 2") + nccl.format("", "INFO init.cc:1837 -> 2") + more
+
+
+def test_a_worker_that_fails_without_lines_of_nccl_is_no_missing_rank(tmp_path: Path) -> None:
+    tag = WORKER.format(", ip=10.4.0.3")
+    stack = f'{tag}Traceback (most recent call last):\n{tag}  File "/opt/w.py", line 4, in init\n{tag}    make()\n'
+    report = analyzed(tmp_path, _one_of_two(f"{stack}{tag}RuntimeError: NCCL error: unhandled system error\n"))
+    rows = [(row.rank, row.host, row.pid, row.stage, row.state) for row in report.ranks]
+    assert rows == [(0, "hosta", 31, "bootstrap", "failed"), (None, "hosta", 4402, "no NCCL line", "failed")]
+    assert report.coverage.missing_ranks == ()
+
+
+@pytest.mark.parametrize("line", [WORKER.format("") + "INFO loaded\n", "(Dashboard pid=77) KeyError: 'x'\n", ""])
+def test_a_rank_of_which_nothing_is_seen_is_missing(line: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, _one_of_two(line))
+    assert [(row.rank, row.state) for row in report.ranks] == [(0, "failed"), (1, "missing")]

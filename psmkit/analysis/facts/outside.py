@@ -27,6 +27,7 @@ from psmkit.model.late import regex
 
 __all__ = [
     "FOLDED",
+    "failed_beside",
     "global_rank",
     "headed_process",
     "printing_ranks",
@@ -41,6 +42,14 @@ __all__ = [
 
 #: Ray prints equal lines of several processes once, with the tag of one of them.
 FOLDED = "x across cluster]"
+#: Lines with which a worker of an engine ends.
+_FAILURES = (
+    "sys.python.exception",
+    "sys.python.memory",
+    "sys.cuda.",
+    "framework.nccl_error",
+    "framework.engine_failed",
+)
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 #: The level of a logger.
 _LEVEL = regex(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
@@ -85,8 +94,9 @@ def global_rank(job: Job, event: Event) -> int | None:
 
 @once
 def _own_ranks(job: Job) -> dict[str, str]:
-    """The field of each message with a title that holds the rank of the process that prints it."""
-    return {e.name: e.own_rank for e in lines.catalogue(job).messages if e.title is not None and e.own_rank is not None}
+    """The field of each message that holds the rank of the process that prints it: of those with a title, and of what a framework says of itself."""
+    known = (e for e in lines.catalogue(job).messages if e.title is not None or e.name.startswith("framework."))
+    return {e.name: e.own_rank for e in known if e.own_rank is not None}
 
 
 @once
@@ -205,6 +215,25 @@ def tagged_pids(job: Job) -> frozenset[int]:
     """The process ids in the tags of Ray or vLLM."""
     tags = {event.tag for event in job.scan.events.make(job.scan.events.tagged.nonzero()[0])}
     return frozenset(pid for tag in tags if (pid := pid_of_tag(tag)) is not None)
+
+
+@once
+def failed_beside(job: Job) -> tuple[tuple[Named, Event], ...]:
+    """The processes of which a tag and the traceback behind it are all that the input shows, each with its last line of that kind.
+
+    A worker of Ray or vLLM may fail in NCCL while NCCL's own lines of it are not passed on. Each of them may be a rank without a log.
+    """
+    ours = {process.pid for process in job.scan.processes}
+    out: dict[int, tuple[Named, Event]] = {}
+    for event in job.events(*_FAILURES) if ours else ():
+        pid = pid_of_tag(event.tag)
+        if pid is None or pid in ours or "orker" not in (event.tag or "").partition("pid=")[0]:
+            continue
+        text = "".join(e.text for e in job.quotes.of(event.ref))
+        if FOLDED not in text:
+            host = process_of_tags(text)[1]
+            out[pid] = Named(tagged_rank(job, pid, host), host, pid), event
+    return tuple(out.values())
 
 
 @once

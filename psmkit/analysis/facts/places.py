@@ -10,6 +10,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.outside import failed_beside
 from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Event, Value
 
@@ -150,14 +151,18 @@ def absent(job: Job, run: int) -> MissingRanks:
 def _absent(job: Job) -> list[MissingRanks]:
     # without a commId, the communicators of one process with several devices are not known to be one
     named: dict[tuple[int | None, int], list[int]] = defaultdict(list)
-    beyond = job.scan.totals.homeless > 0  # processes that the scan did not follow: each may be one of them
+    tagged = [named.rank for named, _ in failed_beside(job)]
+    # processes that the scan did not follow, or of which only a tag is known: each may be one of them
+    beyond = job.scan.totals.homeless > 0 or None in tagged
     for i in job.scan.instances:
         if i.guessed:
             named[job.run_of(i.proc), i.nranks].append(i.rank)
     return [
         MissingRanks(0, ())
         if beyond or unnamed(job, info.index)
-        else job.missing_ranks(info.index).without(named.get((info.index, info.nranks or 0), ()))
+        else job.missing_ranks(info.index).without(
+            [*named.get((info.index, info.nranks or 0), ()), *(rank for rank in tagged if rank is not None)]
+        )
         if info.nranks is not None
         else _called(job).get(info.index, MissingRanks(0, ()))
         for info in job.runs

@@ -19,12 +19,14 @@ from psmkit.model.wording import without_bars
 
 __all__ = [
     "CAUGHT",
+    "ENGINE_ENDS",
     "Raised",
     "about_others",
     "called",
     "called_in",
     "closing",
     "ended_by",
+    "fate",
     "frames_above",
     "headless",
     "ignored",
@@ -64,6 +66,8 @@ _TEXTS = (
 )
 #: What an exception did that the program may have caught.
 CAUGHT = "raised an exception"
+#: What the core of an inference engine does with an exception that it reports.
+ENGINE_ENDS = "The engine reports this exception as its own failure, and shuts down."
 _HEAD = "Traceback (most recent call last):"
 _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
@@ -420,6 +424,21 @@ def of_cell(job: Job, head: Event) -> str | None:
 def ended_by(job: Job, events: Sequence[Event]) -> str:
     """What these exceptions did to who raised them. A stack that the program printed itself is that of an exception it caught."""
     return "ended by an uncaught exception" if all(_caught_by_nobody(job, e) for e in events) else CAUGHT
+
+
+def fate(job: Job, how: str, events: Sequence[Event], otherwise: str) -> str:
+    """What became of a program that raised these exceptions, in a sentence: ``otherwise`` if they ended it."""
+    if how != CAUGHT:
+        return otherwise
+    if all(_reported(job, e) for e in events):
+        return ENGINE_ENDS
+    return "The log does not show whether the program caught it."
+
+
+def _reported(job: Job, event: Event) -> bool:
+    """Whether the core of an engine, or a worker of it, reports its own failure above the traceback that an exception ends."""
+    found = (e for e in job.events("framework.engine_core_failed") if e.stream == event.stream)
+    return any(0 < event.ref.seq - e.ref.seq <= _BELOW for e in found)
 
 
 def _caught_by_nobody(job: Job, event: Event) -> bool:

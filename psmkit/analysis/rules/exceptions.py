@@ -10,7 +10,7 @@ from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
-from psmkit.analysis.inference.exceptions import CAUGHT, Raised, ended_by, raised, told, unfinished, where
+from psmkit.analysis.inference.exceptions import ENGINE_ENDS, Raised, ended_by, fate, raised, told, unfinished, where
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
@@ -69,6 +69,7 @@ def _exceptions(
     origins = [i for i in by_rank.values() if _without_numbers(i.text) == same or i.event.stream != first.event.stream]
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
     how = ended_by(job, [i.event for i in origins])
+    end = fate(job, how, [i.event for i in origins], "An uncaught Python exception ends the rank.")
     return [
         new_finding(
             job,
@@ -77,12 +78,7 @@ def _exceptions(
             title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} {how}: {first.text}"
             + differing(i.text for i in origins),
             confidence=0.85,
-            explanation=(
-                "The log does not show whether the program caught it."
-                if how == CAUGHT
-                else "An uncaught Python exception ends the rank."
-            )
-            + _peers_wait(job, run, by_rank),
+            explanation=end + (_peers_wait(job, run, by_rank) if end != ENGINE_ENDS else ""),
             next_step="Read the traceback. A check of the program failed: if it is about the result of a collective, compare what each rank sent."
             if all(i.text.startswith("AssertionError") for i in origins)
             else "Read the traceback: it shows where in the program the exception was raised.",

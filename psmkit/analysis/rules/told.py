@@ -18,9 +18,9 @@ from psmkit.analysis.facts.tags import ranks_in
 from psmkit.analysis.inference import faults, said, store, unknown
 from psmkit.analysis.inference.causes import ends, few_named, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
-    CAUGHT,
     about_others,
     ended_by,
+    fate,
     named_by_engine,
     of_cell,
     of_nobody,
@@ -347,11 +347,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             title=f"{who} {how}: {_short(items[0].text)}"
             + (differing(i.text for i in items) if len(ranks) > 1 else ""),
             confidence=0.55,
-            explanation=(
-                "The log does not show whether the program caught it."
-                if how == CAUGHT
-                else "The exception ended the program."
-            )
+            explanation=fate(job, how, [i.event for i in items], "The exception ended the program.")
             + (" It follows from the abort of a communicator, which has a reason of its own." if aborted else "")
             + ("" if own or named else " The text does not show which rank is the cause."),
             next_step=_OF_ABORT
