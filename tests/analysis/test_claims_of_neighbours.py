@@ -107,3 +107,34 @@ def test_a_worker_that_fails_without_lines_of_nccl_is_no_missing_rank(tmp_path: 
 def test_a_rank_of_which_nothing_is_seen_is_missing(line: str, tmp_path: Path) -> None:
     report = analyzed(tmp_path, _one_of_two(line))
     assert [(row.rank, row.state) for row in report.ranks] == [(0, "failed"), (1, "missing")]
+
+
+FAILS = "n3:50:50 [1] NCCL INFO transport/net.cc:476 -> 2\nTest NCCL failure sum.cu:88 'internal error'\n"
+
+
+def test_a_warning_without_its_prefix_is_the_reason_that_a_benchmark_lacks(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "NET/OFI Unexpected number of groups 5\n" + FAILS)
+    assert report.reason == "nccl-tests stopped: NET/OFI Unexpected number of groups 5"
+    assert not any("does not hold" in f.next_step or "not in this log" in f.title for f in report.findings)
+
+
+@pytest.mark.parametrize("line", ["", "buffers of 5 groups are ready\n", "NET/OFI Initializing aws-ofi-nccl 1.9.1\n"])
+def test_a_line_without_a_prefix_that_warns_of_nothing_is_no_reason(line: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, line + FAILS)
+    assert report.reason == "nccl-tests stopped: internal error"
+    assert "which this log does not hold" in report.findings[0].next_step
+
+
+def test_the_first_error_of_any_backend_of_nixl_leads(tmp_path: Path) -> None:
+    head = "E0611 08:00:02.104411    3110 libfabric_{}] {}\n"
+    log = head.format("rail.cpp:12", "fi_mr_reg failed on rail 0: Bad address") + head.format(
+        "backend.cpp:7", "no memory"
+    )
+    found = analyzed(tmp_path, log + "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND\n").findings[0]
+    assert found.title == "NIXL failed in process 3110: fi_mr_reg failed on rail 0: Bad address"
+    assert not found.explanation.endswith("(UCX) before it say why.")
+
+
+def test_a_backend_of_nixl_that_tells_of_no_error_is_none(tmp_path: Path) -> None:
+    log = "I0611 08:00:02.104411    3110 libfabric_rail.cpp:12] rail 0 is ready\n"
+    assert not any("NIXL" in f.title for f in analyzed(tmp_path, log).findings)

@@ -11,6 +11,7 @@ from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model.late import regex
 
 __all__ = [
+    "bare_warnings",
     "below",
     "catalogue",
     "fields_at",
@@ -30,6 +31,8 @@ _HEAD = regex(
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
+#: So many lines above an error are read for its reason.
+_BARE = 40
 #: A level at which a program reports no error.
 _QUIET = regex(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
 #: A setting that a program lists: its name, and a number, a switch or a dictionary.
@@ -86,6 +89,19 @@ def message_at_start(text: str) -> str:
     text = parts[1] if len(parts) == 2 else text
     glued = _NEXT.search(text)
     return text[: glued.start()] if glued is not None and glued.start() > 0 else text
+
+
+def bare_warnings(job: Job, ref: Ref) -> list[tuple[Ref, str]]:
+    """The lines just above a line that are warnings of NCCL or of its plugins without their prefix, each with its text: a post may leave it out."""
+    out: list[tuple[Ref, str]] = []
+    places = [Ref(ref.file, line, 0) for line in range(max(ref.line - _BARE, 1), ref.line)]
+    prefetch(job, places)
+    for above in places:
+        text = " ".join("".join(e.text for e in job.quotes.of(above)).split())
+        known = None if _HEAD.search(text) else catalogue(job).match(text)
+        if known is not None and known[0].level == "WARN" and known[0].severity in ("error", "warning"):
+            out.append((above, text))
+    return out
 
 
 def fields_at(job: Job, ref: Ref | None) -> Mapping[str, Value]:

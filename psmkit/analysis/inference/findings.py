@@ -115,6 +115,8 @@ def _step(job: Job, info: Code, step: str, refs: Sequence[Ref | None], evidence:
 
 def _instead(job: Job, proof: Ref | None, at_top: bool) -> str:
     """What to do where no line above the proof says more."""
+    if proof is not None and (bare := lines.bare_warnings(job, proof)):
+        return f"Read the lines above the proof line from line {bare[0][0].line} on: they have no prefix, and say what failed."
     return _NO_REASON if _only_code(job, proof) else _NO_LINES_BEFORE if at_top else _NO_WARNING_BEFORE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings, outside, program
+from psmkit.analysis.facts import endings, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.labels import rank_by_tag
 from psmkit.analysis.facts.launcher_ends import host_of
@@ -76,16 +76,20 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
         driven = _driven(job, named) if not ranks and proc is None else []
         whose = f" on {spans_text(spans_of(ranks or driven))}" if ranks or driven else ""
         call = " ".join(q.text for q in job.quotes.of(failures[0].ref))
-        bare = "NCCL failure" in call and faults.phrase(job, "advice", told) is None
+        reasons = lines.bare_warnings(job, failures[0].ref)
+        bare = not reasons and "NCCL failure" in call and faults.phrase(job, "advice", told) is None
         out.append(
             new_finding(
                 job,
                 "PSM401",
                 run=run,
-                title=f"nccl-tests stopped{whose}: {told}",
+                title=f"nccl-tests stopped{whose}: {reasons[0][1] if reasons else told}",
                 confidence=0.7,
+                explanation="The first warning above the error has no prefix that names its process."
+                if reasons
+                else None,
                 next_step=(_ABOVE if job.scan.events.of_level("INFO").any() else _UNTOLD) if bare else None,
-                refs=[e.ref for e in failures[:3]],
+                refs=[*(ref for ref, _ in reasons[:1]), *(e.ref for e in failures[:3])],
                 procs=[proc] if proc is not None else [],
                 ranks=ranks,
                 culprits=[rank] if proc is not None and (rank := job.rank_of(proc)) is not None else ranks,

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import damage
+from psmkit.analysis.facts import damage, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
@@ -294,6 +294,8 @@ def _failure(job: Job, group: Sequence[Cascade]) -> str:
     where, said = faults.place(first.event), faults.brief(job, first.event)
     if first.chain:
         lacks = "; its warning is not in this log" if group[0].torn else " without a warning"
+        if lines.bare_warnings(job, first.ref):
+            lacks = "; lines above it have no prefix and may say why"
         return f"returned {_RESULTS.get(first.code or 0, 'an error')}{lacks}, first at {where or said}"
     if first.report is not None and _unanswered(job, group[0]) is not None:
         return f"got no answer from {plural(len(group), 'its own proxy', 'their own proxies')}: {reports.statement(first.report.reason)}"
