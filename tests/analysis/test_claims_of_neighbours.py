@@ -138,3 +138,52 @@ def test_the_first_error_of_any_backend_of_nixl_leads(tmp_path: Path) -> None:
 def test_a_backend_of_nixl_that_tells_of_no_error_is_none(tmp_path: Path) -> None:
     log = "I0611 08:00:02.104411    3110 libfabric_rail.cpp:12] rail 0 is ready\n"
     assert not any("NIXL" in f.title for f in analyzed(tmp_path, log).findings)
+
+
+WRAPPED = (
+    'Traceback (most recent call last):\n  File "/srv/fit.py", line 9, in fit\n    for batch in loader:\n'
+    '  File "/opt/site-packages/torch/_utils.py", line 440, in reraise\n    raise exception\n'
+    "KeyError: Caught KeyError in DataLoader worker process 3.\n{}"
+)
+ORIGINAL = (
+    'Original Traceback (most recent call last):\n  File "/srv/rows.py", line 31, in __getitem__\n    return self.rows[key]\n'
+    "KeyError: 'row-17'\n"
+)
+
+
+def test_the_exception_of_a_helper_is_quoted_and_not_the_one_that_passes_it_on(tmp_path: Path) -> None:
+    found = analyzed(tmp_path, WRAPPED.format("\n" + ORIGINAL)).findings
+    assert len(found) == 1 and found[0].title.endswith(": KeyError: 'row-17'")
+    assert "rows.py" in found[0].evidence[1].text
+    cut = analyzed(tmp_path, WRAPPED.format("")).findings
+    assert "Caught KeyError in DataLoader worker process 3" in cut[0].title
+
+
+MEMORY = "E0511 09:14:31.500212 8812 rdma_context.cpp:99] Failed to register memory 0x7f4410000000: Bad address [14]\n"
+REFUSED = "E0511 09:15:02.101213 8840 worker_pool.cpp:9] Worker: Cannot make connection for endpoint: 10.6.0.9:15333@mlx5_1, mark it inactive\n"
+SLICE = (
+    "E0511 09:15:04.100001 8840 worker_pool.cpp:9] Worker: Process failed for slice (opcode: 1, source_addr: 0x7f, length: 64, dest_addr: 0x7e, "
+    "local_nic: mlx5_0, peer_nic: 10.6.0.9:15333@mlx5_1, dest_rkey: 5, retry_cnt: 0): transport retry counter exceeded\n"
+)
+REQUEST = (
+    "[2026-05-11 09:15:09] Decode transfer failed for request rank=0 decode_req.req.rid='7' decode_req.req.bootstrap_room=5 with exception "
+    "KVTransferError(bootstrap_room=5): Failed to get kvcache from prefill instance, it might be dead\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (MEMORY + REQUEST, "could not register memory with its RDMA device: Bad address"),
+        (REFUSED + SLICE + REQUEST, "could not connect to 10.6.0.9"),
+        (SLICE + REFUSED + REQUEST, "transfer of Mooncake's transfer engine with 10.6.0.9 failed"),
+        (REQUEST, "a transfer between a prefill and a decode instance failed"),
+    ],
+)
+def test_what_failed_first_in_a_transport_leads(log: str, words: str, tmp_path: Path) -> None:
+    assert words in analyzed(tmp_path, log).reason
+
+
+def test_a_transfer_engine_that_works_shows_no_failure(tmp_path: Path) -> None:
+    log = "I0511 09:14:31.500212 8812 rdma_context.cpp:99] RDMA device: mlx5_0, LID: 0\n"
+    assert not analyzed(tmp_path, log).findings

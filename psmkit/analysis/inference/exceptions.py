@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts import endings, lines, only, outside
@@ -139,10 +140,19 @@ def _raised(job: Job) -> dict[int | None, dict[int | None, Raised]]:
 def _exceptions(job: Job) -> Mapping[int | None, Sequence[Event]]:
     """The lines that end tracebacks, by run and in reading order: those of types that the catalogue knows, and others of the same form below a stack."""
     found = [*job.events("sys.python.exception", "sys.python.memory"), *thrown(job)]
+    found = [e for e in found if not (ignored(job, e) or _passes_on(job, e))]
     out: dict[int | None, list[Event]] = {}
-    for event in sorted((e for e in found if not ignored(job, e)), key=lambda e: (e.stream, e.ref.seq, e.ref)):
+    for event in sorted(found, key=lambda e: (e.stream, e.ref.seq, e.ref)):
         out.setdefault(job.run_of_event(event), []).append(event)
     return out
+
+
+def _passes_on(job: Job, event: Event) -> bool:
+    """Whether torch raised the exception of a helper once more, and the log shows the original below it.
+
+    Source: torch/_utils.py, ExceptionWrapper.
+    """
+    return str(event.fields.get("what", "")).startswith("Caught ") and closing(job, event) is not None
 
 
 def ignored(job: Job, event: Event) -> bool:
@@ -379,22 +389,32 @@ def thrown_below(job: Job, run: int | None, report: Event) -> str:
 
 def closing(job: Job, head: Event) -> Raised | None:
     """The exception that ends the traceback below a line, whichever entry knows its words; None if the log does not show it."""
-    found = [seq for seq, _ in _frames(job).get((head.stream, head.tag), []) if head.ref.seq < seq]
-    last = head.ref.seq
-    for seq in found:
-        if seq - last > _FRAME_LINES:
+    frames, last = _frames(job).get((head.stream, head.tag), []), head.ref.seq
+    for at in range(bisect.bisect_right(frames, last, key=lambda item: item[0]), len(frames)):
+        if frames[at][0] - last > _FRAME_LINES:
             break
-        last = seq
-    below = [e for e in _known(job, head.stream) if last < e.ref.seq <= last + _FRAME_LINES and e.tag == head.tag]
-    texts = ((e, without_tag("".join(q.text for q in job.quotes.of(e.ref)), e.tag).strip()) for e in below)
-    return next((Raised(None, e, text[:_LONGEST]) for e, text in texts if _THROWN.fullmatch(text)), None)
+        last = frames[at][0]
+    known = _known(job).get((head.stream, head.tag), [])
+    for event in itertools.islice(known, bisect.bisect_right(known, last, key=lambda e: e.ref.seq), None):
+        if event.ref.seq > last + _FRAME_LINES:
+            break
+        text = without_tag("".join(q.text for q in job.quotes.of(event.ref)), event.tag).strip()
+        if _THROWN.fullmatch(text):
+            return Raised(None, event, text[:_LONGEST])
+    return None
 
 
-def _known(job: Job, stream: int) -> list[Event]:
-    """The errors of a stream that a catalogue entry knows, in reading order."""
-    known = lines.catalogue(job).by_name
-    names = [name for name in job.names if name in known and known[name].severity == "error"]
-    return [e for e in (job.events(*names) if names else ()) if e.stream == stream]
+@once
+def _known(job: Job) -> dict[tuple[int, str | None], list[Event]]:
+    """The errors and exceptions that a catalogue entry knows, by stream and tag, in reading order."""
+    entries = lines.catalogue(job).by_name
+    names = [name for name in job.names if name in entries and entries[name].severity == "error"]
+    out: dict[tuple[int, str | None], list[Event]] = {}
+    for event in job.events(*names, "sys.python.exception", "sys.python.memory"):
+        out.setdefault((event.stream, event.tag), []).append(event)
+    for found in out.values():
+        found.sort(key=lambda e: e.ref.seq)
+    return out
 
 
 def of_nobody(job: Job, head: Event) -> bool:
