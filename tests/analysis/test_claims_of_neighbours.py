@@ -187,3 +187,53 @@ def test_what_failed_first_in_a_transport_leads(log: str, words: str, tmp_path: 
 def test_a_transfer_engine_that_works_shows_no_failure(tmp_path: Path) -> None:
     log = "I0511 09:14:31.500212 8812 rdma_context.cpp:99] RDMA device: mlx5_0, LID: 0\n"
     assert not analyzed(tmp_path, log).findings
+
+
+DEVICE = 'Traceback (most recent call last):\n  File "/srv/w.py", line 5, in place\n    use(3)\nRuntimeError: {} error: invalid device ordinal\n'
+
+
+@pytest.mark.parametrize(
+    ("runtime", "has", "lacks"), [("HIP", "rocm-smi", "nvidia-smi"), ("CUDA", "nvidia-smi", "rocm-smi")]
+)
+def test_advice_names_the_tools_of_the_gpus_of_the_job(runtime: str, has: str, lacks: str, tmp_path: Path) -> None:
+    found = analyzed(tmp_path, DEVICE.format(runtime)).findings[0]
+    assert found.title.startswith(f"{runtime} error on ")
+    assert has in found.next_step and lacks not in found.next_step and f"{runtime}_VISIBLE_DEVICES" in found.next_step
+
+
+PART = "[2026-05-04 10:11:12{}] Scheduler hit an exception: Traceback (most recent call last):\n"
+SYNC = '  File "/opt/sg/scheduler.py", line 7, in run\n    self.sync()\n{}\n'
+
+
+@pytest.mark.parametrize(("tag", "who"), [(" TP6", "rank 6"), ("", "a process")])
+def test_the_rank_in_the_head_of_a_traceback_is_that_of_the_line_that_ends_it(
+    tag: str, who: str, tmp_path: Path
+) -> None:
+    closed = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.3.0.5]:45410"
+    report = analyzed(tmp_path, PART.format(tag) + SYNC.format(closed))
+    assert report.reason == f"{who} lost the gloo connection to 10.3.0.5"
+
+
+def test_a_line_of_another_process_within_a_traceback_has_not_its_rank(tmp_path: Path) -> None:
+    closed = "[E] [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.3.0.5]:45410"
+    report = analyzed(tmp_path, PART.format(" TP6") + closed + "\n" + SYNC.format("ValueError: no"))
+    assert "rank 6 lost" not in report.reason
+
+
+def test_the_condition_that_an_assertion_quotes_is_about_no_other_rank(tmp_path: Path) -> None:
+    text = "RuntimeError: Failed: Assertion error /b/csrc/kernels/setup.cu:77 'split(world, rank % MAX_PEERS) == 0'"
+    report = analyzed(tmp_path, PART.format(" TP2") + SYNC.format(text))
+    assert [c.rank for c in report.culprits] == [2]
+    assert "'split(world, rank % MAX_PEERS) == 0'" in report.reason
+    assert "shuts down" in report.findings[0].explanation
+    peer = analyzed(tmp_path, PART.format(" TP2") + SYNC.format("RuntimeError: peer 3 went away"))
+    assert not peer.culprits
+
+
+def test_a_long_text_is_cut_without_the_folders_of_a_source_file(tmp_path: Path) -> None:
+    folders = "/home/builder/projects/trainer/third_party/kernels/csrc/"
+    text = (
+        f"RuntimeError: Failed: Assertion error {folders}run.cu:5 'f(a_very_long_name_of_a_constant,{'b' * 90}) == 0'"
+    )
+    title = analyzed(tmp_path, SYNC.format(text)).findings[0].title
+    assert "Assertion error run.cu:5 'f(a_very_long" in title and title.endswith("\N{HORIZONTAL ELLIPSIS}")

@@ -20,6 +20,7 @@ from psmkit.analysis.facts.tags import (
     process_of_tags,
     rank_at_start,
     rank_in_line,
+    without_tag,
 )
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Named
@@ -53,6 +54,7 @@ _FAILURES = (
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 #: The level of a logger.
 _LEVEL = regex(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
+_EXCEPTION = regex(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
 _MOST_LINES = 4000
 _STACK_LINES = 400
 _SEVERAL = -1  # processes
@@ -110,8 +112,9 @@ def _alone_on(job: Job) -> dict[str, int]:
 
 
 def rank_inside(job: Job, event: Event) -> int | None:
-    """The rank in a tag inside a line."""
-    return _line_ranks(job).get(event.ref)
+    """The rank in a tag inside a line, or inside the head of the traceback that the line ends."""
+    told, head = _line_ranks(job).get(event.ref), _traceback_heads(job).get(event.ref)
+    return told if told is not None or head is None else _line_ranks(job).get(head)
 
 
 @once
@@ -139,17 +142,26 @@ def _traceback_heads(job: Job) -> dict[Ref, Ref]:
     """The head of the Python traceback that each exception without a rank in its tag ends: the next exception below the head ends it."""
     out: dict[Ref, Ref] = {}
     open_: dict[tuple[int, str | None], Ref] = {}
-    for event in job.events(
-        "sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda.", "framework."
-    ):
+    entries = lines.catalogue(job).by_name
+    own = ("sys.python.exception", "sys.python.memory", "sys.cuda.", "framework.")
+    more = [n for n in job.names if n in entries and entries[n].severity == "error" and not n.startswith(own)]
+    for event in job.events("sys.python.traceback", *own, *more):
         if rank_by_tag(job, event) is not None or event.proc >= 0:
             continue
         place = event.stream, event.tag
         if event.name == "sys.python.traceback":
             open_[place] = event.ref
+        elif not event.name.startswith(own) and (place not in open_ or not _thrown(job, event)):
+            continue  # what others print between the lines of a stack
         elif (head := open_.pop(place, None)) is not None and event.ref.seq - head.seq < _STACK_LINES:
             out[event.ref] = head
     return out
+
+
+def _thrown(job: Job, event: Event) -> bool:
+    """Whether a line begins with the type of an exception."""
+    text = without_tag("".join(e.text for e in job.quotes.of(event.ref)), event.tag)
+    return _EXCEPTION.match(text.strip()) is not None
 
 
 @once

@@ -91,6 +91,8 @@ _WRAPPERS = frozenset(
     "auto_init_wrapper run_method <module> <lambda>".split()
 )
 _PATH = regex(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
+# An assertion with the source code of its condition.
+_CHECKED = regex(r"\b[Aa]ssertion\b[^'`\"]{0,200}['`\"].*")
 # The first frame of a child process, and where the frames of Python itself are that start a process or a thread.
 _HOOK = regex(r"\[rank\d{1,9}\]: Traceback \(most recent call last\)")
 _CHILD = regex(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
@@ -234,10 +236,12 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
 
 
 def about_others(job: Job, text: str) -> bool:
-    """Whether the text of an exception speaks of other ranks. The path of a source file does not, nor the names in a program's own mistake."""
+    """Whether the text of an exception speaks of other ranks. Names in the path of a source file, in a program's own mistake, and in a condition that
+    an assertion quotes do not.
+    """
     if text.partition(":")[0] in _MISTAKES or _BUILD in text:
         return False
-    return faults.phrase(job, "the others are named", _PATH.sub("", text)) is not None
+    return faults.phrase(job, "the others are named", _CHECKED.sub("", _PATH.sub("", text))) is not None
 
 
 def _of_parent(job: Job, run: int | None, text: str) -> bool:
@@ -456,7 +460,10 @@ def fate(job: Job, how: str, events: Sequence[Event], otherwise: str) -> str:
 
 
 def _reported(job: Job, event: Event) -> bool:
-    """Whether the core of an engine, or a worker of it, reports its own failure above the traceback that an exception ends."""
+    """Whether a part of an engine reports its own failure above the traceback that an exception ends."""
+    head = _before(_heads(job), event)
+    if head is not None and "part" in head.fields:
+        return True
     found = (e for e in job.events("framework.engine_core_failed") if e.stream == event.stream)
     return any(0 < event.ref.seq - e.ref.seq <= _BELOW for e in found)
 

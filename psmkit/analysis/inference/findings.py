@@ -10,6 +10,7 @@ from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import at_address
+from psmkit.analysis.inference import amd
 from psmkit.analysis.inference.chains import is_step
 from psmkit.catalogue import Phrase
 from psmkit.logparse.types import Ref
@@ -69,11 +70,11 @@ def new_finding(
     numbers = list(dict.fromkeys(ranks)) or sorted({r for p in places if (r := job.rank_of(p)) is not None})
     return Finding(
         code=code,
-        title=without_bars(uncoloured(lines.without_escapes(title or info.title))),
+        title=amd.headed(job, without_bars(uncoloured(lines.without_escapes(title or info.title)))),
         severity=severity,
         confidence=confidence,
-        explanation=_sentences(explanation or info.meaning),
-        next_step=_step(job, info, next_step or info.next_step, refs, evidence),
+        explanation=amd.for_its_gpus(job, _sentences(explanation or info.meaning)),
+        next_step=amd.for_its_gpus(job, _step(job, info, next_step or info.next_step, refs, evidence)),
         evidence=evidence,
         run=run,
         comm=comm,

@@ -38,12 +38,14 @@ from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.model.late import regex
 from psmkit.model.wording import ENDED_BY_LAUNCHER, plural
 
 __all__ = ["find"]
 
 _SURE, _LATER, _AGREED = 0.9, 0.65, 0.96
-_LONGEST = 60
+_LONGEST = 80
+_FOLDERS = regex(r"(?<![^\s'\"`(])/(?:[\w.+-]+/)+(?=[\w.+-]+:\d)")
 #: What a worker of an engine prints above its traceback.
 _WORKERS = ("framework.engine_failed", "framework.engine_core_failed")
 _SHOWN, _NEAR = 4, 3
@@ -363,12 +365,11 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
 
 
 def _short(text: str) -> str:
-    """A text for a title, cut at a word."""
-    return (
-        text
-        if len(text) <= _LONGEST
-        else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]}\N{HORIZONTAL ELLIPSIS}"
-    )
+    """A text for a title: the paths of source files without their folders, cut at a word unless that leaves too little."""
+    text = _FOLDERS.sub("", text)
+    cut = text[:_LONGEST].rpartition(" ")[0]
+    cut = cut if 4 * len(cut) >= 3 * _LONGEST else text[:_LONGEST]
+    return text if len(text) <= _LONGEST else f"{cut}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _last_words(job: Job, event: Event) -> bool:
