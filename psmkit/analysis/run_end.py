@@ -53,6 +53,8 @@ def end_of(job: Job, run: RunInfo) -> RunEnd:
         return RunEnd(True, "the benchmark printed all its sizes and marks no error as above the limit")
     if not run.procs and (tests := program.passed_tests(job, run.index)) is not None:
         return RunEnd(True, f"the program ran {counted(tests, 'unit test')}, and {plural(tests, 'it', 'all')} passed")
+    if not run.procs and (checks := program.passed_checks(job, run.index)) is not None:
+        return RunEnd(True, f"{counted(checks, 'health check')} of the node passed, and the log shows no job")
     reports = job.events("lab.rank.", run=run.index)
     if reports and not run.procs:
         hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]

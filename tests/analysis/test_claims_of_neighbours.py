@@ -237,3 +237,62 @@ def test_a_long_text_is_cut_without_the_folders_of_a_source_file(tmp_path: Path)
     )
     title = analyzed(tmp_path, SYNC.format(text)).findings[0].title
     assert "Assertion error run.cu:5 'f(a_very_long" in title and title.endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+WRONG = "\nn5:90:{} [0] socket.cc:446 NCCL WARN socketFinalizeAccept: wrong type 3 != 4\n"
+BEGINS = (
+    "n5:90:91 [0] NCCL INFO ncclCommInitRank comm 0x55 rank 2 nranks 3 cudaDev 0 busId 31000 commId 0x9c - Init START\n"
+)
+
+
+def test_a_warning_with_which_the_log_ends_is_less_sure_than_one_that_a_process_returned(tmp_path: Path) -> None:
+    found = analyzed(tmp_path, BEGINS + WRONG.format(92)).findings[0]
+    assert found.title.endswith("wrong type 3 != 4; the log of the process ends there") and found.confidence <= 0.6
+    back = "".join(
+        f"n5:90:92 [0] NCCL INFO {place} -> 3\n" for place in ("socket.cc:446", "group.cc:75", "init.cc:1900")
+    )
+    found = analyzed(tmp_path, BEGINS + WRONG.format(92) + back).findings[0]
+    assert "ends there" not in found.title and found.confidence > 0.6
+
+
+GOOD = "SUCCESS:  nhc:  Health check passed:  check_{}: as expected\n"
+BAD = "ERROR:  nhc:  Health check failed:  check_fans: Expected 6 and found 5\n"
+OVER = "Health checks completed with exit code: {}.\n"
+
+
+def test_a_node_of_which_all_health_checks_passed_is_healthy(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "Running the checks\n" + GOOD.format("gpus") + GOOD.format("links") + OVER.format(0))
+    assert (report.verdict, report.reason) == (
+        "healthy",
+        "2 health checks of the node passed, and the log shows no job",
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [
+        (GOOD.format("gpus") + GOOD.format("links"), "inconclusive"),  # cut
+        (GOOD.format("gpus") + OVER.format(1), "inconclusive"),
+        (OVER.format(0), "inconclusive"),
+        (GOOD.format("gpus") + BAD + OVER.format(1), "failed"),
+        (GOOD.format("gpus") + BAD + OVER.format(0), "failed"),
+        (GOOD.format("gpus") + OVER.format(0) + DEVICE.format("CUDA"), "failed"),
+        (GOOD.format("gpus") + OVER.format(0) + BEGINS, "inconclusive"),
+    ],
+)
+def test_checks_that_did_not_all_pass_or_that_a_job_follows_are_not(log: str, verdict: str, tmp_path: Path) -> None:
+    assert analyzed(tmp_path, log).verdict == verdict
+
+
+STARTED = "(raylet) [2026-05-05 09:00:0{0},1 E 12 12] (raylet) worker_pool.cc:586: Some workers of the worker process(66{0}) have not registered within the timeout. The process is {1}, probably it {2}.\n"
+
+
+def test_workers_of_ray_that_died_at_their_start_are_named(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, "".join(STARTED.format(n, "dead", "crashed during start") for n in (1, 2)))
+    assert report.reason == "Ray started worker processes that died before they registered: 661 and 662"
+    assert [c.pid for c in report.culprits] == [661, 662]
+
+
+def test_a_worker_of_ray_that_starts_slowly_is_not_dead(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, STARTED.format(1, "still alive", "is hanging during start"))
+    assert "died" not in report.reason and not report.culprits

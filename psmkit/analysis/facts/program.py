@@ -21,6 +21,7 @@ __all__ = [
     "ends",
     "finished",
     "finished_before",
+    "passed_checks",
     "passed_tests",
     "restarted_after",
     "told",
@@ -130,6 +131,16 @@ def finished_before(job: Job, run: int, event: Event) -> bool:
     if any(stream == event.stream and seq < event.ref.seq for stream, _, seq in ends(job, run)):
         return True
     return any(_above(e, event) and _passed(job, e) for e in job.events("program.tests", run=run)[-1:])
+
+
+def passed_checks(job: Job, run: int | None) -> int | None:
+    """How many health checks of a node passed, where all have run, none failed, and the log shows no job besides; None if no line shows it."""
+    ended, passed = job.events("program.checks.done", run=run), job.events("program.checks.passed", run=run)
+    alone = all(name.startswith("program.checks.") for name in job.names)
+    if len(ended) != 1 or not alone or len(job.scan.files) != 1 or job.events("program.checks.failed"):
+        return None
+    times = sum(max(e.count, 1) for e in passed if e.ref.seq < ended[0].ref.seq)
+    return times if ended[0].fields.get("code") == 0 and times > 0 else None
 
 
 def _above(event: Event, other: Event) -> bool:

@@ -44,6 +44,7 @@ _RESULTS = {**WORDS, 6: "remote error"}
 _CUT = 0.6
 #: What to do about an error of a destroy or an abort: peers and shared buffers worked before it.
 _AT_THE_END = "Look for an earlier error of this process. Without one, only the end of the communicator failed: try a newer release of NCCL, or NCCL_CUMEM_ENABLE=0."
+_AT_ITS_END = "; the log of the process ends there"
 _BEFORE_THE_END = "; the log ends before the application reports it"
 
 
@@ -258,7 +259,9 @@ def _finding(
     elif rivals:
         confidence -= 0.1
     cut = all(c.cut for c in group)
-    if cut:
+    # a warning behind which the log shows neither a return nor another line
+    ends = all(c.ends_log and c.last_words and not (c.returned or c.bare or c.first.chain) for c in group)
+    if cut or ends:
         confidence = min(confidence, _CUT)
     # the proof is a line of a rank that is named, where one is
     shown = sorted(group, key=lambda c: job.rank_of(c.proc) is None)
@@ -267,7 +270,8 @@ def _finding(
         job,
         code,
         run=run,
-        title=disagree or f"{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else ''}",
+        title=disagree
+        or f"{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else _AT_ITS_END if ends else ''}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=_explanation(job, group, after, whose, says),
