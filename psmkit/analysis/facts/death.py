@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal as signals
+from collections.abc import Sequence
 from dataclasses import field
 
 from psmkit.logparse.types import Event, Ref
 from psmkit.model.late import dataclass
 
-__all__ = ["ASKED", "FAULTS", "KILLED", "Death", "manner", "signal_name", "signal_of"]
+__all__ = ["ASKED", "FAULTS", "KILLED", "Death", "in_order", "lost_node", "manner", "signal_name", "signal_of"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
@@ -158,3 +159,20 @@ def signal_of(text: object) -> int | None:
         return int(found)
     low = text.strip().lower()
     return next((int(number) for word, number in _WORDS.items() if low.startswith(word)), None)
+
+
+def in_order(origins: Sequence[Death], followers: Sequence[Death]) -> bool:
+    """Whether the log shows that the first of these ends came before the others: the launcher calls it the first, or sent the others a signal, or they stand below it."""
+    if not origins:
+        return False
+    first = min(e.ref.seq for e in origins[0].events)
+    stream = origins[0].events[0].stream
+    return origins[0].root or all(
+        d.sent or all(e.stream == stream and e.ref.seq > first for e in d.events) for d in followers
+    )
+
+
+def lost_node(death: Death) -> bool:
+    """Whether a launcher reports that a node is gone, not a process."""
+    only = (death.rank, death.pid, death.local, death.signal, death.code) == (None,) * 5
+    return only and death.host is not None and (death.where or "").endswith("lost the node")

@@ -13,6 +13,7 @@ from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.together import came_before
+from psmkit.analysis.inference.tracebacks import before, frames_of, heads
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 from psmkit.model.late import dataclass, regex
@@ -23,20 +24,15 @@ __all__ = [
     "ENGINE_ENDS",
     "Raised",
     "about_others",
-    "called",
-    "called_in",
     "closing",
     "ended_by",
     "fate",
-    "frames_above",
     "headless",
     "ignored",
-    "innermost",
     "named_by_engine",
     "of_cell",
     "of_nobody",
     "raised",
-    "shown_below",
     "thrower",
     "throwers",
     "thrown",
@@ -45,7 +41,6 @@ __all__ = [
     "uncaught",
     "unfinished",
     "untold",
-    "where",
 ]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
@@ -73,8 +68,6 @@ _HEAD = "Traceback (most recent call last):"
 _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
-#: Parts of the path of a library.
-_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ")
 #: So many lines a traceback may have.
 _BELOW = 200
 # The number in the tag of an engine of vLLM: a line may have the tag of a launcher before it.
@@ -85,11 +78,6 @@ _MOST_LINES = 400
 _MOST_THROWERS = 8
 # So many lines of a stack show whose it is.
 _FRAMES = 12
-# Functions that call any other: their names tell nothing.
-_WRAPPERS = frozenset(
-    "__init__ __new__ __call__ __enter__ __exit__ wrapper wrapped _wrapper inner _inner _fn decorate_context _call_impl _wrapped_call_impl "
-    "auto_init_wrapper run_method <module> <lambda>".split()
-)
 _PATH = regex(r"[\w.]*/[\w./-]*torch_npu/\S+|torch_npu/\S+")
 # An assertion with the source code of its condition.
 _CHECKED = regex(r"\b[Aa]ssertion\b[^'`\"]{0,200}['`\"].*")
@@ -97,9 +85,6 @@ _CHECKED = regex(r"\b[Aa]ssertion\b[^'`\"]{0,200}['`\"].*")
 _HOOK = regex(r"\[rank\d{1,9}\]: Traceback \(most recent call last\)")
 _CHILD = regex(r'multiprocess(?:ing)?/process\.py", line \d+, in _bootstrap\s*$')
 _CELL = regex(r"(\w+)[ \t]{2,}Traceback \(most recent call last\)")
-_STARTERS = ("multiprocessing/process.py", "multiprocess/process.py", "/threading.py")
-# What stands before the name of a call in a line of Python.
-_BEFORE_CALL = regex(r"[^\w.]+")
 # Python raises these for the names and calls of the program itself, whatever those are called.
 _MISTAKES = frozenset(["AttributeError", "NameError", "UnboundLocalError", "TypeError"])
 # What torch says of its own build where it lacks a backend.
@@ -161,16 +146,16 @@ def ignored(job: Job, event: Event) -> bool:
     """Whether Python ignored this exception, as it does for one in a destructor, or its process lived on."""
     if lived_on(job, event):
         return True
-    head = _before(_heads(job), event) if job.events(_IGNORED) else None
+    head = before(heads(job), event) if job.events(_IGNORED) else None
     return head is not None and _ignored(job, head)
 
 
 def _ignored(job: Job, head: Event) -> bool:
     """Whether Python says right above a traceback that it ignores the exception: it is the first one below that line."""
-    above = _before(_places(job, job.run_of_event(head), _IGNORED), head)
+    above = before(_places(job, job.run_of_event(head), _IGNORED), head)
     if above is None or head.ref.seq - above.ref.seq > _NEAR:
         return False
-    beside = _heads(job)[head.stream, head.tag]
+    beside = heads(job)[head.stream, head.tag]
     return not any(above.ref.seq < e.ref.seq < head.ref.seq for e in beside)
 
 
@@ -204,26 +189,26 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
                 line = "".join(e.text for e in job.quotes.of(event.ref))
                 out.setdefault(own, Raised(own, event, without_tag(line, event.tag)[:_LONGEST]))
             continue
-        head = _before(heads, event) or _frame(job, event)
+        head = before(heads, event) or _frame(job, event)
         if head is None:
             continue
         text = _text(job, event)
         if about_others(job, text) or _of_parent(job, run, text):
             continue
         # Ray's driver repeats the traceback of a worker below its pid
-        task = _before(tasks, event)
+        task = before(tasks, event)
         if task is not None and task.ref.seq > head.ref.seq and not endings.stopped(job, event):
             pid = task.fields.get("pid")
             owner = outside.tagged_rank(job, pid) if isinstance(pid, int) else None
             out.setdefault(owner, Raised(owner, event, text))
             continue
         # the parent of torch.multiprocessing.spawn repeats that of its child
-        child = _before(children, event)
+        child = before(children, event)
         if child is not None and child.ref.seq < head.ref.seq:
             out.setdefault(None, Raised(None, event, text))
             continue
         # torchrun's summary repeats the traceback of a worker below its rank
-        block = _before(blocks, event)
+        block = before(blocks, event)
         if block is not None and block.ref.seq < head.ref.seq and event.proc < 0:
             rank = block.fields.get("rank")
             out.setdefault(
@@ -269,7 +254,7 @@ def thrower(job: Job, run: int | None, events: Sequence[Event]) -> list[Named]:
     """
     found: dict[int, set[str | None]] = {}
     for event in events[:_MOST_LINES]:
-        task = _before(_tasks(job), event)
+        task = before(_tasks(job), event)
         line = "".join(e.text for e in job.quotes.of(event.ref))
         if outside.FOLDED in line:
             return []
@@ -352,7 +337,7 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
         text = _text(job, event)
         if _of_parent(job, run, text):
             continue
-        if _before(heads, event) is not None or _frame(job, event) is not None or _tagged(job, event, text):
+        if before(heads, event) is not None or _frame(job, event) is not None or _tagged(job, event, text):
             out.append(Raised(outside.global_rank(job, event), event, text))
     return out
 
@@ -393,7 +378,7 @@ def thrown_below(job: Job, run: int | None, report: Event) -> str:
 
 def closing(job: Job, head: Event) -> Raised | None:
     """The exception that ends the traceback below a line, whichever entry knows its words; None if the log does not show it."""
-    frames, last = _frames(job).get((head.stream, head.tag), []), head.ref.seq
+    frames, last = frames_of(job).get((head.stream, head.tag), []), head.ref.seq
     for at in range(bisect.bisect_right(frames, last, key=lambda item: item[0]), len(frames)):
         if frames[at][0] - last > _FRAME_LINES:
             break
@@ -461,7 +446,7 @@ def fate(job: Job, how: str, events: Sequence[Event], otherwise: str) -> str:
 
 def _reported(job: Job, event: Event) -> bool:
     """Whether a part of an engine reports its own failure above the traceback that an exception ends."""
-    head = _before(_heads(job), event)
+    head = before(heads(job), event)
     if head is not None and "part" in head.fields:
         return True
     found = (e for e in job.events("framework.engine_core_failed") if e.stream == event.stream)
@@ -469,19 +454,10 @@ def _reported(job: Job, event: Event) -> bool:
 
 
 def _caught_by_nobody(job: Job, event: Event) -> bool:
-    head = _before(_heads(job), event)
+    head = before(heads(job), event)
     if head is None:
         return _tagged(job, event, _text(job, event))
     return of_nobody(job, head) and (head.stream, head.ref.seq - 1) not in _logged(job)
-
-
-@once
-def _heads(job: Job) -> dict[tuple[int, str | None], list[Event]]:
-    """The heads of all tracebacks, by stream and tag."""
-    out: dict[tuple[int, str | None], list[Event]] = {}
-    for event in job.events("sys.python.traceback"):
-        out.setdefault((event.stream, event.tag), []).append(event)
-    return out
 
 
 @once
@@ -516,66 +492,9 @@ def headless(job: Job, run: int | None) -> list[Event]:
     return [e for e in job.events_of(run, "python.frame") if e.stream not in whole]
 
 
-@once
-def _frames(job: Job) -> dict[tuple[int, str | None], list[tuple[int, Event]]]:
-    """Where frames of Python stacks stand, by stream and tag."""
-    out: dict[tuple[int, str | None], list[tuple[int, Event]]] = {}
-    for event in job.events("python.frame"):
-        out.setdefault((event.stream, event.tag), []).append(((event.last or event.ref).seq, event))
-    for found in out.values():
-        found.sort(key=lambda item: item[0])
-    return out
-
-
-def frames_above(job: Job, event: Event) -> list[Event]:
-    """The frames of the traceback that an exception ends, as far as the log shows it."""
-    found = _frames(job).get((event.stream, event.tag), [])
-    head = _before(_heads(job), event)
-    at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
-    first = head.ref.seq if head is not None else event.ref.seq - _STACK_LINES
-    return [f for seq, f in found[:at] if seq >= first]
-
-
-def innermost(frames: Sequence[Event]) -> Event | None:
-    """The last frame of a Python stack whose function is no wrapper or constructor, and does not only start a process."""
-    telling = (f for f in reversed(frames) if str(f.fields.get("fn")) not in _WRAPPERS)
-    return next((f for f in telling if not str(f.fields.get("file")).endswith(_STARTERS)), None)
-
-
-def where(job: Job, exception: Event) -> list[Event]:
-    """The deepest frame of the program above an exception, or that of a library where no frame is the program's; none if the log shows no frame."""
-    frames = frames_above(job, exception)
-    own = [f for f in frames if not any(part in str(f.fields.get("file")) for part in _LIBRARIES)]
-    deepest = innermost(own) or innermost(frames)
-    return [deepest] if deepest is not None else []
-
-
-def shown_below(job: Job, head: Event) -> str | None:
-    """The innermost function that a cut stack shows below a line of its process."""
-    found = _frames(job).get((head.stream, head.tag), [])
-    at = bisect.bisect_right(found, head.ref.seq, key=lambda item: item[0])
-    deepest = innermost([f for seq, f in found[at:] if seq - head.ref.seq < _STACK_LINES])
-    return called(job, deepest) if deepest is not None else None
-
-
-def called(job: Job, frame: Event) -> str:
-    """The function of a frame, for a title. Where the log ends with this line, without the source code below it, the name may be cut."""
-    cut = frame.ref.line == job.scan.files[frame.ref.file].lines
-    return f"{frame.fields.get('fn')}" + ("\N{HORIZONTAL ELLIPSIS}" if cut else "()")
-
-
-def called_in(job: Job, frame: Event) -> str | None:
-    """The function that the line below a frame, its source code, calls first; None if that line shows none."""
-    ref = lines.below(job, frame.ref)
-    text = without_tag("".join(e.text for e in job.quotes.of(ref)), frame.tag) if ref is not None else ""
-    before, bracket, _ = text.partition("(")
-    name = _BEFORE_CALL.split(before.rstrip())[-1].rpartition(".")[2]
-    return name if bracket and name.isidentifier() and name not in _WRAPPERS and "raise " not in before else None
-
-
 def _frame(job: Job, event: Event) -> Event | None:
     """The frame just above an exception: a traceback whose head is cut off."""
-    found = _frames(job).get((event.stream, event.tag), [])
+    found = frames_of(job).get((event.stream, event.tag), [])
     at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
     return found[at - 1][1] if at and event.ref.seq - found[at - 1][0] <= _FRAME_LINES else None
 
@@ -593,15 +512,6 @@ def _places(job: Job, run: int | None, name: str) -> dict[tuple[int, str | None]
     for event in job.events_of(run, name):
         out.setdefault((event.stream, event.tag), []).append(event)
     return out
-
-
-def _before(places: dict[tuple[int, str | None], list[Event]], event: Event) -> Event | None:
-    """The last of these events before another, with the same launcher's tag and not too far from it, or in its line where line breaks are lost."""
-    found = places.get((event.stream, event.tag), [])
-    at = bisect.bisect_right(found, event.ref.seq, key=lambda e: e.ref.seq)
-    if at and event.ref.seq - found[at - 1].ref.seq < _STACK_LINES:
-        return found[at - 1]
-    return None
 
 
 def _text(job: Job, event: Event) -> str:

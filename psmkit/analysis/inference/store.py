@@ -9,8 +9,9 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.exceptions import Raised, frames_above
+from psmkit.analysis.inference.exceptions import Raised
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.tracebacks import frames_above
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named
 from psmkit.model.late import dataclass, regex

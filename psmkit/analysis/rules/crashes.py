@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside
 from psmkit.analysis.facts.aborts import aborted_before
-from psmkit.analysis.facts.death import FAULTS, Death, manner, signal_name
+from psmkit.analysis.facts.death import FAULTS, Death, in_order, lost_node, manner, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text, words
 from psmkit.analysis.facts.progress import torn_down
@@ -29,8 +29,9 @@ from psmkit.analysis.inference.causes import (
     started_again,
     without_followers,
 )
-from psmkit.analysis.inference.exceptions import raised, uncaught, where
+from psmkit.analysis.inference.exceptions import raised, uncaught
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.tracebacks import where
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
@@ -188,7 +189,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         after = f"{others[:1].upper()}{others[1:]} exited with an error code, too; the launcher lists {_name(job, origins[0]) if origins else 'this one'} as the first"
     elif origins and all(d.code is not None and d.code == origins[0].code and not d.sent for d in followers):
         after = f"{others[:1].upper()}{others[1:]} exited with the same code; the log does not show whether that follows from it"
-    elif not _in_order(origins, followers):
+    elif not in_order(origins, followers):
         after = f"{others[:1].upper()}{others[1:]} ended, too; the log does not show in which order"
     text = " The log does not show which of these ranks failed first." if even else ""
     text += f" {after}." if others else ""
@@ -199,17 +200,6 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
-
-
-def _in_order(origins: Sequence[Death], followers: Sequence[Death]) -> bool:
-    """Whether the log shows that the first of these ends came before the others: the launcher calls it the first, or sent the others a signal, or they stand below it."""
-    if not origins:
-        return False
-    first = min(e.ref.seq for e in origins[0].events)
-    stream = origins[0].events[0].stream
-    return origins[0].root or all(
-        d.sent or all(e.stream == stream and e.ref.seq > first for e in d.events) for d in followers
-    )
 
 
 def _by_kind(job: Job, run: int | None, origins: Sequence[Death]) -> list[list[Death]]:
@@ -398,7 +388,7 @@ def _crash(
     if like and len(spans := spans_of(ranks)) <= _MOST_SPANS:
         name = spans_text(spans)
     explanation = stack.explained if stack is not None else ""
-    if _lost_node(death):
+    if lost_node(death):
         explanation += " The launcher no longer hears from this node, so all processes on it count as lost."
     explanation += " Each of these ranks raised this exception by itself." if equal else ""
     explanation += " Each of these ranks crashed by itself." if like else ""
@@ -420,7 +410,7 @@ def _crash(
             " The program worked after this line: it was started again, or the line is about another process."
         )
     title = f"{name} {manner(death)}" + (stack.told if stack is not None else "")
-    if _lost_node(death):
+    if lost_node(death):
         title = f"{death.where} {death.host}"
     return new_finding(
         job,
@@ -448,12 +438,6 @@ def _crash(
     )
 
 
-def _lost_node(death: Death) -> bool:
-    """Whether a launcher reports that a node is gone, not a process."""
-    only = (death.rank, death.pid, death.local, death.signal, death.code) == (None,) * 5
-    return only and death.host is not None and (death.where or "").endswith("lost the node")
-
-
 def _next_step(
     job: Job, run: int | None, death: Death, stack: crash_stacks.Stack | None, title: str, several: bool
 ) -> str | None:
@@ -464,7 +448,7 @@ def _next_step(
         return None  # the error says what to do
     if death.oom:
         return _LESS_MEMORY
-    if _lost_node(death):
+    if lost_node(death):
         return "Check whether the node is up. A node that is overloaded or cut off from the network counts as lost, too: look at its load and its network, its kernel log, and the log of the launcher's daemon on it."
     if death.signal == signals.SIGKILL:
         pod = any(".k8s" in e.name for e in death.events)

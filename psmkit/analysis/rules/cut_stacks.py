@@ -9,19 +9,9 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import named_text, ranks_text
 from psmkit.analysis.facts.tags import pid_of_tag, without_tag
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.exceptions import (
-    called,
-    called_in,
-    headless,
-    innermost,
-    raised,
-    shown_below,
-    thrower,
-    uncaught,
-    unfinished,
-    untold,
-)
+from psmkit.analysis.inference.exceptions import headless, raised, thrower, uncaught, unfinished, untold
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.tracebacks import called, called_in, innermost, shown_below
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named, Severity

@@ -10,8 +10,9 @@ from psmkit.analysis.facts.deaths import Death, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, ranks_text
 from psmkit.analysis.inference.causes import alike
-from psmkit.analysis.inference.exceptions import ENGINE_ENDS, Raised, ended_by, fate, raised, told, unfinished, where
+from psmkit.analysis.inference.exceptions import ENGINE_ENDS, Raised, ended_by, fate, raised, told, unfinished
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.tracebacks import where
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Named
 from psmkit.model.late import regex

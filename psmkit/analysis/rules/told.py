@@ -25,15 +25,14 @@ from psmkit.analysis.inference.exceptions import (
     of_cell,
     of_nobody,
     raised,
-    shown_below,
     thrower,
     throwers,
     thrown_below,
     uncaught,
     unfinished,
-    where,
 )
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.tracebacks import shown_below, where
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
