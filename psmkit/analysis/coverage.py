@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.facts import endings, foreign, lines, program, recorded
+from psmkit.analysis.facts import endings, foreign, lines, program, recorded, shown_end
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
@@ -153,7 +153,8 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     notes += [item.note for item in documents if item.note]
     instead = _instead(job, runs, findings)
     # where no line is NCCL's or a signal from outside ended the job, more of NCCL's lines show no more
-    outside = _no_nccl(job) or (instead is not None and any(CODES[f.code].from_outside for f in findings))
+    told = instead is not None and instead != _BEFORE_THE_END
+    outside = _no_nccl(job) or (told and any(CODES[f.code].from_outside for f in findings))
     if (lacks := instead or (_rest(job, runs) if not _told(runs, findings) else None)) is not None:
         notes.append(f"{LACKS}{lacks}")
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
@@ -301,6 +302,8 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
 
 #: Of a program that says that its work is finished.
 _ENDED = "whether the processes have ended: if so, the job is done. If they still run, take the stacks of their threads (gdb; py-spy dump for Python)"
+#: What a log lacks that goes on to the end of a job which something ended.
+_BEFORE_THE_END = "the stacks of all processes in another run, before something ends it"
 
 
 def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
@@ -326,6 +329,10 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
     if recorded.over(job, worst.index):  # the archive holds all that there is
         return None
+    if shown_end.shows_end(job, worst.index):
+        if unseen:
+            return others.removeprefix(", and ")
+        return _BEFORE_THE_END if shown_end.ended_from_outside(job, worst.index) else None
     return f"{ends}{others}. If nothing follows and the processes still run, take the stacks of their threads (gdb; py-spy dump for Python)"
 
 

@@ -18,7 +18,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
-from psmkit.analysis.inference import faults, frontier, own_words, standing
+from psmkit.analysis.inference import faults, frontier, open_waits, own_words, standing
 from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.analysis.inference.together import together
@@ -357,6 +357,7 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
     ]  # the line below it says what happened
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
     told_ = (e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e))
+    told_ = (e for e in told_ if not (e.name in open_waits.WAITS and open_waits.ended(job, run, e)))
     first = next((e for e in told_ if not (e.name.startswith("sys.python.") and lived_on(job, e))), None)
     return uncoloured(lines.without_escapes(faults.body(job, first))) if first is not None else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import lines, serving
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.facts.once import once
@@ -60,7 +60,7 @@ def told(job: Job, run: int) -> str | None:
     if results and all(e.stream != results[-1].stream or _last(e) < _last(results[-1]) for e in events):
         return _RESULTS
     if not events:
-        return _rows(job, run) or _shards(job, run)
+        return _rows(job, run) or _shards(job, run) or _served(job, run)
     last = max(events, key=_last)
     if last.name == "program.result":
         return "the program printed a result of its benchmark"
@@ -177,6 +177,12 @@ def _shards(job: Job, run: int) -> str | None:
     )
     done = f" ({ranks_text(sorted(r for r in ready if isinstance(r, int)))} ready)" if ready else ""
     return f"TGI's launcher waits for {ranks_text(waits)} when the log ends{done}" if waits else None
+
+
+def _served(job: Job, run: int) -> str | None:
+    """Whether an inference server handled requests, and whether it ended in order."""
+    stopped = " and was then shut down" if serving.stopped(job, run) else ""
+    return f"the server handled requests{stopped}" if serving.served(job, run) else None
 
 
 def ends(job: Job, run: int) -> list[tuple[int, str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts import clock, deaths, lines, outside, recorded
+from psmkit.analysis.facts import clock, deaths, lines, outside, recorded, shown_end
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.releases import shown_release
@@ -22,8 +22,9 @@ _MOST = 64
 
 
 def ended(job: Job, run: int | None) -> bool:
-    """Whether the log shows that processes of the run ended: torch ended its own, one died, or a recording saw the end of all."""
-    return run in outside.runs_of(job, *_ENDS) or bool(deaths.collect(job, run)) or recorded.over(job, run)
+    """Whether the log shows that processes of the run ended: torch ended its own, one died, something ended the job, or a recording saw the end of all."""
+    told = run in outside.runs_of(job, *_ENDS) or shown_end.shows_end(job, run)
+    return told or bool(deaths.collect(job, run)) or recorded.over(job, run)
 
 
 def since(timeout: Event | None) -> str | None:

@@ -95,6 +95,11 @@ _ENDS = (
         _WAITED,
     ),
     (
+        "launch.mpi.killing",
+        "mpirun received a signal, as Ctrl-C sends it, and ended its processes",
+        _WAITED,
+    ),
+    (
         "launch.slurm.cancelled",
         "Slurm cancelled the step",
         "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",

@@ -6,7 +6,7 @@ only if no error of NCCL's and no watchdog explains the run. None counts if the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, launcher_ends, lines, outside
@@ -14,8 +14,7 @@ from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import faults, said, store, unknown
+from psmkit.analysis.inference import faults, open_waits, said, store, unknown
 from psmkit.analysis.inference.causes import ends, few_named, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     about_others,
@@ -38,7 +37,7 @@ from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.late import regex
-from psmkit.model.wording import ENDED_BY_LAUNCHER, plural
+from psmkit.model.wording import ENDED_BY_LAUNCHER
 
 __all__ = ["find"]
 
@@ -224,7 +223,7 @@ def _alone(job: Job, run: int | None, entries: Mapping[str, Message]) -> list[Fi
         found = (
             [f for f in (*wraps, *(_cut(job, run) if wraps else [])) if f.culprits or f.named][:1] or found or wraps[:1]
         )
-    return found or _program(job, run) or _cut(job, run) or _agents(job, run) or _waits(job, run)
+    return found or _program(job, run) or _cut(job, run) or _agents(job, run) or open_waits.find(job, run)
 
 
 def _threw_before(job: Job, run: int | None, wait: Event) -> bool:
@@ -503,90 +502,6 @@ def _stopping(job: Job, run: int | None, stopped: Sequence[Event]) -> list[Findi
             stage=ENDED_BY_LAUNCHER,
         )
     ]
-
-
-def _waits(job: Job, run: int | None) -> list[Finding]:
-    """A warning about a wait of XLA, vLLM or torch's store that is open when the log ends."""
-    ended = {e.stream: (e.last or e.ref).seq for name in _PASSED for e in job.events(name, run=run)}
-    events = [
-        e
-        for e in job.events(*_WAITS, run=run)
-        if not _continued(job, run, e) and (e.last or e.ref).seq > ended.get(e.stream, -1)
-    ]
-    entry = faults.message(job, events[0].name) if events else None
-    if entry is None:
-        return []
-    title = _WAITS[entry.name](events)
-    return [
-        new_finding(
-            job,
-            "PSM305",
-            run=run,
-            title=f"{title} when the log ends: it is slow or it hangs",
-            severity=Severity.WARNING,
-            confidence=0.5,
-            explanation=entry.meaning,
-            next_step=_OTHER_STORE if _too_many(events) else entry.next_step,
-            refs=[e.last or e.ref for e in events[-4:]],
-            stage="error",
-        )
-    ]
-
-
-def _for_devices(events: Sequence[Event]) -> str:
-    last = events[-1].fields
-    if "devices" in last:  # XLA of 2020 and 2021: a thread for each device of the process
-        same = [
-            e.fields for e in events if (e.fields.get("run_id"), e.fields.get("op")) == (last["run_id"], last["op"])
-        ]
-        wait, every = {d for f in same if isinstance(d := f.get("device"), int)}, set(ranks_in(last["devices"]))
-        late = every - wait
-        whom = f"{_devices(late)} (no such line is of {plural(len(late), 'it', 'them')})" if late else "the others"
-        return f"{_devices(wait)} {plural(len(wait), 'waits', 'wait')} at a rendezvous of XLA for {whom}"
-    return f"XLA waits for `{str(events[0].fields.get('what', ''))[:_LONGEST]}` for {events[0].fields.get('seconds')} s"
-
-
-def _devices(devices: Iterable[int]) -> str:
-    return ranks_text(devices).replace("rank", "device", 1)
-
-
-def _for_workers(events: Sequence[Event]) -> str:
-    # each line counts from the one before it, and each wait from its own start
-    times, seconds = sum(max(e.count, 1) for e in events), events[-1].fields.get("seconds")
-    often = f" (reported {times} times, each after {seconds} s)" if times > 1 else f" for {seconds} s"
-    return f"vLLM waits for its workers{often}"
-
-
-def _for_ranks(events: Sequence[Event]) -> str:
-    """Who waits in the last barrier of torch's store, and for how many."""
-    last = [e.fields for e in events if e.fields["key"] == events[-1].fields["key"]]
-    came, total = (max(n for f in last if isinstance(n := f[name], int)) for name in ("joined", "total"))
-    ranks = {r for f in last if isinstance(r := f["rank"], int)}
-    waits = f"{ranks_text(sorted(ranks))} {plural(len(ranks), 'waits', 'wait')} in torch's store"
-    if came > total:
-        return f"{waits}, which counts {came} workers for a world of {total},"
-    late = f"{total - came} of {total} ranks"
-    if total - came == 1 and len(ranks) == came:
-        late = f"{ranks_text({*range(min(total, _MOST_RANKS))} - ranks)} (no such line is of it)"
-    return f"{waits} for {late}"
-
-
-def _too_many(events: Sequence[Event]) -> bool:
-    """Whether more workers added themselves to the counter of torch's store than the job has ranks."""
-    last = events[-1].fields
-    came, total = last.get("joined"), last.get("total")
-    return isinstance(came, int) and isinstance(total, int) and came > total
-
-
-_MOST_RANKS = 1 << 16
-_OTHER_STORE = "Look for an earlier start of this job, or another job, that used the same store: its workers count, too. End it, and take another port or rendezvous id."
-#: Waits that may be open when a log ends, and what passes them.
-_WAITS: Mapping[str, Callable[[Sequence[Event]], str]] = {
-    "xla.rendezvous.waits": _for_devices,
-    "framework.engine_waits": _for_workers,
-    "torch.store.waits": _for_ranks,
-}
-_PASSED = ("xla.rendezvous.unstuck", "torch.store.passed")
 
 
 def _below(job: Job, event: Event) -> str:
