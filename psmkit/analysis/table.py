@@ -280,7 +280,9 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
     errors = faults.of_proc(job, proc)
     if failed and (proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected)):
         caused = ends.run.culprits and not _unexplained(job, ends, errors)
-        return "victim" if caused or proc in ends.ended else "failed"
+        # where nobody is to blame, a process that printed an error of its own ended for that
+        own = not ends.run.culprits and any(c.fatal and c.own is not False for c in errors)
+        return "victim" if caused or (proc in ends.ended and not own) else "failed"
     if proc in ends.failed or (not ended and any(_trail(c) for c in errors)):
         return "failed"
     return "aborted" if ended else "open"

@@ -11,7 +11,7 @@ from psmkit.analysis.facts import deaths, endings, gpus, lines, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, closing, raised, uncaught
-from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.faults import Cascade, of_run
 from psmkit.analysis.inference.together import came_before
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Named
@@ -329,9 +329,16 @@ def _collect(job: Job, run: int) -> tuple[dict[int, _Failures], _Failures]:
         found = ours.setdefault(job.scan.files[cause.refs[0].file].stream, [])
         if len(found) < _FIRST:
             found.append((rank, cause))
-    roots = {d.rank for d in deaths.collect(job, run) if d.root}
+    roots = {d.rank for d in deaths.collect(job, run) if d.root} - _exited_after_errors(job, run, known)
     hard = {rank for rank in on_device(job, run) if rank is not None}
     return ours, [item for item in known if item[0] in roots | hard][:_FIRST]
+
+
+def _exited_after_errors(job: Job, run: int, known: Sequence[tuple[int, Cause]]) -> set[int]:
+    """The ranks whose launcher reports nothing but an exit code, and that printed an error of NCCL's: they exited because of it."""
+    failed = {job.rank_of_thread(c.first.event) for c in of_run(job, run) if c.fatal}
+    exits = {e.ref for d in deaths.collect(job, run) if d.signal is None and not d.oom for e in d.events}
+    return {rank for rank, cause in known if rank in failed and exits.issuperset(cause.refs)}
 
 
 def _exceptions(job: Job, run: int | None) -> Iterator[tuple[int | None, Cause]]:
