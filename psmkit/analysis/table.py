@@ -256,7 +256,10 @@ def _unexplained(job: Job, ends: _Ends, errors: Sequence[faults.Cascade]) -> boo
         return True
     if any(c.either for c in ends.run.culprits) and _at_an_address(job, first):
         return True
-    return first.unexplained or all(c.rank is None and c.pid is None for c in ends.run.culprits)
+    # a host of the job that is to blame is no address without a process
+    return first.unexplained or all(
+        c.rank is None and c.pid is None and c.host not in ends.run.hosts for c in ends.run.culprits
+    )
 
 
 def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:

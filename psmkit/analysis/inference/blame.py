@@ -244,6 +244,17 @@ def same_host(job: Job, event: Event) -> bool:
     )
 
 
+def host_at(job: Job, address: str | None) -> str | None:
+    """The only host whose processes take this address for themselves."""
+    found = [host for host, ours in _of_host(job).items() if address in ours]
+    return found[0] if len(found) == 1 and found[0] else None
+
+
+def addresses_of(job: Job, host: str) -> set[str]:
+    """The addresses that the processes of a host take for themselves."""
+    return _of_host(job).get(host, set())
+
+
 def loopback(addr: str) -> bool:
     """Whether an address is one that every host has for itself."""
     return addr.startswith(_SELF)

@@ -17,7 +17,7 @@ from psmkit.analysis.inference.faults import Cascade
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Named
 
-__all__ = ["ends_of", "links_down", "peer_in_text"]
+__all__ = ["ends_of", "host_down", "links_down", "peer_in_text", "reports_of_devices"]
 
 
 def ends_of(job: Job, group: Sequence[Cascade], code: str, local_address: bool) -> list[Named]:
@@ -29,6 +29,9 @@ def ends_of(job: Job, group: Sequence[Cascade], code: str, local_address: bool) 
     peers = blame.addressed(c.first.event for c in group)
     if local_address or first.known is None or faults.unknown(first.event):
         return []
+    peers = [replace(peer, host=blame.host_at(job, peer.host) or peer.host) for peer in peers]
+    if CODES[code].two_ends and (at := host_down(job, job.run_of(group[0].proc))) is not None:
+        return [Named(host=at)]
     if not peers:
         return _near_ends(job, group, code)
     if down := links_down(job, job.run_of(group[0].proc)):
@@ -100,18 +103,29 @@ def links_down(job: Job, run: int | None) -> list[int]:
     return _all_links_down(job).get(run, [])
 
 
+def reports_of_devices(job: Job, run: int | None) -> list[Cascade]:
+    """The lines in which processes of a run report an error of their own network device."""
+    return _all_reports(job).get(run, [])
+
+
+def host_down(job: Job, run: int | None) -> str | None:
+    """The only host of which several processes report an error of the same network device: it is the device's error, and of no process."""
+    found = reports_of_devices(job, run)
+    places = {(job.process(c.proc).host, c.first.event.fields.get("dev")) for c in found}
+    return next(iter(places))[0] or None if len(places) == 1 and len({c.proc for c in found}) > 1 else None
+
+
 @once
 def _all_links_down(job: Job) -> dict[int | None, list[int]]:
-    procs = {
-        c.proc
-        for c in faults.cascades(job)
-        if c.first.known is not None
-        and c.first.known.finding == "PSM406"
-        and c.first.known.blames == "self"
-        and c.severity in ("warning", "error")
-        and not torn_down(job, c.proc)
-    }
-    out: dict[int | None, list[int]] = defaultdict(list)
-    for proc in sorted(procs):
-        out[job.run_of(proc)].append(proc)
+    return {run: sorted({c.proc for c in found}) for run, found in _all_reports(job).items()}
+
+
+@once
+def _all_reports(job: Job) -> dict[int | None, list[Cascade]]:
+    out: dict[int | None, list[Cascade]] = defaultdict(list)
+    for c in faults.cascades(job):
+        known = c.first.known
+        own = known is not None and known.finding == "PSM406" and known.blames == "self"
+        if own and c.severity in ("warning", "error") and not torn_down(job, c.proc):
+            out[job.run_of(c.proc)].append(c)
     return dict(out)

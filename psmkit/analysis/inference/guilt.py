@@ -8,10 +8,11 @@ from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import blame, faults, reports
-from psmkit.analysis.inference.connection_ends import links_down
+from psmkit.analysis.inference.connection_ends import host_down, links_down
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.catalogue import Message, Phrase
 from psmkit.catalogue.reasons import DAMAGED, about
+from psmkit.model import CODES
 
 __all__ = ["disagreement", "guilty", "is_elsewhere", "of_kernel", "one_link", "set_apart", "to_blame"]
 
@@ -70,6 +71,8 @@ def guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int
     if known.finding == "PSM602" and known.blames == "unknown" and run is not None:
         return _other_release(job, run, group)
     if known.finding == "PSM406" and known.blames != "self":
+        if CODES[known.finding].two_ends and host_down(job, run) is not None:
+            return []
         down = sorted({r for p in links_down(job, run) if (r := job.rank_of(p)) is not None})
         if down:
             return down

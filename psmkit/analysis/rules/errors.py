@@ -15,13 +15,14 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of
-from psmkit.analysis.inference import blame, faults, reports
+from psmkit.analysis.inference import blame, faults, network_causes, reports
 from psmkit.analysis.inference.causes import failed_before
 from psmkit.analysis.inference.connection_ends import ends_of, peer_in_text
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.guilt import disagreement, guilty, is_elsewhere, of_kernel, one_link, set_apart, to_blame
 from psmkit.analysis.inference.known import closer, issue_of
+from psmkit.analysis.inference.network_causes import NetworkCause
 from psmkit.analysis.inference.reported_peers import named_by_libpsm, silent_in_turn
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
@@ -242,6 +243,7 @@ def _finding(
     if not blamed and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         blamed = list(named)
+    behind = network_causes.cause_of(job, group, code)
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     says = (
@@ -271,12 +273,12 @@ def _finding(
         code,
         run=run,
         title=disagree
-        or f"{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else _AT_ITS_END if ends else ''}",
+        or f"{f'{behind.said}; ' if behind is not None else ''}{whose} {_failure(job, group)}{_devices(cascade, after)}{_BEFORE_THE_END if cut else _AT_ITS_END if ends else ''}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
-        explanation=_explanation(job, group, after, whose, says),
+        explanation=_explanation(job, group, after, whose, says, behind),
         next_step=_AT_THE_END if cascade.ending else _on_this_host(job, cascade) or _advice(job, says, cascade),
-        refs=_evidence(shown, after),
+        refs=[*(behind.refs if behind is not None else ()), *_evidence(shown, after)],
         ranks=sorted({*named, *blamed, *(r for p in victims for r in _ranks(job, p))}),
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else to_blame(job, group, procs),
@@ -286,6 +288,8 @@ def _finding(
             for p in others[:_COMPARED]
         ]
         if blamed
+        else [Named(host=behind.host)]
+        if behind is not None and behind.host is not None
         else ends_of(job, group, code, one_link(job, group[0]) is not None),
         stage="error",
         known_issue=issue_of(job, event, faults.brief(job, event)),
@@ -309,14 +313,19 @@ def _failure(job: Job, group: Sequence[Cascade]) -> str:
 
 
 def _explanation(
-    job: Job, group: Sequence[Cascade], after: Sequence[Cascade], whose: str, says: Message | Phrase | None
+    job: Job,
+    group: Sequence[Cascade],
+    after: Sequence[Cascade],
+    whose: str,
+    says: Message | Phrase | None,
+    behind: NetworkCause | None,
 ) -> str:
-    """What the error means, and which errors of other processes follow from it."""
+    """What the error means, what it follows from, and which errors of other processes follow from it."""
     cascade = group[0]
     victims = sorted({c.proc for c in after} - {c.proc for c in group})
     # a chain whose warning is lost names nobody: it can be the cause of the others or follow from them
     torn = {c.proc for c in after if c.unexplained}
-    explanation = f"The error of {whose}{_FIRST}"
+    explanation = f"The error of {whose}{_FIRST}" if behind is None else behind.why
     if torn.intersection(victims):
         explanation = (
             f"{whose} {plural(len(group), 'prints', 'print')} the reason of {plural(len(group), 'its', 'their')} error."
