@@ -223,8 +223,27 @@ def _cut(job: Job) -> tuple[list[int], list[int]]:
         if process.last.line == files[process.last.file].lines and not files[process.last.file].complete_end
     }
     texts = {file: lines.message_at(job, ref).strip() for file, ref in ends.items()}
-    cut = sorted(file for file, text in texts.items() if known.cut(text) or _open_quote(text))
-    return cut, sorted(file for file, text in texts.items() if file not in cut and _lacks_its_end(known.match(text)))
+    heads, unsure = _cut_heads(job)
+    cut = sorted({*heads, *(file for file, text in texts.items() if known.cut(text) or _open_quote(text))})
+    lacking = (file for file, text in texts.items() if file not in cut and _lacks_its_end(known.match(text)))
+    return cut, sorted({*unsure, *lacking} - {*cut})
+
+
+def _cut_heads(job: Job) -> tuple[list[int], list[int]]:
+    """The files whose last line stops within `host:pid:tid` of the process that printed the line above, and those where it may: it has a part of the host."""
+    files = job.scan.files
+    cut: list[int] = []
+    unsure: list[int] = []
+    for process in job.scan.processes:
+        file = process.last.file
+        if files[file].complete_end or process.last.line != files[file].lines - 1 or not process.host:
+            continue
+        below = lines.below(job, process.last)
+        text = "".join(e.text for e in job.quotes.of(below)).strip() if below is not None else ""
+        head = f"{process.host}:{process.pid}:"
+        if text and (head.startswith(text) or text.startswith(head)):
+            (cut if len(text) > len(process.host) else unsure).append(file)
+    return cut, unsure
 
 
 def _lacks_its_end(found: tuple[Message, Mapping[str, Value]] | None) -> bool:

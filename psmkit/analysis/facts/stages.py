@@ -10,7 +10,8 @@ from psmkit.model.arrays import np
 
 __all__ = ["stage_of"]
 
-#: The stage in which the functions of a source file run, for a process of which no other line shows a stage. Those of init.cc run in several.
+#: The stage in which the functions of a source file run, for a process of which no other line shows this stage or a later one. Those of init.cc
+#: run in several.
 _STAGE_OF_FILE = (
     ("bootstrap.", "bootstrap"),
     ("graph/", "topology"),
@@ -21,7 +22,7 @@ _STAGE_OF_FILE = (
     ("transport/shm.", "connect"),
 )
 
-_INIT = STAGES.index("init")
+_INIT, _CONNECT = map(STAGES.index, ("init", "connect"))
 
 
 def stage_of(job: Job, proc: int) -> str:
@@ -36,7 +37,9 @@ def stage_of(job: Job, proc: int) -> str:
     if pending is not None:
         return f"proxy {pending}"
     stage = _connecting(job).get(proc, _anew(job).get(proc, stage))
-    return _by_file(job).get(proc, stage) if stage == "-" else stage
+    if stage not in STAGES or STAGES.index(stage) >= _CONNECT:
+        return stage
+    return max(stage, _by_file(job).get(proc, stage), key=STAGES.index)
 
 
 @once
@@ -60,9 +63,9 @@ def _anew(job: Job) -> dict[int, str]:
 
 @once
 def _by_file(job: Job) -> dict[int, str]:
-    """The furthest stage of the source files in the warnings and ways of each process without another stage."""
+    """The furthest stage of the source files in the warnings and ways of each process that no other line shows at `connect` or beyond."""
     events = job.scan.events
-    lacking = [p.index for p in job.scan.processes if furthest_stage(job, p.index) == "-"]
+    lacking = [p.index for p in job.scan.processes if STAGES.index(furthest_stage(job, p.index)) < _CONNECT]
     ours = np.isin(events.proc, lacking)
     found: set[tuple[int, str]] = set()
     for name in events.names:

@@ -17,7 +17,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text, words
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.tags import pid_of_tag
-from psmkit.analysis.inference import crash_stacks
+from psmkit.analysis.inference import crash_stacks, memory_kills
 from psmkit.analysis.inference.causes import (
     RECORDED,
     alike,
@@ -427,7 +427,8 @@ def _crash(
         else 0.8,
         explanation=explanation.strip() or None,
         next_step=_next_step(job, run, death, stack, title, bool(together)),
-        refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5],
+        refs=list(dict.fromkeys([*_proofs(job, run, death, equal), *(stack.refs if stack is not None else ())]))[:5]
+        + memory_kills.reported(job, run, death),
         ranks=ranks,
         procs=[d.proc for d in all_ if d.proc is not None],
         culprits=ranks if few else [],
@@ -451,6 +452,8 @@ def _next_step(
     if lost_node(death):
         return "Check whether the node is up. A node that is overloaded or cut off from the network counts as lost, too: look at its load and its network, its kernel log, and the log of the launcher's daemon on it."
     if death.signal == signals.SIGKILL:
+        if (memory := memory_kills.told(job, run, death)) is not None:
+            return f"{memory} {_LESS_MEMORY}"
         pod = any(".k8s" in e.name for e in death.events)
         return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     if death.signal is not None:

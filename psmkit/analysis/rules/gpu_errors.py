@@ -11,6 +11,7 @@ from psmkit.analysis.facts.device_memory import room_of
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, joined, named_text, ranks_text
 from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference import faults, said
 from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
@@ -51,6 +52,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
             continue
         ranks = sorted(r for r in by_rank if isinstance(r, int))
         members = [r for r in by_rank if isinstance(r, Named)] if not ranks else []
+        suspects = _reported_gpus(job, run, by_rank) if code == "PSM405" else {}
         process = thrower(job, run, loose) if by_rank.keys() == {None} else []
         # a rank that is being torn down after a timeout fails in many ways
         after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
@@ -63,7 +65,12 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         if lines.catalogue(job).phrase("out of memory", told) is not None:
             code = "PSM509"
         # A rank whose error came later may only see what the first one did to the memory that they share.
-        culprits = ranks if code == "PSM509" else _at_once(job, by_rank, first)
+        culprits = (
+            ranks
+            if len(ranks) == 1 or code == "PSM509"
+            else [rank for rank in ranks if rank in suspects] or _at_once(job, by_rank, first)
+        )
+        hardware = _told_by_driver(suspects) if not after else ""
         out.append(
             new_finding(
                 job,
@@ -72,14 +79,20 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 title=f"{text} on {who}"
                 + (f": {room.told}" if room is not None else f": {told}" if told else "")
                 + (differing(str(e.fields.get("error", "")) for e in by_rank.values()) if room is None else "")
+                + hardware
                 + (f", after {giver} gave up: a consequence" if after else ""),
                 severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
                 explanation=(OF_GROUP if any(m.comm is not None for m in members) else None)
+                or ("The driver reports an error of these GPUs or of their links." if hardware else None)
                 if room is None
                 else room.explained,
-                next_step=room.next_step if room is not None else None,
-                refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
+                next_step=room.next_step if room is not None else _DRAIN if hardware else None,
+                refs=[
+                    first.ref,
+                    *(x.ref for x in list(suspects.values())[:_SHOWN]),
+                    *(e.ref for e in list(by_rank.values())[:3]),
+                ],
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
                 culprits=[] if after else culprits,
@@ -95,6 +108,32 @@ def _at_once(job: Job, by_rank: Mapping[int | Named | None, Event], first: Event
     what = first.fields.get("error")
     alike = {r: e for r, e in by_rank.items() if isinstance(r, int) and e.fields.get("error") == what}
     return sorted(r for r, e in alike.items() if not came_before(job, first, e))
+
+
+def _reported_gpus(job: Job, run: int | None, by_rank: Mapping[int | Named | None, Event]) -> dict[int | None, Event]:
+    """The Xid of each rank whose GPU the driver reports as faulty, by the process that the driver names beside this GPU; None: of no known rank."""
+    pids: dict[str, int] = {}
+    for event in job.events("sys.kernel.xid"):
+        if isinstance(pid := event.fields.get("pid"), int):
+            pids.setdefault(str(event.fields.get("bus", "")), pid)
+    tagged = {pid: rank for rank, e in by_rank.items() if isinstance(rank, int) and (pid := pid_of_tag(e.tag))}
+    out: dict[int | None, Event] = {}
+    for (bus, number), event in _reported(job, run)[0].items():
+        if number in gpus.HARD_XIDS:
+            pid = event.fields.get("pid", pids.get(bus))
+            rank = gpus.rank_of_bus(job, run, bus, pid, event.fields.get("host"))
+            out.setdefault(tagged.get(pid) if rank is None and isinstance(pid, int) else rank, event)
+    return out
+
+
+def _told_by_driver(suspects: Mapping[int | None, Event]) -> str:
+    """What the driver reports of the GPUs, for the title."""
+    told = [
+        f"Xid {e.fields['xid']} of the GPU at {e.fields.get('bus')}" + (f" (rank {rank})" if rank is not None else "")
+        for rank, e in suspects.items()
+    ]
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return f"; the driver reports {joined(told[:_SHOWN])}{more}" if told else ""
 
 
 def _place(job: Job, event: Event) -> Named | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding, with_evidence
+from psmkit.analysis.inference.frontier import Owes
 from psmkit.analysis.inference.ras_tables import tables
 from psmkit.analysis.inference.waiting import DEADLINE
 from psmkit.analysis.registry import rule
@@ -426,7 +427,13 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
             found = _lag_of_issue(answer, issue)
             if found is not None:
                 history.setdefault((_comm(issue.hash), found.operation), []).append(found)
-    out = []
+    out: list[Finding] = []
+    owes = frontier.suspect(job, run) if run is not None and not lasting else None
+    late = job.rank_of(owes.proc) if owes is not None else None
+    agreed = {key: lags for key, lags in history.items() if len(lags) == 1 and lags[0].ranks == (late,)}
+    if owes is not None and agreed:
+        out.append(_agrees(job, run, owes, agreed))
+        history = {key: lags for key, lags in history.items() if key not in agreed}
     for (name, operation), lags in history.items():
         last = lags[-1]
         same = len(lags) > 1 and lags[-2].counts == last.counts and lags[-2].most == last.most
@@ -459,6 +466,30 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
             )
         )
     return out
+
+
+def _agrees(job: Job, run: int | None, owes: Owes, agreed: Mapping[tuple[str | None, str], Sequence[_Lag]]) -> Finding:
+    """One answer shows the rank behind that also stands behind in the logs: its log was not cut before that answer."""
+    who = name_of(job, owes.proc)
+    told = joined(f"{op} ({lag.counts[0][1]} of {lag.most})" for (_, op), (lag,) in agreed.items())
+    comms = {name for name, _ in agreed}
+    return with_evidence(
+        new_finding(
+            job,
+            "PSM304",
+            run=run,
+            comm=next(iter(comms)) if len(comms) == 1 else None,
+            title=f"RAS shows {who} behind, as the logs do: in {told}",
+            severity=Severity.WARNING,
+            confidence=0.6,
+            explanation=f"RAS counts the operations that each rank launched. In the logs the same rank owes {owes.step}. So its log was not cut before this answer. One answer does not show that the wait lasts.",
+            next_step=f"Take the stack of {who}. If the processes are gone, run again and query RAS twice, a minute apart: the same counts prove the hang.",
+            ranks=next(iter(agreed.values()))[0].ranks,
+            procs=[owes.proc],
+            stage="collective",
+        ),
+        [lag.evidence for (lag,) in agreed.values()],
+    )
 
 
 def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:

@@ -13,7 +13,7 @@ from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.tags import ranks_in
-from psmkit.analysis.inference import afterwards, faults, store
+from psmkit.analysis.inference import afterwards, store_waits
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import reporter
 from psmkit.analysis.inference.suspects import alone
@@ -52,7 +52,7 @@ def find(job: Job) -> list[Finding]:
     """PSM301 and PSM302 for ranks that torch's own reports or summaries of them name, PSM201 for its store, PSM604 for dumps that it lacks."""
     out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job), *_undecided(job)]
     out.extend([*_running(job), *_works(job)])
-    out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
+    out.extend(store_waits.findings(job))
     out.extend(_store_lost(job))
     return out
 
@@ -501,74 +501,6 @@ def _differ(job: Job, one: _Analysis) -> Finding | None:
         procs=job.procs_of(run, shown),
         culprits=odd,
     )
-
-
-def _store(job: Job, event: Event) -> Finding:
-    """A rank that waited at the store without success."""
-    run = job.run_of_event(event)
-    came, total, address = (event.fields.get(name) for name in ("joined", "total", "address"))
-    source = event.fields.get("from_rank")
-    step = store.advice(address)
-    if isinstance(came, int) and isinstance(total, int):
-        title, step = _at_barrier(came, total)
-    elif isinstance(source, int):
-        title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
-    elif (address := event.fields.get("address")) is not None:
-        title = f"a process could not connect to torch's store at {address}"
-    elif isinstance(rank := event.fields.get("rank"), int):
-        title, step = f"rank {rank} waited in vain in the barrier of torch's store: not all ranks came to it", _LATE
-    else:
-        title = "a process waited in vain for torch's store"
-    # The ranks in this line are those of the group, which equal the job's only in the default group. Only a time limit shows that the
-    # source did not come: other errors are about the process that hosts the store.
-    error = str(event.fields.get("error", ""))
-    late = isinstance(source, int) and "timeout" in error.lower()
-    ranks = [source] if late and isinstance(source, int) and "/default_pg/" in error else []
-    broken = isinstance(source, int) and faults.phrase(job, "a connection broke", error) is not None
-    # a tag says which process tried
-    here = (store.host(address) or "").startswith(("127.", "localhost", "::1"))  # both ends are on one host
-    alone = outside.global_rank(job, event) is None and event.tag is None and not here
-    ends = [Named(host=host, either=True, peer_unnamed=alone)] if (host := store.tried(job, run, address)) else []
-    if broken and source == 0:
-        # rank 0 hosts the store, unless the launcher does: the line blames it with "possible"
-        asks = event.fields.get("rank")
-        ends = [Named(rank, either=True) for rank in (0, asks) if isinstance(rank, int)]
-        title = f"rank {event.fields.get('rank')} lost torch's store while it asked for the communicator id of rank 0"
-    elif late and isinstance(source, int) and "keys: /" not in error:
-        ends = [Named(source, comm="its process group")]
-    return new_finding(
-        job,
-        "PSM201",
-        run=run,
-        title=title,
-        confidence=0.75,
-        explanation=store.SILENT if late else store.UNREACHED,
-        next_step=_SOURCE if late else step,
-        refs=[event.ref],
-        ranks=ranks,
-        procs=job.procs_of(run, ranks),
-        culprits=ranks,
-        stage=RAISED if broken or address is not None else None,  # it gave up, where others wait for a rank
-        named=ends,
-    )
-
-
-#: What to do about ranks that did not come to a barrier.
-_LATE = "Find the ranks that did not come: read the last lines of each, see whether their hosts started them, and compare the number of processes with the world size."
-_SOURCE = "Read the output of that rank: did its process start, does it run, and what did it do instead of its first operation in this group? All ranks must use a group in the same order."
-_SHARED = "Give this job a store of its own: end the processes of earlier starts, and use another --rdzv_id, MASTER_PORT or file for each job."
-
-
-def _at_barrier(came: int, total: int) -> tuple[str, str]:
-    """What a barrier of torch's store shows that counts the processes that came, and what to do."""
-    if came > total:
-        return (
-            f"{came} processes were counted in a barrier of torch's store for {total}: its counter has those of another start or job, too",
-            _SHARED,
-        )
-    if came == total:
-        return f"all {total} processes came to the barrier of torch's store, and one timed out in it", _LATE
-    return f"{total - came} of {total} processes never came to the barrier of torch's store", _LATE
 
 
 def _store_lost(job: Job) -> Iterator[Finding]:
