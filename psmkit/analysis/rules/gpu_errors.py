@@ -118,7 +118,7 @@ def _reported_gpus(job: Job, run: int | None, by_rank: Mapping[int | Named | Non
             pids.setdefault(str(event.fields.get("bus", "")), pid)
     tagged = {pid: rank for rank, e in by_rank.items() if isinstance(rank, int) and (pid := pid_of_tag(e.tag))}
     out: dict[int | None, Event] = {}
-    for (bus, number), event in _reported(job, run)[0].items():
+    for (_, bus, number), event in _reported(job, run)[0].items():
         if number in gpus.HARD_XIDS:
             pid = event.fields.get("pid", pids.get(bus))
             rank = gpus.rank_of_bus(job, run, bus, pid, event.fields.get("host"))
