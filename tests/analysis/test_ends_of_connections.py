@@ -46,3 +46,15 @@ def test_memory_that_libfabric_does_not_register_ends_its_process(tmp_path: Path
     )
     assert (report.verdict, [(c.host, c.pid, c.device) for c in report.culprits]) == ("failed", [("b", 72, 5)])
     assert "memlock" in report.findings[0].next_step and "fi_info" not in report.findings[0].next_step
+
+
+@pytest.mark.parametrize("device", [0, 2])
+def test_the_device_of_a_proxy_thread_is_not_that_of_its_rank(tmp_path: Path, device: int) -> None:
+    def rank(number: int, on: int) -> str:
+        head, made = f"node7:70{number}:70{number} [{on}] NCCL INFO ", f"rank {number} nranks 3 cudaDev {on}"
+        return f"{head}Bootstrap : Using eth0:10.0.0.7<0>\n{head}comm 0x2aab74007df{number} {made} nvmlDev {on} - Init COMPLETE\n"
+
+    warn = "node7:701:799 [0] transport/net_ib.cc:789 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n"
+    back = "node7:701:799 [0] NCCL INFO transport/net.cc:533 -> 2\nnode7:701:799 [0] NCCL INFO transport.cc:163 -> 2 [Proxy Thread]\n"
+    report = analyzed(tmp_path, rank(0, 5) + rank(1, device) + rank(2, 6) + warn + back)
+    assert [(c.rank, c.device) for c in report.culprits] == [(1, device)]

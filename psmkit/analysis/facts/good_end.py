@@ -11,7 +11,7 @@ from psmkit.model.late import dataclass
 
 __all__ = ["GoodEnd", "good_end"]
 
-_PROCESS, _NODE, _JOB = "launch.well.process", "launch.deepspeed.node", "launch.well.job"
+_PROCESS, _NODE, _JOB = "launch.well.process", "launch.start.deepspeed", "launch.well.job"
 #: So many lines may stand below the report: more of them may be another job, of which psmkit knows no line.
 _NEAR = 30
 

@@ -113,6 +113,11 @@ class Job:
         device = self.device_on(thread)
         return None if device is None else self.numbering.by_device.get((proc, device))
 
+    def device_at(self, event: Event) -> int | None:
+        """The device of the rank that printed a line: a thread that selected none prints 0, whatever the rank's is."""
+        own = self.device_of(event.proc)
+        return own if own is not None else event.device
+
     def device_on(self, thread: int) -> int | None:
         """The device of a thread that selected only one, in a process that drives several ranks."""
         return self._device_of_thread.get(thread)

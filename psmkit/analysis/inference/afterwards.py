@@ -8,7 +8,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.releases import shown_release
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["RECORDER", "ended", "last_line", "ras_answer", "since", "step"]
+__all__ = ["RECORDER", "ended", "last_line", "ras_answer", "since", "step", "what_it_did"]
 
 #: Lines of torch in which it ends its process after a timeout.
 _ENDS = ("torch.heartbeat.terminate", "torch.heartbeat.hang", "torch.taking_down", "torch.watchdog.terminated")
@@ -80,6 +80,14 @@ def step(
     if over or run in outside.runs_of(job, "torch.dump.disabled"):
         parts.append(f"S{_RECORD}" if _recorder(job, run) else f"With {_RECORDER}, s{_RECORD}")
     return " ".join(part for part in parts if part)
+
+
+def what_it_did(job: Job, run: int | None, *, several: bool) -> str | None:
+    """How to find out what a rank did whose process has ended; None while it may live: the default of the code then says how."""
+    if not ended(job, run):
+        return None
+    whose = "these ranks" if several else "this rank"
+    return f"Read the last lines of {whose}: the log shows that processes of the job ended, so no stack may be left to take."
 
 
 def ras_answer(job: Job, run: int | None) -> str:

@@ -95,7 +95,7 @@ def _end(job: Job, proc: int, event: Event | None = None) -> Named:
     """A process at one end of a connection; ``event`` is a line of the thread that failed."""
     process = job.process(proc)
     rank = job.rank_of_thread(event) if event is not None else job.rank_of(proc)
-    return Named(rank, process.host, process.pid, device=event.device if event is not None else None)
+    return Named(rank, process.host, process.pid, device=job.device_at(event) if event is not None else None)
 
 
 def links_down(job: Job, run: int | None) -> list[int]:

@@ -92,7 +92,7 @@ def _ends(job: Job, events: list[Event], why: str) -> list[Named]:
     if not peers or len({e.proc for e in events}) > 1 or faults.phrase(job, "a connection broke", why) is not None:
         return peers
     process = job.process(events[0].proc)
-    own = Named(job.rank_of_thread(events[0]), process.host, process.pid, device=events[0].device)
+    own = Named(job.rank_of_thread(events[0]), process.host, process.pid, device=job.device_at(events[0]))
     return [replace(end, either=True) for end in (own, *peers)]
 
 

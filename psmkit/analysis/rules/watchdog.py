@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from psmkit.analysis.facts import calls, clock, damage, outside, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import joined, ranks_text, spans_of, spans_text
-from psmkit.analysis.facts.progress import collectives
 from psmkit.analysis.inference import afterwards, desync
-from psmkit.analysis.inference.causes import Cause, causes
+from psmkit.analysis.inference.absent import Absent, absentees, called, stopped_before
+from psmkit.analysis.inference.causes import causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import (
     LISTED_SILENT,
@@ -39,15 +39,12 @@ from psmkit.analysis.inference.process_groups import (
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Named
-from psmkit.model.late import dataclass
 from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
 _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
 _HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout", "torch.heartbeat.hang")
-# Some ranks complete these before others: a rank without a report may already be done with one.
-_ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
@@ -105,7 +102,10 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     differing = _differing(job, run, group, waiting, what + name)
     out.extend(differing)
     behind = _behind(group, work)
-    absent = _absent(job, run, group, op) if not behind and not differing else _Absent()
+    absent = absentees(job, run, group, op) if not behind and not differing else Absent()
+    idle: list[Member] = []
+    if behind and not differing and (stopped := stopped_before(job, run, group, behind)).ranks:
+        absent, idle, behind = stopped, behind, []
     lagging = {m.rank for m in behind} | absent.ranks
     blamed = lagging or {r for f in differing for r in f.culprits}
     seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None
@@ -138,8 +138,19 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
         out[0] = replace(out[0], explanation=f"{out[0].explanation} The group never completed an operation.")
     if lagging:
         place = f"{what}{name}" if name else f"{op} #{work}" if work is not None else op
-        out.append(_never_entered(job, run, group, place, stuck or waiting, behind, absent, why, refs[:2]))
+        why += _idle_text(idle)
+        refs = [*refs[:2], *(m.status.ref for m in idle[:1] if m.status)]
+        out.append(_never_entered(job, run, group, place, stuck or waiting, behind, absent, why, refs))
     return out
+
+
+def _idle_text(idle: Sequence[Member]) -> str:
+    """What the ranks did that have done all their work, and may wait for one that failed."""
+    if not idle:
+        return ""
+    works = joined(str(n) for n in sorted({m.enqueued for m in idle if m.enqueued is not None}))
+    last = f"{plural(len(idle), 'its', 'their')} last enqueued work, {works}, is complete"
+    return f". {ranks_text(m.rank for m in idle)} did not join it either: {last}".replace(". r", ". R")
 
 
 def _next_step(
@@ -206,7 +217,7 @@ def _never_entered(
     what: str,
     waiting: Sequence[Member],
     behind: Sequence[Member],
-    absent: _Absent,
+    absent: Absent,
     why: str,
     refs: Sequence[Ref | None],
 ) -> Finding:
@@ -246,7 +257,7 @@ def _never_entered(
         + ("" if not correct else " A collective needs all its ranks, so the cause is not in NCCL."),
         next_step="Read the traceback or the last lines of this rank, and fix that error. A longer NCCL timeout does not help."
         if told is not None
-        else None,
+        else afterwards.what_it_did(job, run, several=len(ranks) > 1),
         refs=[
             *(r for c in list(known.values())[:3] for r in c.refs),
             *(e.ref for m in behind[:4] if (e := m.status or m.timeout)),
@@ -285,7 +296,7 @@ def _reason(
     group: Group,
     waiting: Sequence[Member],
     behind: Sequence[Member],
-    absent: _Absent,
+    absent: Absent,
     differing: bool,
 ) -> str:
     """Why the work did not finish, as far as the watchdogs show it."""
@@ -390,8 +401,8 @@ def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> 
     if len({t.stream for t in reports}) > 1 and not (len(ranks) == 1 and _given(job, group, ranks[0])):
         return []
     # a rank whose own calls are in the log as often as those of the others joined in silence
-    called = _called(job, run, group)
-    return [rank for rank in ranks if rank not in called or not group.default]
+    joined_in = called(job, run, group)
+    return [rank for rank in ranks if rank not in joined_in or not group.default]
 
 
 def _given(job: Job, group: Group, rank: int) -> bool:
@@ -457,62 +468,6 @@ def _differing(job: Job, run: int | None, group: Group, waiting: list[Member], w
             named=[Named(m.rank, either=True) for m in pair],
         )
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Absent:
-    """Ranks that should have reported and did not. ``causes`` explain it; ``seen`` is whether their own logs are visible, ``unsure``
-    whether a cause without a rank was given to the only one that is absent."""
-
-    ranks: frozenset[int] = frozenset()
-    causes: Mapping[int, Cause] = field(default_factory=dict)
-    seen: bool = True
-    unsure: bool = False
-
-
-def _absent(job: Job, run: int | None, group: Group, op: str) -> _Absent:
-    """The ranks that something stopped before the others gave up, else those that are silent.
-
-    Silence counts only in the default group. If half of the ranks or more are silent, that is no evidence.
-    """
-    if group.within:
-        return _Absent()
-    known = causes(job, run)
-    stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
-    total = size_of(job, run, group)
-    count = total if total is not None else max(max(group.members, default=-1) + 1, group.least)
-    silent: frozenset[int] = frozenset()
-    whole = group.name in (None, "0") and len(group.members) >= 2 and all(0 <= r < count for r in group.members)
-    if whole and not group.folded and 2 * (count - len(group.members)) < count:
-        silent = frozenset(range(count)) - group.members.keys() - _called(job, run, group)
-    if stopped and (group.name in (None, "0") or len(stopped) == 1):
-        # another silent rank may have waited in silence
-        return _Absent(frozenset(stopped), stopped)
-    if len(silent) == 1 and None in known:
-        return _Absent(silent, {next(iter(silent)): known[None]}, unsure=True)
-    if not silent or op in _ROOTED:
-        return _Absent()
-    seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
-    reports = [m.timeout for m in group.members.values() if m.timeout is not None]
-    if not seen and len({timeout.stream for timeout in reports}) > 1:
-        return _Absent()  # one file a rank: the silent ranks may have files that were not given
-    if not seen and (cut_short(job, run) or silent - outside.printing_ranks(job)):
-        return _Absent()  # a part of an output may lack all lines of a rank
-    if 1 < len(silent) <= damage.lost_lines(job, job.procs_of(run, silent)):
-        return _Absent()  # the reports of all but one of them may be lost
-    return _Absent(silent, seen=seen)
-
-
-def _called(job: Job, run: int | None, group: Group) -> frozenset[int]:
-    """The ranks whose own logs show that they called as many collectives as the ranks that report: they are silent, and joined."""
-    level = desync.level(job, run)
-    told = level.ranks if level is not None and group.default else frozenset()
-    world = job.runs[run].world if run is not None and run < len(job.runs) else None
-    if world is None:
-        return told
-    called = {i.rank: collectives(i) for i in job.members.get(world, ()) if i.rank is not None}
-    most = max((called.get(rank, 0) for rank in group.members), default=0)
-    return told | {rank for rank, count in called.items() if count >= most > 0}
 
 
 def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
