@@ -165,3 +165,22 @@ def test_a_job_without_a_failure_has_no_culprit(log: str, tmp_path: Path) -> Non
     end = "a:70:79 [0] NCCL INFO comm 0x55a000 rank 0 nranks 1 cudaDev 0 busId 1000 - Destroy COMPLETE\n"
     report = analyzed(tmp_path, ready + end + log)
     assert (report.verdict, report.culprits) == ("healthy", ())
+
+
+_DEVICE = "CUDA out of memory. Tried to allocate {} GiB. GPU {} has a total capacity of 80.00 GiB of which 3.10 GiB is free.\n"
+
+
+@pytest.mark.parametrize("head", ["[n1.lab] Rank {0}, Local Rank {0}, ", "Rank {0} (local rank {0}): ", "[Rank {0}] "])
+def test_ranks_that_a_program_puts_before_its_lines_ran_out_of_memory_alike(tmp_path: Path, head: str) -> None:
+    """The proof is of the first rank of the summary, not the first line of all."""
+    printed = "".join(head.format(rank) + _DEVICE.format("9.50", rank) for rank in (2, 1, 0))
+    report = analyzed(tmp_path, printed + summary(worker(0), worker(1), worker(2), worker(3, code=2)))
+    assert [c.rank for c in report.culprits] == [0, 1, 2]
+    assert report.findings[0].evidence[0].line == 3
+
+
+def test_another_lack_of_memory_is_not_alike(tmp_path: Path) -> None:
+    printed = "".join(f"[Rank {rank}] " + _DEVICE.format(size, rank) for rank, size in ((2, "9.50"), (0, "1.00")))
+    report = analyzed(tmp_path, printed + summary(worker(0), worker(2, code=2)))
+    assert [c.rank for c in report.culprits] == [0]
+    assert report.findings[0].evidence[0].line == 2

@@ -123,3 +123,11 @@ def test_the_end_of_a_worker_in_a_text_names_its_number_or_its_id(
 )  # fmt: skip
 def test_a_rank_that_begins_a_line_is_that_of_who_prints_it(text: str, rank: int | None) -> None:
     assert tags.rank_at_start(text) == rank
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [("[n1.lab] Rank 6, Local Rank 2, lost it", 6), ("Rank 6 (local rank 2): x", 6), ("10:00:00 Global Rank: 6, local_rank: 2 x", 6), ("lost Rank 6, Local Rank 2", None), ("[ERROR] Rank 6: lost", None), ("Rank 6, Local Ranking 2", None)],
+)  # fmt: skip
+def test_a_rank_with_its_local_rank_that_begins_a_line_is_that_of_who_prints_it(text: str, rank: int | None) -> None:
+    assert tags.rank_at_start(text) == rank

@@ -112,6 +112,11 @@ _TIME = r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[T ])?\[?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\]?[ :
 _OWN = regex(
     rf"^(?:{_TIME})?(?:[\[(<](?:[Rr]ank|RANK)[ _:=-]?(?P<rank>{_N})(?:/\d+)?[\])>]|\[R(?P<short>{_N})\]|(?:[Rr]ank|RANK)[ _:=-]?(?P<bare>{_N}) ?[|:](?!:))[: ]"
 )
+#: The same with both numbers, perhaps behind the host: ``[node7] Rank 6, Local Rank 2, ...``.
+_PAIRED = regex(
+    rf"^(?:{_TIME})?(?:\[[A-Za-z][\w.-]*\] ?)?(?:global[ _-])?rank[ _:=]*(?P<rank>{_N})[,;|]?[ \[(]+local[ _-]?rank[ _:=]*\d{{1,9}}(?!\w)",
+    re.IGNORECASE,
+)
 #: What the text of a launcher says of a process that ended, as in ``worker 3 exited`` and ``child process 4711 died``: its own number or its id.
 _ENDED = regex(
     r"\b(?:worker|process|subprocess|child|task|shard)(?: process)? ?[#=]?\[?(?P<number>\d{1,9})\]?(?= (?:has |was |is |unexpectedly )*(?:exited|died|dead|failed|crashed|killed|terminated|aborted|ended)\b)",
@@ -221,8 +226,9 @@ def rank_in_line(text: str) -> int | None:
 
 
 def rank_at_start(text: str) -> int | None:
-    """The rank that a program puts before its own lines, as in ``[Rank 3] loading``."""
-    found = _OWN.match(text.lstrip())
+    """The rank that a program puts before its own lines, as in ``[Rank 3] loading`` or ``Rank 3, Local Rank 1: loading``."""
+    text = text.lstrip()
+    found = _OWN.match(text) or (_PAIRED.match(text) if "ocal" in text else None)
     return next((int(n) for n in found.groups() if n is not None), None) if found is not None else None
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "causes",
     "each_by_itself",
     "ends",
+    "errors_like",
     "even_with",
     "failed_before",
     "few_named",
@@ -192,7 +193,7 @@ def _name(host: object) -> str:
 
 
 def alike(job: Job, run: int | None) -> set[int]:
-    """The other ranks that raised the exception that ended the first process: tags of lines name them, or each end has a traceback.
+    """The other ranks that met the error that ended the first process: lines name them, or each end has a traceback.
 
     None, if a watchdog, a crash or a lack of host memory may explain these ends.
     """
@@ -202,7 +203,7 @@ def alike(job: Job, run: int | None) -> set[int]:
         return set()
     if any(d.oom or d.signal in deaths.FAULTS for d in known):
         return set()
-    found = raised(job, run)
+    found = errors_like(job, run, first)
     ranks = {rank for rank, item in found.items() if rank is not None and item.text == first.where}
     same = [d for d in known if d.reason is not None and d.where == first.where and d.code == first.code]
     untold = {d.rank for d in same if d.rank is not None and d.rank not in found}
@@ -210,6 +211,12 @@ def alike(job: Job, run: int | None) -> set[int]:
     if texts[first.where] >= len(untold):
         ranks |= untold
     return ranks - {first.rank}
+
+
+def errors_like(job: Job, run: int | None, death: deaths.Death) -> Mapping[int | None, Raised]:
+    """The errors of the ranks, of the kind that ended one of them: errors of their devices, or exceptions."""
+    reason = death.reason
+    return on_device(job, run) if reason is not None and reason.name.startswith("sys.cuda.") else raised(job, run)
 
 
 def few_of(job: Job, run: int | None, ranks: Collection[int]) -> bool:
@@ -367,3 +374,22 @@ def _deaths(job: Job, run: int | None) -> Iterator[tuple[int | None, Cause]]:
 
 def _short(value: object) -> str:
     return str(value if value is not None else "")[:120]
+
+
+def started_again(job: Job, death: deaths.Death) -> bool:
+    """Whether the program worked, or a later run ended well, after the line of a launcher or service that names no process."""
+    nobody = all(value is None for value in (death.proc, death.rank, death.local, death.pid, death.host, death.signal))
+    if not nobody or not all(e.name.startswith("launch.ended.") for e in death.events):
+        return False
+    return all(program.restarted_after(job, e) or _ran_after(job, e) for e in death.events)
+
+
+def _ran_after(job: Job, event: Event) -> bool:
+    """Whether a run began after a line of its stream, and all its ranks were torn down."""
+    for run in job.runs:
+        processes = [job.process(p) for p in run.procs]
+        if all(p.stream == event.stream and p.first.seq > event.ref.seq for p in processes) and endings.done(
+            job, run.index
+        ):
+            return True
+    return False

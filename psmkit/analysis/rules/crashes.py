@@ -23,13 +23,14 @@ from psmkit.analysis.inference.causes import (
     alike,
     each_by_itself,
     ends,
+    errors_like,
     even_with,
     few_of,
     gave_up_waiting,
     started_again,
     without_followers,
 )
-from psmkit.analysis.inference.exceptions import raised, uncaught
+from psmkit.analysis.inference.exceptions import uncaught
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.tracebacks import where
 from psmkit.analysis.registry import rule
@@ -365,7 +366,7 @@ def _crash(
     like: Sequence[Death],
     beside: Sequence[Death] = (),
 ) -> Finding:
-    """The finding of a crash: ``together`` are in the same message, ``equal`` raised the same exception, ``like`` crashed in the same way.
+    """The finding of a crash: ``together`` are in the same message, ``equal`` raised the same error, ``like`` crashed in the same way.
 
     ``beside`` crashed by itself, too, and has a finding of its own.
     """
@@ -390,7 +391,7 @@ def _crash(
     explanation = stack.explained if stack is not None else ""
     if lost_node(death):
         explanation += " The launcher no longer hears from this node, so all processes on it count as lost."
-    explanation += " Each of these ranks raised this exception by itself." if equal else ""
+    explanation += " Each of these ranks raised this error by itself." if equal else ""
     explanation += " Each of these ranks crashed by itself." if like else ""
     if beside:
         more = counted(len(beside), "more process", "more processes")
@@ -517,7 +518,7 @@ def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Re
 
 def _reasons(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Event]:
     """The lines that say why a process ended, and those of other ranks that say the same."""
-    found = raised(job, run)
+    found = errors_like(job, run, death)
     own = [death.reason, *where(job, death.reason)] if death.reason is not None else []
     return [*own, *(found[rank].event for rank in sorted(equal) if rank in found)][:_MOST_REASONS]
 
