@@ -11,6 +11,7 @@ from psmkit.analysis.facts.naming import comm_name, spans_of, spans_text
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage, torn_down
+from psmkit.analysis.facts.scheduler_end import scheduler_end
 from psmkit.analysis.facts.start import begins, past_bootstrap
 from psmkit.analysis.inference import standing
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
@@ -302,6 +303,8 @@ def _instead(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> str 
     by_name = _messages(job)
     names = [name for name in (*job.scan.counts.names, *job.scan.events.names) if name in by_name]
     if _no_nccl(job):
+        if all(scheduler_end(job, run.index) is not None for run in runs):
+            return None
         if any(CODES[f.code].from_outside for f in findings):
             return "what sent the signal: the lines before it, and the logs of the scheduler and of the other nodes"
         if any(name.startswith(_BENCHMARKS) for name in names):
@@ -346,6 +349,8 @@ def _rest(job: Job, runs: Sequence[Run], where: str = "") -> str | None:
     if not unseen and len(job.runs) == 1 and program.finished(job, worst.index):
         return _ENDED
     others = f", and the {plural(len(unseen), 'log')} of {spans_text(spans_of(unseen))}" if unseen else ""
+    if scheduler_end(job, worst.index) is not None:  # nothing of the job follows
+        return others.removeprefix(", and ") or None
     if recorded.over(job, worst.index):  # the archive holds all that there is
         return None
     if shown_end.shows_end(job, worst.index):

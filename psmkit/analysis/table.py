@@ -12,6 +12,7 @@ from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, at_address, behind_rank
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.scheduler_end import ended_with_job
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.waiting import Place, waiting
@@ -263,7 +264,7 @@ def _unexplained(job: Job, ends: _Ends, errors: Sequence[faults.Cascade]) -> boo
 
 
 def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:
-    """The final state of a process, or of one of its ranks; ``open`` if the log does not show it.
+    """The final state of a process, or of one of its ranks; ``open`` if the log does not show it, ``ended`` if its scheduler ended the job.
 
     ``waiting`` needs evidence that it waits, ``victim`` another process that is named as the cause, or a report that it was
     ended, ``failed`` a blame, an error that it returned, or the word of PyTorch or of its launcher.
@@ -288,7 +289,9 @@ def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[Co
         return "victim" if caused or (proc in ends.ended and not own) else "failed"
     if proc in ends.failed or (not ended and any(_trail(c) for c in errors)):
         return "failed"
-    return "aborted" if ended else "open"
+    if ended:
+        return "aborted"
+    return "ended" if ended_with_job(job, ends.run.index, proc) else "open"
 
 
 def _trail(error: faults.Cascade) -> bool:

@@ -16,6 +16,7 @@ from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, behind_rank, unnamed
+from psmkit.analysis.facts.scheduler_end import scheduler_end
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, open_waits, own_words, standing
@@ -23,6 +24,7 @@ from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.processes import device_of_rank, global_rank
 from psmkit.analysis.inference.together import together
 from psmkit.analysis.run_end import NO_COMM, NO_START, RunEnd, all_torn_down, end_of, instances_of
+from psmkit.logparse.types import Event
 from psmkit.model import CODES, Culprit, Effect, Family, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import ENDED_BY_LAUNCHER, RAISED, counted, plural, uncoloured
 
@@ -262,6 +264,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             look = suspect.title if failed else f"look first at this: {suspect.title}"
             parts = [reason] if reason not in (NO_COMM, NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
+        elif not headline and (ended := _by_scheduler(job, run, findings)) is not None:
+            reason = ended
         elif not (headline or run.procs or job.run_by_stream) and (stood := standing.told(job)) is not None:
             reason = stood
         elif (
@@ -302,6 +306,22 @@ def _files(job: Job) -> dict[int, tuple[str, ...]]:
         if file.stream in runs:
             out[runs[file.stream]].append(file.path)
     return {run: tuple(paths) for run, paths in out.items()}
+
+
+def _by_scheduler(job: Job, run: RunInfo, findings: Sequence[Finding]) -> str | None:
+    """The reason for an open verdict on a job that its scheduler ended, with how far its program came."""
+    end = scheduler_end(job, run.index)
+    told = next((f for f in findings if CODES[f.code].from_outside and end is not None and _shows(job, f, end)), None)
+    if told is None:
+        return None
+    printed = program.told(job, run.index)
+    return told.title + (f"; {printed}" if printed is not None else "")
+
+
+def _shows(job: Job, finding: Finding, event: Event) -> bool:
+    """Whether a line is the first evidence of a finding."""
+    proof = finding.evidence[0] if finding.evidence else None
+    return proof is not None and (proof.file, proof.line) == (job.scan.files[event.ref.file].path, event.ref.line)
 
 
 def _as_recorded(job: Job, run: RunInfo, reason: str) -> str:

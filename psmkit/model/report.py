@@ -138,7 +138,9 @@ class RankRow:
     pid: int | None
     device: int | None
     stage: str
-    state: str  # "done", "open", "waiting", "victim", "stuck", "failed", "died", "silent", "missing", "aborted"
+    state: (
+        str  # "done", "open", "waiting", "victim", "stuck", "failed", "died", "silent", "missing", "aborted", "ended"
+    )
     lines: int
     last: str | None
     communicators: tuple[str, ...] = ()

@@ -169,6 +169,7 @@ _LEGEND: tuple[tuple[Callable[[RankRow], bool], str], ...] = (
         "?: no line shows it for sure",
     ),
     (lambda row: row.state == "open", "open: the log does not show its end"),
+    (lambda row: row.state == "ended", "ended: the scheduler ended the job while this process ran"),
     (lambda row: row.state == "victim", "victim: the error of another process ended it"),
 )
 

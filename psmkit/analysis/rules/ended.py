@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings
 from psmkit.analysis.facts.death import Death
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.scheduler_end import worked_to_the_end
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -67,6 +68,12 @@ def _of_signal(job: Job, event: Event, text: str, step: str) -> tuple[str, str, 
     )
 
 
+#: What to do about a limit of the batch system, where the program printed steps up to the end.
+_LIMITS = ("launch.slurm.time_limit", "launch.batch.ended")
+_MORE_TIME = (
+    "Compare the times of the last steps that the program printed. If it kept its pace, nothing hung: ask for more time, or start again from its last "
+    "checkpoint. If the last steps came late, find out what the ranks waited for."
+)
 #: Messages that show that something ended the job: the name, what it says, and the next step.
 _ENDS = (
     (
@@ -112,6 +119,11 @@ _ENDS = (
 )
 
 
+def _of_job(job: Job, event: Event) -> bool:
+    """Whether Slurm names the job, and not one of its steps."""
+    return "*** JOB " in "".join(quote.text for quote in job.quotes.of(event.ref))
+
+
 def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
@@ -128,6 +140,10 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
         ]
         if events and name == "launch.slurm.cancelled" and _died_above(deaths, events[0]):
             step = "Look at the end of the task above this line: Slurm cancels a step after a task of it failed."
+        if events and name == "launch.slurm.cancelled" and _of_job(job, events[0]):
+            text = "Slurm cancelled the job"
+        if events and name in _LIMITS and worked_to_the_end(job, run, events[0]):
+            step = _MORE_TIME
         if events:
             why, proves = events[0].fields.get("why", events[0].fields.get("host")), _BY_DEEPSPEED if own else None
             if own and any(e.stream == events[0].stream for e in job.events("sys.python.interrupt", run=run)):
