@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
 from psmkit.analysis.facts import lines, program, recorded
+from psmkit.analysis.facts.error_words import first_error
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_text
 from psmkit.analysis.facts.once import once
@@ -264,8 +265,8 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             look = suspect.title if failed else f"look first at this: {suspect.title}"
             parts = [reason] if reason not in (NO_COMM, NO_START) else []
             reason = "; ".join([look, *parts] if failed else [*parts, look])
-        elif not headline and (ended := _by_scheduler(job, run, findings)) is not None:
-            reason = ended
+        elif not headline and (ended_by := _by_scheduler(job, run, findings)) is not None:
+            reason = ended_by
         elif not (headline or run.procs or job.run_by_stream) and (stood := standing.told(job)) is not None:
             reason = stood
         elif (
@@ -376,7 +377,11 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
         name for name in bad if name != "sys.python.traceback" and not name.startswith("other.")
     ]  # the line below it says what happened
     # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
-    told_ = (e for e in job.events(*bad, run=run) if e.level != "INFO" and not program.came_after(job, e))
+    told_ = (
+        e
+        for e in job.events(*bad, run=run)
+        if e.level != "INFO" and not program.came_after(job, e) and not program.done_after(job, run, e)
+    )
     told_ = (e for e in told_ if not (e.name in open_waits.WAITS and open_waits.ended(job, run, e)))
     first = next((e for e in told_ if not (e.name.startswith("sys.python.") and lived_on(job, e))), None)
     return uncoloured(lines.without_escapes(faults.body(job, first))) if first is not None else None
@@ -450,7 +455,7 @@ def overall(job: Job, runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     if not known and all(run.verdict is Verdict.INCONCLUSIVE for run in runs):
         lines_ = totals.other or totals.lines  # without the empty ones
         unknown = f"knows none of the {lines_} lines" if lines_ > 1 else "does not know the only line"
-        told = lines.of_an_error(job)
+        told = first_error(job)
         which = (
             ""
             if told is None

@@ -242,3 +242,41 @@ def test_the_name_of_a_process_of_open_mpi_is_not_quoted_in_part(tmp_path: Path)
 def test_words_of_a_failure_after_which_the_program_goes_on_are_none(line: str, tmp_path: Path) -> None:
     report = analyzed(tmp_path, f"loading\nloaded\nstarting\n{line}\n")
     assert (report.verdict, report.culprits) == ("inconclusive", ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "               comm_timeout_minutes=None),",
+        "Namespace(lr=0.1, max_failures=3, timeout=1800, log_errors=True, on_error='stop')",
+        "{'timeout': 1800, 'fatal_errors': False, \"stop_on_failure\": true}",
+        "python train.py --ignore-errors --timeout 30",
+        "     errors_of=ErrorParams(stop_on_error=False,",
+        "The saying tells us that a person has no way out after all that they tried at home has failed again.",
+        "[2026-03-01 10:00:00] Failed to ask the tool for the size of the memory. Falling back to the library.",
+    ],
+)
+def test_settings_prose_and_fallbacks_tell_of_no_error(line: str, tmp_path: Path) -> None:
+    assert "tells of an error" not in analyzed(tmp_path, f"loading\n{line}\nloaded\n").reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "connect failed: error_code=111, timeout=30",
+        "Failed to reach the other side, and after all that was tried there was no way left for the two of them to go on.",
+        "rank 3 says that after all that was tried there was no way left for the two of them, and all has failed",
+        "launch: --timeout 30 was over, and the step has failed",
+    ],
+)
+def test_a_line_with_settings_or_many_words_may_tell_of_an_error(line: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, f"loading\n{line}\n" + "loaded\n" * 40)
+    assert "tells of an error" in report.reason or line[:30] in report.reason
+
+
+def test_an_error_line_before_the_end_of_the_work_is_not_the_reason(tmp_path: Path) -> None:
+    error = "[1724676992.111700] [n7:4711:f] vfs_fuse.c:281 UCX ERROR inotify_add_watch(/tmp) failed: No space left\n"
+    steps, done = "".join(f"step {n} | loss: 2.5 | lr 1e-4\n" for n in range(2)), "Training completed in 31 s\n"
+    assert "UCX" in analyzed(tmp_path, error + steps).reason
+    finished = analyzed(tmp_path, error + steps + done)
+    assert finished.reason.startswith("the program says that its work is finished")

@@ -18,7 +18,6 @@ __all__ = [
     "matched",
     "message_at",
     "message_at_start",
-    "of_an_error",
     "prefetch",
     "unfolded",
     "with_role",
@@ -29,16 +28,8 @@ __all__ = [
 _HEAD = regex(
     r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR|ATTN|DIAG) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) |^[\w.-]+ \[\d+\] \S+\.cu:\d+ WARN |(?:WARN|INFO|TRACE): Function: \S+ Line: \d+: (?=NET/OFI )"
 )
-#: So many files, and lines of each, are read where psmkit knows no line.
-_FILES, _LINES = 8, 400
 #: So many lines above an error are read for its reason.
 _BARE = 40
-#: A level at which a program reports no error.
-_QUIET = regex(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
-#: A setting that a program lists: its name, and a number, a switch or a dictionary.
-_SETTING = regex(
-    r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)|[a-z]\w*\s*[:=]\s*(?:\{.*\}|None|True|False|-?\d[\d.]*)"
-)
 #: The start of the next record, on a line that holds two.
 _NEXT = regex(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
@@ -122,24 +113,6 @@ def below(job: Job, ref: Ref) -> Ref | None:
     step = getattr(job.scan, "below", None)
     found: Ref | None = step(ref) if step is not None else None
     return found
-
-
-def of_an_error(job: Job) -> str | None:
-    """The first line of an input that psmkit does not know which tells of a failure in common words; None if none of the first lines does."""
-    for at, file in enumerate(job.scan.files[:_FILES]):
-        ref: Ref | None = Ref(at, 1, 0) if file.lines else None
-        for _ in range(_LINES):
-            if ref is None:
-                break
-            text = " ".join("".join(e.text for e in job.quotes.of(ref)).split())
-            level = catalogue(job).match(text, where="other")
-            harmless = level is not None and level[0].severity == "harmless" and "failed" not in text.lower()
-            # its program does not take it for an error
-            quiet = _QUIET.search(text) is not None or _SETTING.fullmatch(text) is not None
-            if not (harmless or quiet) and catalogue(job).phrase("a word of an error", text) is not None:
-                return text
-            ref = below(job, ref)
-    return None
 
 
 def prefetch(job: Job, refs: Iterable[Ref]) -> None:

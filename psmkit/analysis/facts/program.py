@@ -18,6 +18,7 @@ from psmkit.model.wording import counted
 
 __all__ = [
     "came_after",
+    "done_after",
     "ends",
     "finished",
     "finished_before",
@@ -141,6 +142,11 @@ def passed_checks(job: Job, run: int | None) -> int | None:
         return None
     times = sum(max(e.count, 1) for e in passed if e.ref.seq < ended[0].ref.seq)
     return times if ended[0].fields.get("code") == 0 and times > 0 else None
+
+
+def done_after(job: Job, run: int, event: Event) -> bool:
+    """Whether the program says, below a line of the same stream, that its work is finished: it survived what the line tells."""
+    return any(stream == event.stream and seq > event.ref.seq for stream, _, seq in ends(job, run))
 
 
 def _above(event: Event, other: Event) -> bool:

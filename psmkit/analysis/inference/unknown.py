@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from psmkit.analysis.facts import endings, lines, only, outside
+from psmkit.analysis.facts.error_words import GOES_ON, WARNS, is_prose
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
@@ -49,16 +50,6 @@ _NOISE = regex(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
 _RAYLET = "(raylet)"
-#: What a line adds that calls itself a warning.
-_WARNS = regex(
-    r"\b(?:silence|suppress|disable|ignore) (?:this|the) warning\b|\bwarning can be (?:safely )?ignored\b",
-    re.IGNORECASE,
-)
-#: What the words of a failure end with where the program goes on; the head of glog for lines that are no errors; a frame of a stack.
-_GOES_ON = regex(
-    r"\b(?:try(?:ing)? again|will retry|retrying|(?:will use|using) (?:the )?default|will use defau|fall(?:s|ing)? back|fallback)\b|^\[[\d-]{10} [\d:,]+ I \d+ \d+\] |^\s*#?\d+: .*(?:\[0x[0-9a-f]+\]|\(demangling failed\))",
-    re.IGNORECASE,
-)
 _WORD = regex(r"\S*$")
 #: Where a sentence begins.
 _SENTENCE = regex(r"[.!?:;)\]]\s+(?=[A-Z(])")
@@ -278,9 +269,11 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
 
 
 def _only_warns(job: Job, event: Event) -> bool:
-    """Whether the line calls itself a warning that may be turned off, or its words alone tell of a failure and it says that the program goes on."""
+    """Whether the line calls itself a warning that may be turned off, or its words alone tell of a failure and it is prose or says that the program goes on."""
     text = "".join(e.text for e in job.quotes.of(event.ref))
-    return _WARNS.search(text) is not None or (event.name == _FAILED and _GOES_ON.search(text) is not None)
+    if WARNS.search(text) is not None:
+        return True
+    return event.name == _FAILED and (GOES_ON.search(text) is not None or is_prose(lines.catalogue(job), text))
 
 
 def _goes_on(job: Job, last: Event) -> bool:
