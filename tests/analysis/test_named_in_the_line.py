@@ -79,3 +79,36 @@ def test_arguments_that_processes_refused_for_different_reasons_are_no_reason(tm
         "[2024-03-16 05:11:42,302] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 2) local_rank: 0 (pid: 517) of binary: /usr/bin/python\n",
     )
     assert "its program said" not in report.findings[0].title
+
+
+_EXIT = "E0301 10:00:01.391000 700 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 2) local_rank: 0 (pid: 517) of binary: /usr/bin/python3\n"
+_NO_SCRIPT = "/usr/bin/python3: can't open file '/work/trian.py': [Errno 2] No such file or directory\n"
+
+
+def _summary(*codes: int) -> str:
+    one = "  time      : 2026-03-01_10:00:01\n  host      : n7\n  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 51{0})\n"
+    others = "".join(f"[{rank}]:\n" + one.format(rank, code) for rank, code in enumerate(codes) if rank)
+    return f"trian.py FAILED\nFailures:\n{others}Root Cause (first observed failure):\n[0]:\n{one.format(0, codes[0])}"
+
+
+def test_a_program_that_python_does_not_find_is_the_reason_of_all_ranks(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, _NO_SCRIPT * 2 + _EXIT + _summary(2, 2))
+    assert [c.rank for c in report.culprits] == [0, 1]
+    assert "can't open file '/work/trian.py'" in report.reason
+    assert "Correct the path of the program" in (report.findings[0].next_step or "")
+
+
+def test_a_rank_that_exits_with_another_code_did_not_lack_its_program(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, _NO_SCRIPT + _EXIT + _summary(2, 1))
+    assert [c.rank for c in report.culprits] == [0]
+
+
+def test_a_job_that_works_after_a_program_was_not_found_is_well(tmp_path: Path) -> None:
+    steps = "".join(f"step {n} | loss: 2.5 | lr 1e-4\n" for n in range(1, 30))
+    assert analyzed(tmp_path, _NO_SCRIPT + steps).verdict != "failed"
+
+
+def test_the_spelling_of_the_local_rank_is_explained_where_it_was_refused(tmp_path: Path) -> None:
+    error = "train.py: error: unrecognized arguments: {}\n"
+    steps = [analyzed(tmp_path, error.format(what)).findings[0].next_step for what in ("--local_rank=0", "-m train.py")]
+    assert ["LOCAL_RANK" in (step or "") for step in steps] == [True, False]

@@ -39,6 +39,9 @@ __all__ = [
 #: Of the ranks that failed before a line, one is another rank than the one that prints it.
 _FIRST = 2
 _OOM = "sys.cuda.oom"
+#: A path may be long.
+_LONGEST = 240
+_REFUSALS = ("sys.python.usage", "sys.python.no_script")
 #: The exit code of argparse, and so many of its errors are compared.
 _USAGE, _MOST_USAGES = 2, 64
 #: More ranks that report a failure are not few, and from this part of all ranks on they are most of them.
@@ -130,12 +133,16 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
         yield replace(death, where=reason.text, reason=reason.event) if reason is not None else death
 
 
+def _refusals(job: Job, run: int | None) -> list[Event]:
+    return job.events("sys.python.usage", "sys.python.usage_rank", "sys.python.no_script", run=run)[:_MOST_USAGES]
+
+
 def _refused(job: Job, run: int | None, rank: int | None) -> Raised | None:
-    """The arguments that argparse refused, where all processes that print so were given the same, but for their number."""
-    events = job.events("sys.python.usage", run=run)
-    texts = [lines.matched(job, e.ref).partition(": error: ")[2] for e in events[:_MOST_USAGES]]
+    """The arguments that argparse refused, or the program that Python did not find, where all processes that print so were given the same, but for their number."""
+    events = _refusals(job, run)
+    texts = [lines.matched(job, e.ref).partition(": ")[2].removeprefix("error: ") for e in events]
     alike = {text.rstrip("0123456789") for text in texts}
-    return Raised(rank, events[0], f"its program said: {_short(texts[0])}") if len(alike) == 1 else None
+    return Raised(rank, events[0], f"its program said: {texts[0][:_LONGEST]}") if len(alike) == 1 else None
 
 
 def _recorded(job: Job, run: int | None, rank: int) -> Raised | None:
@@ -208,7 +215,9 @@ def alike(job: Job, run: int | None) -> set[int]:
     same = [d for d in known if d.reason is not None and d.where == first.where and d.code == first.code]
     untold = {d.rank for d in same if d.rank is not None and d.rank not in found}
     texts = Counter(item.text for item in uncaught(job, run) if item.rank is None)
-    if texts[first.where] >= len(untold):
+    # such lines name nobody: each process prints one
+    refused = len(_refusals(job, run)) if first.reason.name.startswith(_REFUSALS) else 0
+    if max(texts[first.where], refused) >= len(untold):
         ranks |= untold
     return ranks - {first.rank}
 
