@@ -184,3 +184,21 @@ def test_another_lack_of_memory_is_not_alike(tmp_path: Path) -> None:
     report = analyzed(tmp_path, printed + summary(worker(0), worker(2, code=2)))
     assert [c.rank for c in report.culprits] == [0]
     assert report.findings[0].evidence[0].line == 2
+
+
+def _npu(pid: int, code: int = 561103) -> str:
+    head = "ERROR 03-01 10:00:05 [executor.py:597] "
+    text = f"RuntimeError: zero_:build/CMakeFiles/some_device_library.dir/compiler_depend.ts:26 call failed, error code is {code}"
+    stack = ["Traceback (most recent call last):", '  File "/app/worker.py", line 8, in start', "    zeros()", text]
+    return "".join(
+        f"{head}{line}\n" for line in [*stack, f"[ERROR] 2026-03-01-10:00:05 (PID:{pid}, Device:1) call failed."]
+    )
+
+
+@pytest.mark.parametrize(("second", "expected"), [(561103, [412, 411]), (107002, [412])])
+def test_equal_exceptions_are_of_the_processes_that_lines_below_state(
+    tmp_path: Path, second: int, expected: list[int]
+) -> None:
+    report = analyzed(tmp_path, _npu(412) + _npu(411, second))
+    assert [c.pid for c in report.culprits] == expected
+    assert "error code is 561103" in report.reason  # a long path leaves room for the reason

@@ -21,7 +21,17 @@ from psmkit.model import Named
 from psmkit.model.late import regex
 from psmkit.model.wording import uncoloured
 
-__all__ = ["about", "at_the_end", "in_exception", "named", "of_an_abort", "rank_of", "stated_below", "words"]
+__all__ = [
+    "about",
+    "all_stated_below",
+    "at_the_end",
+    "in_exception",
+    "named",
+    "of_an_abort",
+    "rank_of",
+    "stated_below",
+    "words",
+]
 
 _FAILED = "other.failed"
 #: Exceptions count, too: some stand alone, without a stack.
@@ -50,6 +60,8 @@ _NOISE = regex(
     r"^(?:\[\[\d+,\d+\],\d+\]\s*|\[[^\]]*\]\s*|\d{4}[-/:]\d\d[-/:]\d\d[T -]?[\d:.,]*\S*\s*|[^\w\s{\"']+\s*)*"
 )
 _RAYLET = "(raylet)"
+#: More equal exceptions blame none of their processes.
+_MOST_ALIKE = 8
 _WORD = regex(r"\S*$")
 #: Where a sentence begins.
 _SENTENCE = regex(r"[.!?:;)\]]\s+(?=[A-Z(])")
@@ -211,6 +223,14 @@ def stated_below(job: Job, event: Event) -> tuple[int | None, int | None]:
         ref = lines.below(job, ref) if ref is not None else None
     ranks, pids = set(_KEYED.findall(text)), set(_PID.findall(text))
     return int(ranks.pop()) if len(ranks) == 1 else None, int(pids.pop()) if len(pids) == 1 else None
+
+
+def all_stated_below(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The ranks and processes that lines below these equal exceptions state: those of all of them, or else of the first."""
+    found = [(rank, pid) for rank, pid in (stated_below(job, e) for e in events[:_MOST_ALIKE])]
+    if len(events) > _MOST_ALIKE or (None, None) in found:
+        found = found[:1]
+    return [Named(rank, pid=pid) for rank, pid in dict.fromkeys(found) if (rank, pid) != (None, None)]
 
 
 def _hosts_below(job: Job, event: Event) -> list[str]:

@@ -330,8 +330,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
     own = len(ranks) == 1 and not passed_on and not aborted
     process = [] if ranks or passed_on else throwers(job, run, items)
     if not (ranks or passed_on or process):
-        rank, pid = unknown.stated_below(job, items[0].event)
-        process = [Named(rank, pid=pid)] if rank is not None or pid is not None else []
+        process = unknown.all_stated_below(job, [i.event for i in items if i.text == items[0].text])
     who = ranks_text(ranks) if ranks else words(map(named_text, process), _SHOWN) if process else "a process"
     if passed_on and (lost := store.lost_in(job, run, items[0].event, items[0].text)) is not None:
         return [store.finding(job, run, items, ranks, lost)]
