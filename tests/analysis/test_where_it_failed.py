@@ -161,3 +161,36 @@ def test_a_device_alone_fails_nothing(tmp_path: Path) -> None:
     for log in logs:
         log.lines.insert(3, f"[{log.rank}] {LOST.strip()}")
     assert report_of(tmp_path, logs).verdict == "healthy"
+
+
+_HEAD = "Traceback (most recent call last):\n"
+_FRAMES = '  File "/app/{0}.py", line 7, in {0}\n    load()\n'
+_EXIT = "  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 41)\n"
+_FAILED = f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\nRoot Cause (first observed failure):\n[0]:\n{_EXIT}"
+
+
+def test_a_frame_of_interleaved_tracebacks_is_not_said_to_be_of_the_rank(tmp_path: Path) -> None:
+    torn = (
+        _HEAD
+        + _FRAMES.format("one").splitlines(keepends=True)[0]
+        + _HEAD
+        + _FRAMES.format("two")
+        + _FRAMES.format("one")
+    )
+    text = "FileNotFoundError\n: \nFileNotFoundError: [Errno 2] No such file or directory: '/d/x.pt'\n"
+    found = analyzed(tmp_path, torn + text + _FAILED).findings[0]
+    assert "No such file or directory: '/d/x.pt'" in found.title  # the line with the message completes the torn one
+    assert not any("/app/" in e.text for e in found.evidence)
+
+
+def test_a_frame_of_one_traceback_below_another_is_of_the_rank(tmp_path: Path) -> None:
+    chained = (
+        _HEAD
+        + _FRAMES.format("one")
+        + "KeyError: 3\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    )
+    text = (
+        chained + _HEAD + _FRAMES.format("two") + "FileNotFoundError: [Errno 2] No such file or directory: '/d/x.pt'\n"
+    )
+    found = analyzed(tmp_path, text + _FAILED).findings[0]
+    assert any("/app/" in e.text for e in found.evidence)

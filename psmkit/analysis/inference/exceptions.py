@@ -13,7 +13,7 @@ from psmkit.analysis.facts.tags import process_of_tags, rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.lived_on import lived_on
 from psmkit.analysis.inference.together import came_before
-from psmkit.analysis.inference.tracebacks import before, frames_of, heads
+from psmkit.analysis.inference.tracebacks import TORN, before, frames_of, heads
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Effect, Named
 from psmkit.model.late import dataclass, regex
@@ -216,8 +216,16 @@ def _collect(job: Job, run: int | None) -> dict[int | None, Raised]:
             )
         elif not endings.stopped(job, event):
             rank = outside.global_rank(job, event)
-            out.setdefault(rank, Raised(rank, event, text))
+            item = Raised(rank, event, text)
+            if (first := out.setdefault(rank, item)) is not item and _completes(item, first):
+                out[rank] = item
     return out
+
+
+def _completes(item: Raised, first: Raised) -> bool:
+    """Whether the line of an exception has the message that a line with the bare type above it lacks: lines of several processes are torn there."""
+    near = item.event.stream == first.event.stream and item.event.ref.seq - first.event.ref.seq <= TORN
+    return near and item.text.startswith(f"{first.text}: ")
 
 
 def about_others(job: Job, text: str) -> bool:

@@ -12,10 +12,23 @@ from psmkit.analysis.facts.tags import without_tag
 from psmkit.logparse.types import Event
 from psmkit.model.late import regex
 
-__all__ = ["before", "called", "called_in", "frames_above", "frames_of", "heads", "innermost", "shown_below", "where"]
+__all__ = [
+    "TORN",
+    "before",
+    "called",
+    "called_in",
+    "frames_above",
+    "frames_of",
+    "heads",
+    "innermost",
+    "shown_below",
+    "where",
+]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
+#: In lines of several processes, the parts of one are so near each other; and so near are heads of tracebacks with no whole frame between them.
+TORN, _TORN_HEADS = 24, 2
 #: Parts of the path of a library.
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ")
 # Functions that call any other: their names tell nothing.
@@ -61,9 +74,22 @@ def frames_above(job: Job, event: Event) -> list[Event]:
     """The frames of the traceback that an exception ends, as far as the log shows it."""
     found = frames_of(job).get((event.stream, event.tag), [])
     head = before(heads(job), event)
+    if head is not None and _interleaved(job, head):
+        return []
     at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
     first = head.ref.seq if head is not None else event.ref.seq - _STACK_LINES
     return [f for seq, f in found[:at] if seq >= first]
+
+
+def _interleaved(job: Job, head: Event) -> bool:
+    """Whether tracebacks begin one right below the other near this head, so that several processes print theirs at once: no frame shows whose it is."""
+    places = [e.ref.seq for e in heads(job)[head.stream, head.tag]]
+    at = bisect.bisect_left(places, head.ref.seq)
+    while at > 0 and places[at] - places[at - 1] <= TORN:
+        if places[at] - places[at - 1] <= _TORN_HEADS:
+            return True
+        at -= 1
+    return False
 
 
 def innermost(frames: Sequence[Event]) -> Event | None:
