@@ -85,7 +85,7 @@ _RING = (
     "its part of the bootstrap of {comm}",
 )
 #: The first part of the messages that show a step, by the place where it is missing.
-_SHOWN = {"init": ("init", "comm"), "coll": ("coll",), "proxy": ("proxy",)}
+_SHOWN = {"init": ("init", "comm"), "coll": ("coll",), "proxy": ("proxy",), "connect": ("transport", "net")}
 
 
 def suspect(job: Job, run: int) -> Owes | None:
@@ -175,6 +175,9 @@ def _of_group(
         return None
     ring = _ring(job, members, size)
     places = {p: _place(job, p, members.get(p), unpaired, ring.get(p, _UNKNOWN)) for p in procs}
+    if not all(_only_one(job, p) for p in procs):
+        # lines about connections do not name their communicator
+        places = {p: at._replace(milestone=0) if at.part == _COMPLETE else at for p, at in places.items()}
     rear = min(procs, key=lambda p: places[p])
     others = [p for p in procs if p != rear]
     if any(places[p] <= places[rear] for p in others) or not _explained(job, rear, places, others):
@@ -212,10 +215,35 @@ def _place(job: Job, proc: int, instance: CommInstance | None, unpaired: Mapping
     if instance is None:
         return _Place(0, 0, 0, 0, shake)
     if instance.complete is not None or instance.ops:
-        return _Place(_COMPLETE, collectives(instance), instance.rank not in unpaired, 0, shake)
+        connects = int(proc in _connects_late(job))
+        return _Place(_COMPLETE, collectives(instance), instance.rank not in unpaired, connects, shake)
     if not printed(job, proc, *MET):
         return _Place(_BEGUN, 0, 0, ring, shake)
     return _Place(_MET, 0, 0, milestone(job, proc), shake)
+
+
+def _only_one(job: Job, proc: int) -> bool:
+    """Whether a process has one communicator, whose init is complete in view."""
+    ours = job.instances_of.get(proc, ())
+    return len(ours) == 1 and ours[0].complete is not None
+
+
+@once
+def _connects_late(job: Job) -> dict[int, Ref]:
+    """The processes that connect for a collective after the init of their only communicator, as releases from 2.22 do at its first collective."""
+    ends = {
+        proc: ours[0].complete.seq
+        for proc, ours in job.instances_of.items()
+        if ours[0].complete is not None and _only_one(job, proc)
+    }
+    out: dict[int, Ref] = {}
+    for event in job.events("transport.channel", "net.channel."):
+        # connections of sends and receives have the index 1
+        if event.fields.get("conn_index", event.fields.get("conn")) == 0 and event.ref.seq > ends.get(
+            event.proc, 1 << 62
+        ):
+            out.setdefault(event.proc, event.ref)
+    return out
 
 
 def _explained(job: Job, rear: int, places: Mapping[int, _Place], others: list[int]) -> bool:
@@ -287,6 +315,9 @@ def _step(
         own = next((i for i in job.members.get(group, []) if i.proc == rear), None) if group is not None else None
         named = logged(job, group, collectives(own) + 1) if own is not None else ""
         return f"collective {mine.calls + 1}{named} of {comm}", "collective", "coll", _calls(job, group)
+    if mine.paired == next_.paired and mine.milestone < next_.milestone:
+        shown = [ref for proc in others if (ref := _connects_late(job).get(proc)) is not None]
+        return f"the connections of the first collective of {comm}", "connect", "connect", tuple(shown[:2])
     members = job.members.get(group, []) if group is not None else []
     rank = next((i.rank for i in members if i.proc == rear), -1)
     refs = (unpaired[rank],) if rank in unpaired else ()

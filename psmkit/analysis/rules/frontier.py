@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+from psmkit.analysis.facts import shown_end
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, name_of, names_of
 from psmkit.analysis.facts.once import once
@@ -70,7 +71,9 @@ def _suspect(job: Job, owes: Owes) -> Finding:
         title=f"{who} owes {owes.step}, or its log was cut after {_place(job, owes.last)}",
         confidence=0.6,
         explanation=f"{names_of(job, owes.waiting)} stopped at a later step and {_waits(owes)} for it. {_lacking(owes)}{_counting(owes)}",
-        next_step=f"Take the stack of {who} (gdb, py-spy dump), or find the rest of its log.",
+        next_step=f"The job has ended. Find the rest of the log of {who}, or run again and take the stack of the rank that stands behind (gdb, py-spy dump) before something ends it."
+        if shown_end.ended_from_outside(job, owes.run)
+        else f"Take the stack of {who} (gdb, py-spy dump), or find the rest of its log.",
         refs=[*owes.refs[:3], owes.last, *(job.process(p).last for p in owes.waiting[:2])],
         procs=[owes.proc, *owes.waiting],
         comm=comm_name(job, owes.group) if owes.group is not None else None,
