@@ -13,7 +13,7 @@ from psmkit.analysis.facts.printed import counts
 from psmkit.analysis.facts.progress import STAGES, furthest_stage, torn_down
 from psmkit.analysis.facts.scheduler_end import scheduler_end
 from psmkit.analysis.facts.start import begins, past_bootstrap
-from psmkit.analysis.inference import standing
+from psmkit.analysis.inference import earlier, standing
 from psmkit.analysis.inference.exceptions import headless, unfinished, untold
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance, Value
@@ -133,7 +133,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     """What was read, what no entry matches, and the environment that would show what is missing."""
     totals = job.scan.totals
     files = job.scan.files
-    unseen = [absent(job, run.index) for run in job.runs]
+    unseen = [absent(job, run.index) for run in runs]
     missing = sorted({rank for ranks in unseen for rank in ranks.listed})
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     cut, unsure = _cut(job)
@@ -150,6 +150,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
         notes.append(
             f"these files are of {len(runs)} jobs, as ranks or tasks that are other processes in some of them show: each job is a run, judged by itself"
         )
+    notes += earlier.note(job, runs)
     documents = foreign.inputs(job)
     notes += [item.note for item in documents if item.note]
     instead = _instead(job, runs, findings)

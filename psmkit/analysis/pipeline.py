@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from psmkit.analysis import asks, coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.facts.proofs import marked
+from psmkit.analysis.inference import earlier
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inference.survived import survived
 from psmkit.analysis.inputs import Engine, kept, scanned
@@ -56,10 +57,12 @@ def analyse_job(job: Job) -> Report:
     for rule in registry.registered():
         findings.extend(rule.find(job))
     findings = marked(job, _ordered(survived(job, job.quotes.filled(_without_resorts(findings)))))
-    runs = verdict.judge(job, findings)
+    every = verdict.judge(job, findings)
+    runs, findings = earlier.last_start(job, every, findings)
     open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
     findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
     worst, reason, confidence = verdict.overall(job, runs)
+    reason = earlier.with_earlier(job, runs, every, worst, reason)
     covered = coverage.coverage(job, runs, findings)
     return Report(
         verdict=worst,

@@ -44,7 +44,8 @@ class _Ends:
 def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
     """One row for each rank: how far it came, and its final state. A process with several devices has a row for each of its ranks."""
     rows: list[RankRow] = []
-    for run, info in zip(runs, job.runs, strict=True):
+    for run in runs:
+        info = job.runs[run.index]
         ends = _ends(job, run, findings)
         for proc in sorted(info.procs, key=lambda p: (next(iter(job.ranks_of(p)), 1 << 31), p)):
             rows += _rows(job, ends, proc)

@@ -9,12 +9,18 @@ from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import CommInstance, Ref, Value
 from psmkit.model.arrays import np
 
-__all__ = ["abort_ends", "aborted_before"]
+__all__ = ["abort_ends", "aborted", "aborted_before"]
 
 #: Lines of a process that is being aborted, as far as they do not name the communicator.
 _MARKS = ("bootstrap.abort", "socket.abort", "proxy.accept_aborted", "proxy.recv_type_aborted", "libpsm.proxy.aborted")
 #: Lines that name the communicator that is aborted.
 _OF_COMM = ("comm.abort.start", "comm.end.abort", "comm.revoke.start")
+
+
+def aborted(job: Job, proc: int | None) -> bool:
+    """Whether a process aborted a communicator: that does not show that its work was done."""
+    ours = job.instances_of.get(proc, ()) if proc is not None else ()
+    return any(i.end in abort_ends(job) for i in ours)
 
 
 def aborted_before(job: Job, proc: int, ref: Ref) -> Ref | None:

@@ -15,6 +15,7 @@ from psmkit.logparse.types import Event
 __all__ = [
     "STOPS",
     "WENT_ON",
+    "all_below",
     "by_time",
     "continued",
     "done",
@@ -132,6 +133,11 @@ def _quitters(job: Job) -> dict[int | None, list[Event]]:
 def by_time(event: Event) -> bool:
     """Whether a line of a rank that gives up says that it waited too long."""
     return event.name.startswith(_WAITED)
+
+
+def all_below(event: Event, others: Iterable[Event]) -> bool:
+    """Whether all other lines are of the same stream and stand below a line."""
+    return all(e.stream == event.stream and e.ref.seq > event.ref.seq for e in others)
 
 
 @once

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from psmkit.analysis.facts.grouping import runs_of_parts
 from psmkit.analysis.facts.jobs import split_jobs
 from psmkit.analysis.facts.ranks import Numbering, evidence, number
+from psmkit.analysis.facts.starts import Starts, split_communicators, starts
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Process, SeqGroup
 from psmkit.model.late import dataclass
@@ -48,6 +49,7 @@ class Identity:
     rank_of: dict[int, int]
     numbering: Numbering  # the same ranks with their evidence, and those that are only assumed
     phantoms: frozenset[int]  # not processes, but damaged prefixes
+    starts: Starts
 
 
 class _Sets:
@@ -130,6 +132,8 @@ def _world(groups: list[SeqGroup], members: dict[int, list[CommInstance]]) -> in
 
 def resolve(scan: ScanData) -> Identity:
     """Find the runs of a scan and number its processes."""
+    begun = starts(scan)
+    split_communicators(scan, begun)
     gpus = _gpus(scan)
     sets = _Sets(p.index for p in scan.processes)
     first_of: dict[int, int] = {}
@@ -153,7 +157,12 @@ def resolve(scan: ScanData) -> Identity:
     phantoms = _phantoms(scan)
     parts = sets.parts()
     if len(parts) > 1:  # what lines tie together is one run
-        parts = split_jobs(scan, parts, runs_of_parts(scan, parts, gpus, phantoms))
+        apart: dict[int, list[list[int]]] = defaultdict(list)
+        for part in parts:
+            apart[begun.at(_begin(scan, part)[0])].append(part)
+        parts = [
+            run for ours in apart.values() for run in split_jobs(scan, ours, runs_of_parts(scan, ours, gpus, phantoms))
+        ]
     parts.sort(key=lambda part: _begin(scan, part))
     by_group = {group.group: group for group in scan.groups}
     found = evidence(scan)
@@ -178,4 +187,4 @@ def resolve(scan: ScanData) -> Identity:
                 numbering.by_device[instance.proc, instance.dev] = instance.rank
         number(scan, found, numbering, procs, stated, nranks, phantoms)
     rank_of = {proc: claim.rank for proc, claim in numbering.known.items()}
-    return Identity(tuple(runs), run_of, rank_of, numbering, phantoms)
+    return Identity(tuple(runs), run_of, rank_of, numbering, phantoms, begun)

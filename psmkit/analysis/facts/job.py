@@ -11,11 +11,12 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from psmkit.analysis.facts.apart import jobs_of_streams
-from psmkit.analysis.facts.identity import RunInfo, resolve
+from psmkit.analysis.facts.identity import Identity, RunInfo, resolve
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.quoting import Quotes
 from psmkit.analysis.facts.ranks import Numbering
 from psmkit.analysis.facts.spans import Spans
+from psmkit.analysis.facts.starts import Starts
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, SeqGroup, Value
 from psmkit.model import Evidence
@@ -49,6 +50,8 @@ class Job:
         phantoms: apparent processes that are damaged prefixes.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
         run_by_stream: where the input holds several jobs, the run of each stream without a process of NCCL's.
+        starts: the starts of the job in a file that holds several.
+        runs_of_start: the runs of each of these starts.
         quotes: gives the text of lines.
         types: of the job's NCCL library, those that cross a process boundary; None: no library was given.
         types_release: the release that this library says it is; empty: it does not say.
@@ -69,6 +72,8 @@ class Job:
     phantoms: frozenset[int]
     run_by_lab_stream: Mapping[int, int]
     run_by_stream: Mapping[int, int]
+    starts: Starts
+    runs_of_start: Sequence[Sequence[int]]
     quotes: Quotes
     types: Sequence[Struct] | None = None
     types_release: str = ""
@@ -256,7 +261,10 @@ class Job:
             return None
         if event.stream in self.run_by_stream:
             return self.run_by_stream[event.stream]
-        spans = self._spans.get(event.stream)
+        start = self.starts.at(event.ref.seq)
+        if self.starts and len(ours := self.runs_of_start[start]) == 1:
+            return ours[0]
+        spans = self._spans.get((event.stream, start))
         if spans is not None:
             return spans.nearest(event.ref.seq)
         found = self._named_runs.get(event.stream) or self._runs_in.get(self._folder(event.ref.file), set())
@@ -287,12 +295,15 @@ class Job:
         return out
 
     @cached_property
-    def _spans(self) -> dict[int, Spans]:
-        """Where each run prints in each stream."""
-        known = _by((p for p in self.scan.processes if p.index in self.run_by_proc), lambda process: process.stream)
+    def _spans(self) -> dict[tuple[int, int], Spans]:
+        """Where each run prints in each stream and start."""
+        known = _by(
+            (p for p in self.scan.processes if p.index in self.run_by_proc),
+            lambda process: (process.stream, self.starts.at(process.first.seq)),
+        )
         return {
-            stream: Spans((p.first.seq, p.last.seq, self.run_by_proc[p.index]) for p in ours)
-            for stream, ours in known.items()
+            place: Spans((p.first.seq, p.last.seq, self.run_by_proc[p.index]) for p in ours)
+            for place, ours in known.items()
         }
 
     @cached_property
@@ -358,6 +369,7 @@ def make_job(
             runs.append(RunInfo(len(runs), frozenset(), frozenset(), None, None))
         index = about if about is not None else spare.pop() if spare else len(runs) - 1
         run_by_stream |= dict.fromkeys(streams, index)
+    of_start = _of_starts(scan, identity, runs)
     _name_members(scan, runs, identity.rank_of)
     members = _by(scan.instances, lambda instance: instance.group)
     proc_by_rank: dict[tuple[int, int], int] = {}
@@ -384,6 +396,8 @@ def make_job(
         phantoms=identity.phantoms,
         run_by_lab_stream={},
         run_by_stream=run_by_stream,
+        starts=identity.starts,
+        runs_of_start=of_start,
         quotes=Quotes(scan, fetch),
         types=types,
         types_release=types_release,
@@ -393,6 +407,24 @@ def make_job(
         # The lab names processes that are in no log: they form a run of their own.
         job = replace(job, runs=(*runs, RunInfo(len(runs), frozenset(), frozenset(), None, None)))
     return job
+
+
+def _of_starts(scan: ScanData, identity: Identity, runs: list[RunInfo]) -> list[list[int]]:
+    """The runs of each start of a file that holds several. A start without a line of NCCL's forms a run, too."""
+    found: list[list[int]] = [[] for _ in range(len(identity.starts))]
+    if not found:
+        return found
+    for run in runs:
+        if run.procs:
+            found[identity.starts.at(min(scan.processes[p].first.seq for p in run.procs))].append(run.index)
+    free = [run.index for run in runs if not run.procs]
+    for ours in found:
+        if not ours:
+            if not free:
+                free.append(len(runs))
+                runs.append(RunInfo(len(runs), frozenset(), frozenset(), None, None))
+            ours.append(free.pop())
+    return found
 
 
 def _name_members(scan: ScanData, runs: Sequence[RunInfo], rank_of: Mapping[int, int]) -> None:

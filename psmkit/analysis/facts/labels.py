@@ -18,6 +18,8 @@ __all__ = ["of_tasks", "rank_by_tag"]
 #: What shows the rank of a process: its own lines, and the reports of a launcher about it.
 _LINES = ("torch.", "sys.", "framework.")
 _REPORTS = ("launch.elastic.rank", "launch.elastic.failed")
+#: torchrun itself begins behind the label.
+_AGENT = "start.agent"
 #: So many lines of each label are read.
 _MOST = 4
 
@@ -30,7 +32,7 @@ def rank_by_tag(job: Job, event: Event) -> int | None:
 
 @once
 def of_tasks(job: Job) -> frozenset[int]:
-    """The streams whose labels are those of tasks: a line names another rank behind its label."""
+    """The streams whose labels are those of tasks: a launcher prints behind one, or a line names another rank there."""
     out = {
         e.stream
         for e in job.events(*_REPORTS)
@@ -38,6 +40,7 @@ def of_tasks(job: Job) -> frozenset[int]:
         and isinstance(rank := e.fields.get("rank"), int)
         and rank != label
     }
+    out |= {e.stream for e in job.events(_AGENT) if label_of_tag(e.tag) is not None}
     read: Counter[tuple[int, str | None]] = Counter()
     few: list[Event] = []
     for event in job.events(*_LINES):

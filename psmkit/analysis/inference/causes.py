@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import deaths, endings, gpus, lines, outside, program
+from psmkit.analysis.facts import deaths, endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference.exceptions import Raised, closing, raised, uncaught
@@ -32,7 +32,6 @@ __all__ = [
     "gave_up_waiting",
     "lost_with_daemon",
     "on_device",
-    "started_again",
     "without_followers",
 ]
 
@@ -123,7 +122,7 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
         if death.where is None and (death.code is not None or death.signal == signals.SIGABRT):
             reason = _of_device(device, found, death, len(all_))
         if death.where is None and death.code is not None and reason is None:
-            reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
+            reason = found.get(death.rank) or _only(found, death)
         if death.where is None and death.code == _USAGE and reason is None:
             reason = _refused(job, run, death.rank)
         if death.raised and death.where is None and reason is None:
@@ -135,6 +134,13 @@ def _with_reasons(job: Job, run: int | None) -> Iterator[deaths.Death]:
 
 def _refusals(job: Job, run: int | None) -> list[Event]:
     return job.events("sys.python.usage", "sys.python.usage_rank", "sys.python.no_script", run=run)[:_MOST_USAGES]
+
+
+def _only(found: Mapping[int | None, Raised], death: deaths.Death) -> Raised | None:
+    """The exception of an unknown rank, where no other rank raised one above the last line about this end."""
+    last = max(death.events, key=lambda e: e.ref.seq)
+    above = [i for i in found.values() if i.event.stream != last.stream or i.event.ref.seq < last.ref.seq]
+    return above[0] if len(above) == 1 and above[0].rank is None else None
 
 
 def _refused(job: Job, run: int | None, rank: int | None) -> Raised | None:
@@ -210,10 +216,11 @@ def alike(job: Job, run: int | None) -> set[int]:
         return set()
     if any(d.oom or d.signal in deaths.FAULTS for d in known):
         return set()
-    found = errors_like(job, run, first)
-    ranks = {rank for rank, item in found.items() if rank is not None and item.text == first.where}
+    found, device = raised(job, run), on_device(job, run)
+    said = (*found.items(), *device.items())
+    ranks = {rank for rank, item in said if rank is not None and item.text == first.where}
     same = [d for d in known if d.reason is not None and d.where == first.where and d.code == first.code]
-    untold = {d.rank for d in same if d.rank is not None and d.rank not in found}
+    untold = {d.rank for d in same if d.rank is not None and d.rank not in found and d.rank not in device}
     texts = Counter(item.text for item in uncaught(job, run) if item.rank is None)
     # such lines name nobody: each process prints one
     refused = len(_refusals(job, run)) if first.reason.name.startswith(_REFUSALS) else 0
@@ -293,25 +300,6 @@ def gave_up_waiting(job: Job, death: deaths.Death) -> bool:
         return False
     entry = lines.catalogue(job).by_name.get(death.reason.name)
     return entry is not None and entry.finding is not None and CODES[entry.finding].reported_by_watchdog
-
-
-def started_again(job: Job, death: deaths.Death) -> bool:
-    """Whether the program worked, or a later run ended well, after the line of a launcher or service that names no process."""
-    nobody = all(value is None for value in (death.proc, death.rank, death.local, death.pid, death.host, death.signal))
-    if not nobody or not all(e.name.startswith("launch.ended.") for e in death.events):
-        return False
-    return all(program.restarted_after(job, e) or _ran_after(job, e) for e in death.events)
-
-
-def _ran_after(job: Job, event: Event) -> bool:
-    """Whether a run began after a line of its stream, and all its ranks were torn down."""
-    for run in job.runs:
-        processes = [job.process(p) for p in run.procs]
-        if all(p.stream == event.stream and p.first.seq > event.ref.seq for p in processes) and endings.done(
-            job, run.index
-        ):
-            return True
-    return False
 
 
 def failed_before(job: Job, run: int, cascade: Cascade) -> tuple[int, Cause] | None:

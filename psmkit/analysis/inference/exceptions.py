@@ -29,6 +29,7 @@ __all__ = [
     "fate",
     "headless",
     "ignored",
+    "lost_workers",
     "named_by_engine",
     "of_cell",
     "of_nobody",
@@ -65,6 +66,11 @@ CAUGHT = "raised an exception"
 #: What the core of an inference engine does with an exception that it reports.
 ENGINE_ENDS = "The engine reports this exception as its own failure, and shuts down."
 _HEAD = "Traceback (most recent call last):"
+#: The thread that pins the batches of a data loader, and what it raises where the workers are gone.
+_PINS, _LOST_WORKERS = (
+    "_pin_memory_loop",
+    ("ConnectionResetError", "ConnectionRefusedError", "EOFError", "BrokenPipeError"),
+)
 _IGNORED = "sys.python.ignored"
 # So many characters identify the begin of a text.
 _TYPE = 40
@@ -343,11 +349,28 @@ def uncaught(job: Job, run: int | None) -> list[Raised]:
         if id(event) in causes or endings.stopped(job, event):
             continue
         text = _text(job, event)
-        if _of_parent(job, run, text):
+        if _of_parent(job, run, text) or lost_workers(job, run, event):
             continue
         if before(heads, event) is not None or _frame(job, event) is not None or _tagged(job, event, text):
             out.append(Raised(outside.global_rank(job, event), event, text))
     return out
+
+
+def lost_workers(job: Job, run: int | None, event: Event) -> bool:
+    """Whether this is the error of a data loader's thread that lost its workers because the program was interrupted or had ended."""
+    pins = {(e.stream, e.ref.seq) for e in _pinning(job)}
+    if not pins or not job.events("sys.python.interrupt", "program.done", run=run):
+        return False
+    if (event.stream, event.ref.seq) in pins:
+        return True
+    head = before(heads(job), event)
+    return head is not None and (head.stream, head.ref.seq - 1) in pins and _text(job, event).startswith(_LOST_WORKERS)
+
+
+@once
+def _pinning(job: Job) -> list[Event]:
+    """Where Python tells of an exception in a thread that pins batches, above its traceback."""
+    return [e for e in job.events("other.error") if _PINS in str(e.fields.get("what"))]
 
 
 def unfinished(job: Job, run: int | None) -> list[Event]:

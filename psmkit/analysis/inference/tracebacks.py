@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
@@ -78,7 +79,12 @@ def frames_above(job: Job, event: Event) -> list[Event]:
         return []
     at = bisect.bisect_right(found, event.ref.seq, key=lambda item: item[0])
     first = head.ref.seq if head is not None else event.ref.seq - _STACK_LINES
-    return [f for seq, f in found[:at] if seq >= first]
+    # of a frame that stands in several tracebacks, the line in this one
+    return [
+        replace(f, ref=f.last) if f.ref.seq < first and f.last is not None else f
+        for seq, f in found[:at]
+        if seq >= first
+    ]
 
 
 def _interleaved(job: Job, head: Event) -> bool:

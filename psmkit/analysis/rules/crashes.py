@@ -10,8 +10,8 @@ import signal as signals
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from psmkit.analysis.facts import endings, launcher_ends, lines, outside
-from psmkit.analysis.facts.aborts import aborted_before
+from psmkit.analysis.facts import endings, labels, launcher_ends, lines, outside
+from psmkit.analysis.facts.aborts import aborted, aborted_before
 from psmkit.analysis.facts.death import FAULTS, Death, in_order, lost_node, manner, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text, spans_of, spans_text, words
@@ -27,11 +27,11 @@ from psmkit.analysis.inference.causes import (
     even_with,
     few_of,
     gave_up_waiting,
-    started_again,
     without_followers,
 )
 from psmkit.analysis.inference.exceptions import uncaught
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.started_again import started_again
 from psmkit.analysis.inference.tracebacks import where
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -172,6 +172,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     if even:
         together += [d for d in even if not any(d is t for t in together)]
         followers = [d for d in followers if not any(d is e for e in even)]
+    if origins and deaths[0].events[0].stream in labels.of_tasks(job):  # a task ends with the code of its launcher
+        followers = [d for d in followers if d.task is None or d.rank is not None or d.code != origins[0].code]
     ended = [d.rank for d in followers if d.rank is not None]
     # a line that names nobody may be about the same process
     known = any((d.pid, d.host, d.local) != (None,) * 3 for d in followers)
@@ -310,6 +312,8 @@ def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[in
     if not given_up:
         return False
     last = death.events[0]
+    if last.name.startswith("launch.elastic.") and not death.listed and endings.all_below(last, given_up):
+        return False  # torchrun had seen its end before any rank gave up
     if pid_of_tag(last.tag) is not None:
         # the tag shows that another process printed a line below
         given_up = [e for e in given_up if e.tag == last.tag or e.stream != last.stream or e.ref.seq < last.ref.seq]
@@ -371,6 +375,7 @@ def _crash(
     ``beside`` crashed by itself, too, and has a finding of its own.
     """
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
+    late = late and not (death.code and aborted(job, death.proc))
     again = started_again(job, death)
     # a process that crashes at its end has failed; others may have ended it on purpose
     crashed = death.signal in _CRASHES
@@ -512,7 +517,9 @@ def _proofs(job: Job, run: int | None, death: Death, equal: set[int]) -> list[Re
     """The lines about an end, the telling ones first: that a signal arrived says less than which one it was."""
     last = [e for e in death.events if e.name == "sys.ompi.signal"]
     checks = [e for e in death.events if e.name in _CHECKS]  # a handler's line below tells only that the signal came
-    found = [*_reasons(job, run, death, equal), *checks, *(e for e in death.events if e not in last), *last]
+    # memory that ran out says more than the signal that it brought
+    starved = [e for e in death.events if death.oom and e.name.startswith("launch.slurm.")]
+    found = [*_reasons(job, run, death, equal), *checks, *starved, *(e for e in death.events if e not in last), *last]
     return [e.ref for e in found]
 
 

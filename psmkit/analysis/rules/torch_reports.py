@@ -518,7 +518,7 @@ def _store_lost(job: Job) -> Iterator[Finding]:
             "PSM403",
             run=run,
             severity=Severity.INFO,
-            title=f"{ranks_text(ranks) if ranks else 'a rank'} lost the connection to torch's store on {host}"
+            title=f"{ranks_text(ranks) if ranks else 'a process'} lost the connection to torch's store on {host}"
             + (f", port {ports.pop()}" if len(ports) == 1 else ""),
             confidence=0.5,
             explanation="Rank 0 or the launcher hosts the store. This is usual at the end of a job; before it, that process ended first or the network to it failed.",

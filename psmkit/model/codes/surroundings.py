@@ -135,6 +135,13 @@ TABLE = (
         next_step="Give the library that the job loaded: the log of rank 0 shows its release, and `psmkit inspect` the file of a running process.",
     ),
     Code(
+        code="PSM711",
+        title="earlier start in the same file",
+        severity=Severity.INFO,
+        meaning="The file holds several starts of the job, one after the other. This is how an earlier one ended. The verdict is on the last one.",
+        next_step="Read the last start first. Let each start write a file of its own.",
+    ),
+    Code(
         code="PSM801",
         title="harmless warning",
         severity=Severity.INFO,
