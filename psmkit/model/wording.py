@@ -11,6 +11,7 @@ __all__ = [
     "LACKS",
     "LAST_RESORT",
     "RAISED",
+    "as_shown",
     "counted",
     "plural",
     "protocol_stage",
@@ -105,6 +106,19 @@ _BAR = regex(
     r" *(?:\b(?:Epoch|Step|Train|Loading|Validation|Eval)[\w ]{0,30}: *)?\b\d{1,3}%\|[^|]{0,300}\| *[\w.]+/[\w.]+ \[[^\[\]]{0,120}\] *"
     r"| *\b\d+it \[[^\[\]]{0,80}(?:it/s|s/it)[^\[\]]{0,120}\] *"
 )
+
+
+#: What a progress bar has: its share, and its pace.
+_DRAWN = ("%|", "it/s", "s/it", "it [")
+
+
+def as_shown(text: str) -> str:
+    """A line without the progress bars at its start over which a carriage return writes, as a terminal shows it."""
+    if "\r" not in text:
+        return text
+    parts = text.split("\r")
+    drawn = (n for n, part in enumerate(parts[:-1]) if part.strip() and not any(sign in part for sign in _DRAWN))
+    return "\r".join(parts[next(drawn, len(parts) - 1) :])
 
 
 def without_bars(text: str, mark: str = " ") -> str:

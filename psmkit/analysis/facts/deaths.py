@@ -167,7 +167,7 @@ def _collect(job: Job, run: int | None) -> list[Death]:
         # a code without a name is no second failure: the launcher names the host
         placed.events.extend(e for d in kept for e in d.events)
         kept = [placed]
-    kept = only.by_scheduler(job, run, kept)
+    kept = only.by_task(only.by_scheduler(job, run, kept))
     only.name_it(job, run, kept)
     ordered = sorted(
         kept, key=lambda d: (not d.root, d.time if d.root else "", min((e.stream, e.ref.seq) for e in d.events))
@@ -437,6 +437,8 @@ def _single(job: Job, run: int | None, event: Event) -> Death | None:
             return None
         detail = ray_actors.how(event)
         death.where = "Ray lost the node" if name == ray_actors.OWNER and "node has" in detail else detail
+        if (thrown := ray_actors.thrown_in(job, event)) is not None:
+            death.reason, death.where = thrown[0], short(thrown[1], _LONGEST)
         return death
     if name == "launch.deepspeed.exit":
         death.exited(fields.get("exitcode"))

@@ -22,6 +22,9 @@ class Room:
     unused: float | None
     others: float | None
     processes: int = 0
+    splits: bool = (
+        False  # the line advises max_split_size_mb: this release has no expandable segments, or hardly knows them
+    )
 
     @property
     def crowded(self) -> bool:
@@ -59,7 +62,8 @@ class Room:
         if self.crowded:
             return "Look at the other processes on the device (nvidia-smi). If they are ranks of this job, let each rank select a device of its own: check its local rank and CUDA_VISIBLE_DEVICES. If they are not, end them or use less memory per device."
         if self.request <= self.free + self.unused:
-            return "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation. If it does not help, use less memory per device (batch size, sequence length, sharding)."
+            setting = "max_split_size_mb:128" if self.splits else "expandable_segments:True"
+            return f"Try PYTORCH_CUDA_ALLOC_CONF={setting} against fragmentation. If it does not help, use less memory per device (batch size, sequence length, sharding)."
         if self.others and self.request <= self.free + self.unused + self.others:
             return "Look for the other processes on the device (nvidia-smi), and end them or use less memory per device (batch size, sequence length, sharding)."
         if self.request > _LARGE * self.total:
@@ -87,7 +91,9 @@ def room_of(event: Event) -> Room | None:
         others, processes = None, 0
     else:
         return None
-    return Room(request, free, total, unused, others, processes) if request and free is not None and total else None
+    if not request or free is None or not total:
+        return None
+    return Room(request, free, total, unused, others, processes, splits="max_split_size_mb" in detail)
 
 
 def _others(detail: str) -> list[float] | None:

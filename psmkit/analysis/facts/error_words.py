@@ -24,8 +24,8 @@ GOES_ON = regex(
 )
 #: So many files, and lines of each, are read where psmkit knows no line.
 _FILES, _LINES = 8, 400
-#: A level at which a program reports no error.
-_QUIET = regex(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])")
+#: A level at which a program reports no error, and the word by which it says that it goes on.
+_QUIET = regex(r"(?:^|[\s\[|(])(?:DEBUG|TRACE)(?=[\s\]|):])|\b[Ii]gnor(?:e|ed|es|ing) (?:\w+ )?(?:error|exception)s?\b")
 #: A setting that a program lists: its name, and a number, a switch or a dictionary.
 _SETTING = regex(
     r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|\([a-z]+\))+\s*[:=]\s*(?:-?\d[\w.]*|true|false|True|False|on|off)|[a-z]\w*\s*[:=]\s*(?:\{.*\}|None|True|False|-?\d[\d.]*)"
@@ -81,4 +81,5 @@ def _reports(known: Catalogue, text: str) -> bool:
         return False
     if any(form.search(text) is not None for form in (_QUIET, WARNS, GOES_ON)) or _SETTING.fullmatch(text) is not None:
         return False
-    return known.phrase("a word of an error", without_settings(text)) is not None and not is_prose(known, text)
+    said = without_settings(lines.before_settings(text))
+    return known.phrase("a word of an error", said) is not None and not is_prose(known, text)

@@ -12,6 +12,7 @@ from psmkit.model.late import regex
 
 __all__ = [
     "bare_warnings",
+    "before_settings",
     "below",
     "catalogue",
     "fields_at",
@@ -30,6 +31,8 @@ _HEAD = regex(
 )
 #: So many lines above an error are read for its reason.
 _BARE = 40
+#: Four settings in a row, as a program prints the fields of a class or a dictionary: the values of those behind them can have any words.
+_DUMP = regex(r"(?:\b[A-Za-z_]\w*=[^,=]{0,200}, ?){4}|(?:['\"][A-Za-z_][\w.-]*['\"]: [^,:]{0,200}, ?){4}")
 #: The start of the next record, on a line that holds two.
 _NEXT = regex(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL|ATTN)\b"
@@ -113,6 +116,12 @@ def below(job: Job, ref: Ref) -> Ref | None:
     step = getattr(job.scan, "below", None)
     found: Ref | None = step(ref) if step is not None else None
     return found
+
+
+def before_settings(text: str) -> str:
+    """A line up to the settings that a program prints in it as one value: their words tell of no error."""
+    dump = _DUMP.search(text)
+    return text if dump is None else text[: dump.start()]
 
 
 def prefetch(job: Job, refs: Iterable[Ref]) -> None:

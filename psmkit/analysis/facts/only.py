@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psmkit.analysis.facts import lines
-from psmkit.analysis.facts.death import Death
+from psmkit.analysis.facts.death import KILLED, Death
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import ASSUMED
@@ -14,7 +14,7 @@ from psmkit.logparse.types import Ref
 from psmkit.model import Named
 from psmkit.model.late import regex
 
-__all__ = ["by_scheduler", "name_it", "shown", "speaker"]
+__all__ = ["by_scheduler", "by_task", "name_it", "shown", "speaker"]
 
 #: A command at the top of an excerpt that prints the log of one pod or container, and those of its options that take a value.
 _SHOWS = regex(r"^\S*[$#%>]?\s*(?:sudo )?(?:kubectl|oc|k|docker|podman|nerdctl)\b(?P<words>[^|>&;]*)")
@@ -75,6 +75,23 @@ def by_scheduler(job: Job, run: int | None, found: Sequence[Death]) -> list[Deat
     told = [d for d in by_nanny if d not in own]
     own[0].events.extend(e for d in told for e in d.events)
     return [d for d in found if d not in told]
+
+
+def by_task(found: Sequence[Death]) -> list[Death]:
+    """The ends of processes. Slurm's task that ran out of memory is the launcher of the only process that was killed on its host."""
+    left = list(found)
+    for task in [d for d in found if d.oom and d.task is not None and d.pid is None and d.host is not None]:
+        killed = [d for d in left if d.signal == KILLED and not d.oom and d.pid is not None and d.task is None]
+        here = [d for d in killed if _short(d.host) == _short(task.host)]
+        if len(here) == 1:
+            here[0].take(task)
+            left.remove(task)
+    return left
+
+
+def _short(host: str | None) -> str:
+    """A host without its domain."""
+    return str(host or "").partition(".")[0]
 
 
 def _as_it_says(job: Job, death: Death) -> None:

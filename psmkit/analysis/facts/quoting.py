@@ -8,6 +8,7 @@ from dataclasses import replace
 from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding
+from psmkit.model.wording import as_shown
 
 __all__ = ["Quotes"]
 
@@ -37,7 +38,8 @@ class Quotes:
             seen.add((ref.file, ref.line))
             if ref not in self._cache:
                 if self._fetch is not None:
-                    self._cache[ref] = self._fetch(ref)
+                    found = self._fetch(ref)
+                    self._cache[ref] = replace(found, text=as_shown(found.text)) if "\r" in found.text else found
                 else:
                     self._cache[ref] = Evidence(self._files[ref.file].path, ref.line, "")
             out.append(self._cache[ref])

@@ -6,12 +6,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.death import Death
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import short
 from psmkit.logparse.types import Event
 
-__all__ = ["OWNER", "dead", "how"]
+__all__ = ["OWNER", "dead", "how", "thrown_in"]
 
 # Ray's report of how a worker ended has few sentences, and then one that lists causes.
 _SENTENCES = 2
@@ -23,6 +24,10 @@ _ACTOR_DEAD = "launch.ray.actor_dead"
 #: Ray ends an actor because the process that created it is gone.
 OWNER = "launch.ray.owner_died"
 _ACTOR_LINES = 16
+#: Ray's report of a worker holds the traceback of an exception, so many lines at most, and ends with this line.
+_HOLDS, _REPORT_LINES, _LAST = "Traceback (most recent call last)", 120, "unexpected internal error occurred"
+#: Python prints this below the exception that caused the next one.
+_CAUSED = "was the direct cause of the following exception"
 #: So much of what Ray says of an end is shown.
 _LONGEST = 140
 
@@ -74,3 +79,20 @@ def how(event: Event) -> str:
     sentences = str(event.fields.get("detail", "")).split(". ")[:_SENTENCES]
     told = list(itertools.takewhile(lambda s: not s.startswith(_CAUSES), sentences))
     return short(". ".join(told or sentences[:1]).rstrip("."), _LONGEST)
+
+
+def thrown_in(job: Job, event: Event) -> tuple[Event, str] | None:
+    """The exception in the traceback that Ray's report of a worker holds, with its text; of a chain the one that caused the others."""
+    if _HOLDS not in str(event.fields.get("detail", "")):
+        return None
+    lines_ = {e.ref.line: e for e in job.events("sys.python.exception") if e.stream == event.stream}
+    found: tuple[Event, str] | None = None
+    ref = lines.below(job, event.ref)
+    for _ in range(_REPORT_LINES):
+        text = "".join(e.text for e in job.quotes.of(ref)) if ref is not None else ""
+        if ref is None or _LAST in text or (found is not None and _CAUSED in text):
+            break
+        if ref.line in lines_:
+            found = lines_[ref.line], text.strip()
+        ref = lines.below(job, ref)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text, short
 from psmkit.analysis.inference import faults
@@ -17,12 +17,14 @@ from psmkit.model import Finding, Named
 from psmkit.model.late import dataclass, regex
 from psmkit.model.wording import RAISED
 
-__all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in", "tried"]
+__all__ = ["SILENT", "UNREACHED", "Lost", "advice", "finding", "host", "lost_in", "never_opened", "tried"]
 
 _SHOWN, _LONGEST = 4, 60
 #: torch's exceptions for the sockets of the store, and its line about a connection that broke.
 _TYPES = frozenset({"DistNetworkError", "DistStoreError"})
 _SENT = "torch.store.send_failed"
+#: A process cannot open the store, and what torch raises where a process without a group uses one.
+_CANNOT_LISTEN, _NO_GROUP = "torch.store.cannot_listen", "Default process group has not been initialized"
 
 UNREACHED = "The processes meet at torch's store before they make a communicator. This process ran and gave up: the store did not listen at that address, the network to it failed, or another process did not come."
 LOST = "The processes meet at torch's store before they make a communicator. This process had reached it: the process that holds the store ended, or the network to it failed."
@@ -125,3 +127,18 @@ def advice(address: object) -> str:
         return "The address is that of the host itself: check that rank 0 runs on the same host and listens there (ss -ltnp). For a job of several hosts, set MASTER_ADDR to the host of rank 0."
     at = f" at {address}" if address is not None else ""
     return f"Check that the process that hosts the store{at} (rank 0 or the launcher) runs and listens there, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no firewall or proxy is between them."
+
+
+def never_opened(job: Job, run: int | None) -> list[Event]:
+    """The lines of a process that could not open the store and went on without a process group: what its peers print below follows from it.
+
+    A process that finds the store of another one in its place goes on with a group.
+    """
+    failed = job.events(_CANNOT_LISTEN, run=run)
+    first = min((e.ref.seq for e in endings.gave_up(job, run)), default=-1)
+    alone = [
+        e
+        for e in job.events("sys.python.exception", run=run)
+        if _NO_GROUP in str(e.fields.get("what")) and (not failed or e.ref.seq > failed[0].ref.seq)
+    ]
+    return failed if failed and alone and failed[0].ref.seq < alone[0].ref.seq < first else []

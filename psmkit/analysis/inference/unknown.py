@@ -289,9 +289,9 @@ def _by_file(job: Job) -> dict[int | None, dict[int, list[Event]]]:
 
 
 def _only_warns(job: Job, event: Event) -> bool:
-    """Whether the line calls itself a warning that may be turned off, or its words alone tell of a failure and it is prose or says that the program goes on."""
+    """Whether the words stand among settings, the line calls itself a warning that may be turned off, or its words alone tell of a failure and it is prose or says that the program goes on."""
     text = "".join(e.text for e in job.quotes.of(event.ref))
-    if WARNS.search(text) is not None:
+    if WARNS.search(text) is not None or lines.before_settings(head := _text(job, event)[0]) != head:
         return True
     return event.name == _FAILED and (GOES_ON.search(text) is not None or is_prose(lines.catalogue(job), text))
 

@@ -37,6 +37,13 @@ _BY_DEEPSPEED = (
 _INTERRUPTED = "The launcher does this when one of its workers failed, or when it is interrupted. The log shows a KeyboardInterrupt: the job got SIGINT, as Ctrl-C sends it."
 
 
+#: Of DeepSpeed's launcher, which names the signal when it ends for no failed worker.
+_SIGNALLED = (
+    "The launcher prints this where no worker had failed: the signal came from outside, and it ended the workers."
+)
+_SENDER = "Find out who sent the signal: the scheduler, the launcher of another node, or a person."
+
+
 @rule(order=31)
 def find(job: Job) -> list[Finding]:
     """PSM408 for the signs that something outside ended the job."""
@@ -89,7 +96,7 @@ _ENDS = (
     (
         "launch.elastic.death_signal",
         "torchrun received a signal and began to shut down its workers",
-        "Find out who sent the signal: the scheduler, the launcher of another node, or a person.",
+        _SENDER,
     ),
     (
         "sys.python.interrupt",
@@ -148,6 +155,11 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
             why, proves = events[0].fields.get("why", events[0].fields.get("host")), _BY_DEEPSPEED if own else None
             if own and any(e.stream == events[0].stream for e in job.events("sys.python.interrupt", run=run)):
                 proves, step = _INTERRUPTED, _WAITED
+            got = [e for e in job.events("launch.deepspeed.signal", run=run) if own and e.stream == events[0].stream]
+            if got:
+                signame = got[0].fields.get("signame")
+                text, events = f"DeepSpeed's launcher received {signame} and ended its workers", [*got, *events]
+                proves, step = _SIGNALLED, _WAITED if signame == "SIGINT" else _SENDER
             asked = None
             if name == "launch.elastic.death_signal":
                 text, step, proves = _of_signal(job, events[0], text, step)

@@ -17,13 +17,18 @@ from psmkit.analysis.inference.exceptions import thrower
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.process_groups import OF_GROUP, group_rank
 from psmkit.analysis.inference.together import came_before
+from psmkit.analysis.inference.tracebacks import frames_above
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Named, Severity
+from psmkit.model.late import regex
 
 __all__ = ["find"]
 
 _SHOWN = 2
+#: A setting of DeepSpeed for the size of its buckets, and what to do about it.
+_BUCKET = regex(r"\b(?:reduce|allgather)_bucket_size\b")
+_SMALLER_BUCKET = "Make {0} smaller (zero_optimization in DeepSpeed's configuration): the request that failed is this bucket, and no batch size changes it. If that does not help, use less memory per device."
 
 
 @rule(order=34)
@@ -87,7 +92,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 or ("The driver reports an error of these GPUs or of their links." if hardware else None)
                 if room is None
                 else room.explained,
-                next_step=room.next_step if room is not None else _DRAIN if hardware else None,
+                next_step=_bucket(job, first) or (room.next_step if room is not None else _DRAIN if hardware else None),
                 refs=[
                     first.ref,
                     *(x.ref for x in list(suspects.values())[:_SHOWN]),
@@ -134,6 +139,14 @@ def _told_by_driver(suspects: Mapping[int | None, Event]) -> str:
     ]
     more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
     return f"; the driver reports {joined(told[:_SHOWN])}{more}" if told else ""
+
+
+def _bucket(job: Job, event: Event) -> str | None:
+    """What to do where DeepSpeed asked for a bucket, whose size is a setting, as the source line of the innermost frame shows; None elsewhere."""
+    frames = frames_above(job, event)
+    ref = lines.below(job, frames[-1].ref) if frames and "deepspeed" in str(frames[-1].fields.get("file")) else None
+    found = _BUCKET.search("".join(e.text for e in job.quotes.of(ref)))
+    return _SMALLER_BUCKET.format(found[0]) if found is not None else None
 
 
 def _place(job: Job, event: Event) -> Named | None:

@@ -14,7 +14,7 @@ from psmkit.analysis.facts.deaths import collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import differing, named_text, ranks_text, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.inference import faults, open_waits, said, store, unknown
+from psmkit.analysis.inference import faults, open_waits, processes, said, store, unknown
 from psmkit.analysis.inference.causes import ends, few_named, lost_with_daemon
 from psmkit.analysis.inference.exceptions import (
     about_others,
@@ -64,6 +64,8 @@ def find(job: Job) -> list[Finding]:
     for run in dict.fromkeys([*endings.runs(job), *_runs(job, weak)]):
         if not endings.gave_up(job, run) and not any(c.fatal and not _passed_on(c) for c in faults.of_run(job, run)):
             out += _alone(job, run, weak)
+        elif closed := store.never_opened(job, run):
+            out.append(_weak(job, run, weak[closed[0].name], closed))
     return out
 
 
@@ -349,9 +351,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             explanation=fate(job, how, [i.event for i in items], "The exception ended the program.")
             + (" It follows from the abort of a communicator, which has a reason of its own." if aborted else "")
             + ("" if own or named else " The text does not show which rank is the cause."),
-            next_step=_OF_ABORT
-            if aborted
-            else "Read the traceback, and give the output of all ranks: the earliest exception that does not merely report the failure of another rank is the cause.",
+            next_step=_OF_ABORT if aborted else processes.read_traceback(job, run),
             refs=[e.ref for e in [items[0].event, *where(job, items[0].event), *(i.event for i in items[1:])][:4]],
             ranks=ranks,
             culprits=ranks if own else [],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts import endings, program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
-from psmkit.analysis.inference import faults, unknown
+from psmkit.analysis.inference import exceptions, faults, unknown
 from psmkit.analysis.inference.causes import few_of
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.together import came_before
@@ -29,7 +29,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _finding(job: Job, run: int | None) -> Finding | None:
-    found = unknown.at_the_end(job, run)
+    found = [e for e in unknown.at_the_end(job, run) if not exceptions.lost_workers(job, run, e)]
     if not found or endings.done(job, run):
         return None
     if run is not None and (program.ends(job, run) or program.finished_before(job, run, found[0])):
