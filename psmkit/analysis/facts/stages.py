@@ -22,6 +22,8 @@ _STAGE_OF_FILE = (
     ("transport/shm.", "connect"),
 )
 
+#: Functions of this file run before the topology, too.
+_EARLIER_TOO = ("transport/nvls.",)
 _INIT, _CONNECT = map(STAGES.index, ("init", "connect"))
 
 
@@ -81,6 +83,8 @@ def _by_file(job: Job) -> dict[int, str]:
     best: dict[int, int] = {}
     for proc, file in found:
         for begin, stage in _STAGE_OF_FILE:
+            if begin in _EARLIER_TOO and furthest_stage(job, proc) != "-":
+                continue
             if file.rsplit("src/", 1)[-1].startswith(begin):
                 best[proc] = max(order.index(stage), best.get(proc, 0))
     return {proc: order[at] for proc, at in best.items()}

@@ -10,8 +10,9 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.launcher_ends import bare_host
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["reported", "told"]
+__all__ = ["LESS_MEMORY", "advice", "reported"]
 
+LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
 #: Lines about a kill that name no process, with who says so.
 _REPORTS = {"launch.slurm.oom": "Slurm", "sys.kernel.oom_reaper": "the kernel log"}
 
@@ -22,14 +23,15 @@ def reported(job: Job, run: int | None, death: Death) -> list[Ref]:
     return [event.ref] if event is not None else []
 
 
-def told(job: Job, run: int | None, death: Death) -> str | None:
-    """What that line says, as a sentence."""
+def advice(job: Job, run: int | None, death: Death) -> str:
+    """What to do about a process that got SIGKILL."""
     event = _report(job, run, death)
     if event is None:
-        return None
+        pod = any(".k8s" in e.name for e in death.events)
+        return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     where = f"{os.path.basename(job.scan.files[event.ref.file].path)}:{event.ref.line}"
     who = _REPORTS[event.name]
-    return f"{who[0].upper()}{who[1:]} reports a kill for memory ({where}), so this one is probably it."
+    return f"{who[0].upper()}{who[1:]} reports a kill for memory ({where}), so this one is probably it. {LESS_MEMORY}"
 
 
 def _report(job: Job, run: int | None, death: Death) -> Event | None:

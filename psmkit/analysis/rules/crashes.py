@@ -46,7 +46,6 @@ _MOST_SPANS = 4
 _MOST_TOLD = 8  # a launcher that names more processes points at none of them
 _MOST_ALONE = 8  # crashes of one kind with a finding each
 _CRASHES = FAULTS | {signals.SIGABRT}
-_LESS_MEMORY = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
 #: After an exception of C++ whose text the title quotes.
 _READ_CORE = "Read the lines above this exception. A core dump (gdb) shows where it was thrown."
 _READ_WHAT = "Read the `what():` line of that process: it says why the process aborted. If it does not, read the core dump (gdb)."
@@ -293,7 +292,7 @@ def _starved(job: Job, run: int | None, deaths: Sequence[Death]) -> Finding:
         title=f"{who} ran out of host memory" + (f" on {hosts}" if ranks and hosts else ""),
         confidence=0.9,
         explanation="Each of these processes, or a child of it, was ended because memory ran out: each failed by itself.",
-        next_step=_LESS_MEMORY,
+        next_step=memory_kills.LESS_MEMORY,
         refs=[e.ref for d in deaths[:4] for e in d.events[:1]],
         ranks=ranks,
         procs=[d.proc for d in deaths if d.proc is not None],
@@ -454,14 +453,11 @@ def _next_step(
     if death.reason is not None and death.reason.name.startswith("sys.cuda."):
         return None  # the error says what to do
     if death.oom:
-        return _LESS_MEMORY
+        return memory_kills.LESS_MEMORY
     if lost_node(death):
         return "Check whether the node is up. A node that is overloaded or cut off from the network counts as lost, too: look at its load and its network, its kernel log, and the log of the launcher's daemon on it."
     if death.signal == signals.SIGKILL:
-        if (memory := memory_kills.told(job, run, death)) is not None:
-            return f"{memory} {_LESS_MEMORY}"
-        pod = any(".k8s" in e.name for e in death.events)
-        return f"Search the kernel log of {'its node' if pod else death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
+        return memory_kills.advice(job, run, death)
     if death.signal is not None:
         if any(e.name in _CHECKS for e in death.events):
             return _READ_CHECK
