@@ -26,6 +26,7 @@ __all__ = [
     "all_stated_below",
     "at_the_end",
     "in_exception",
+    "launched",
     "named",
     "of_an_abort",
     "rank_of",
@@ -146,9 +147,8 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     )
     if texts and _RAYLET in texts[0]:  # it tells of another process, in the output of the driver
         return []
-    launched = dict.fromkeys(outside.launched_host(job, e.ref) for e in alike)
-    if not process and 0 < len(launched) <= _FEW and None not in launched:
-        return [Named(host=host) for host in launched]
+    if not process and (hosts_before := launched(job, alike)):
+        return hosts_before
     for near in (texts[:1], texts):
         hosts = {a or b for t in near if _CONNECTS.search(t) for a, b in _ADDRESS.findall(t)} - {*_NO_HOST}
         if len(hosts) == 1:
@@ -177,6 +177,12 @@ def named(job: Job, events: Sequence[Event]) -> list[Named]:
     devices = {int(a or b) for t in texts[:1] for a, b in _DEVICE.findall(t)}
     device = [Named(device=devices.pop(), basis=f"{ASSUMED}own devices")] if len(devices) == 1 else []
     return named_ or device or only.shown(job)
+
+
+def launched(job: Job, events: Sequence[Event]) -> list[Named]:
+    """The few hosts that pdsh puts before these lines, if one stands before each of them."""
+    hosts = dict.fromkeys(outside.launched_host(job, e.ref) for e in events[:_MOST])
+    return [Named(host=host) for host in hosts] if 0 < len(hosts) <= _FEW and None not in hosts else []
 
 
 def refused(job: Job, events: Sequence[Event]) -> list[Named]:

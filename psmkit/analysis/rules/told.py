@@ -255,6 +255,8 @@ def _weak(job: Job, run: int | None, entry: Message, events: Sequence[Event]) ->
     if not named and (entry.blames == "self" or either):
         alone = not (either or procs or ranks or entry.own_rank)
         named = outside.headed_process(job, events) or (said.hosts(events) if alone else [])
+    if not (named or procs or ranks or either) and entry.blames == "self":
+        named = unknown.launched(job, events)
     if entry.name == "nvshmem.unreachable":
         named = said.elements(events)
     elif either:
