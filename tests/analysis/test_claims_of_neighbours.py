@@ -99,7 +99,7 @@ def test_a_worker_that_fails_without_lines_of_nccl_is_no_missing_rank(tmp_path: 
     stack = f'{tag}Traceback (most recent call last):\n{tag}  File "/opt/w.py", line 4, in init\n{tag}    make()\n'
     report = analyzed(tmp_path, _one_of_two(f"{stack}{tag}RuntimeError: NCCL error: unhandled system error\n"))
     rows = [(row.rank, row.host, row.pid, row.stage, row.state) for row in report.ranks]
-    assert rows == [(0, "hosta", 31, "bootstrap", "failed"), (None, "hosta", 4402, "no NCCL line", "failed")]
+    assert rows == [(0, "hosta", 31, "topology", "failed"), (None, "hosta", 4402, "no NCCL line", "failed")]
     assert report.coverage.missing_ranks == ()
 
 

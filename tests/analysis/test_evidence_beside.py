@@ -68,12 +68,12 @@ def test_the_gpus_that_the_kernel_names_are_those_of_the_ranks_to_blame(tmp_path
 
 
 @pytest.mark.parametrize("dmesg", ["", xids(31)], ids=["no kernel log", "a fault of the program"])
-def test_without_an_error_of_the_hardware_in_the_kernel_log_the_first_rank_is_named(dmesg: str, tmp_path: Path) -> None:
+def test_without_an_error_of_the_hardware_in_the_kernel_log_both_ranks_are_named(dmesg: str, tmp_path: Path) -> None:
     report = analyzed(
         tmp_path, server=LINKS, dmesg=dmesg or "[Thu Sep 10 08:35:49 2026] nvidia 0000:56:00.0: enabling device\n"
     )
     first = next(f for f in report.findings if f.title.startswith("CUDA error on ranks 2 and 3"))
-    assert first.culprits == (2,) and "driver reports" not in first.title and "dmesg" in first.next_step
+    assert first.culprits == (2, 3) and "driver reports" not in first.title and "dmesg" in first.next_step
 
 
 RAISES = (

@@ -81,7 +81,7 @@ def test_two_jobs_of_slurm_are_two_starts(tmp_path: Path) -> None:
         f"slurmstepd: error: *** JOB {job} ON c3 CANCELLED AT 2026-07-11T0{job % 10}:02:03 ***\n" for job in (81, 82)
     )
     found = analyzed(tmp_path, traceback("KeyError: 'corpus_7'") + one + "loading\n" + "step 3\n" + two)
-    assert found.reason == "Slurm cancelled the step"
+    assert found.reason == "Slurm cancelled the job"
     (note,) = notes(found)
     assert "lines 1 to 7" in note and "KeyError" in note
     again = analyzed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.shown_end import ended_from_outside
 from psmkit.logparse.types import Event
 
 __all__ = ["ended_with_job", "scheduler_end", "worked_to_the_end"]
@@ -23,8 +24,9 @@ def scheduler_end(job: Job, run: int | None) -> Event | None:
 def _found(job: Job) -> dict[int | None, Event]:
     out: dict[int | None, Event] = {}
     for event in job.events(*_ENDS):
-        if not program.came_after(job, event):
-            out.setdefault(job.run_of_event(event), event)
+        run = job.run_of_event(event)
+        if ended_from_outside(job, run) and not program.came_after(job, event):
+            out.setdefault(run, event)
     return out
 
 

@@ -364,11 +364,12 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
 
 
 def _short(text: str) -> str:
-    """A text for a title: the paths of source files without their folders, cut at a word unless that leaves too little."""
+    """A text for a title: the paths of source files without their folders, cut at a word unless that leaves too little; whole where it would leave the half."""
     text = _FOLDERS.sub("", text)
     cut = text[:_LONGEST].rpartition(" ")[0]
-    cut = cut if 4 * len(cut) >= 3 * _LONGEST else text[:_LONGEST]
-    return text if len(text) <= _LONGEST else f"{cut}\N{HORIZONTAL ELLIPSIS}"
+    if len(text) <= _LONGEST or 2 * len(cut) <= _LONGEST:
+        return text
+    return f"{cut if 4 * len(cut) >= 3 * _LONGEST else text[:_LONGEST]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _last_words(job: Job, event: Event) -> bool:
