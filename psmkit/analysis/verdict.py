@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
-from psmkit.analysis.facts import lines, program, recorded
+from psmkit.analysis.facts import lines, outside, program, recorded
 from psmkit.analysis.facts.error_words import first_error
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, spans_text
@@ -159,7 +159,7 @@ def _blamed(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding
                     rank=rank,
                     global_rank=global_rank(job, proc, rank, finding.comm),
                     host=info.host if info else None,
-                    pid=info.pid if info else None,
+                    pid=info.pid if info else outside.pid_of_placed(job, rank),
                     device=named.device if named is not None else device_of_rank(job, proc, rank, finding.comm),
                     stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                     rank_basis=claim.basis if claim is not None else None,

@@ -78,6 +78,28 @@ def test_the_rank_that_a_worker_tells_of_itself_is_that_of_its_process(tmp_path:
     assert report.findings[0].explanation == "The engine reports this exception as its own failure, and shuts down."
 
 
+@pytest.mark.parametrize(
+    ("others", "rank"), [("", 0), (WORKER.format("").replace("RayWorkerWrapper", "EngineCore_DP1") + PLACED, None)]
+)
+def test_an_exception_of_an_engine_has_the_rank_that_its_process_tells(
+    others: str, rank: int | None, tmp_path: Path
+) -> None:
+    tag = "(EngineCore_DP0 pid=4402) "
+    stack = [
+        "Traceback (most recent call last):",
+        '  File "/opt/core.py", line 4, in step',
+        "    run()",
+        "RuntimeError: no kernel image",
+    ]
+    log = (
+        tag
+        + PLACED.replace("rank 3", "rank 0")
+        + others
+        + "".join(f"{tag}ERROR 05-02 11:20:31 [core.py:390] {line}\n" for line in stack)
+    )
+    assert [(c.rank, c.pid) for c in analyzed(tmp_path, log).culprits] == [(rank, 4402)]
+
+
 def test_without_the_line_that_tells_the_rank_or_the_end_neither_is_claimed(tmp_path: Path) -> None:
     report = analyzed(tmp_path, WORKER.format("") + "INFO 05-02 11:02:07 [loader.py:9] loaded\n" + _core(""))
     assert [(c.rank, c.pid) for c in report.culprits] == [(None, 4402)]

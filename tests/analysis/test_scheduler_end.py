@@ -56,3 +56,12 @@ def test_a_limit_long_after_the_last_step_asks_what_the_ranks_waited_for(tmp_pat
 def test_slurm_names_the_job_or_its_step(tmp_path: Path, word: str, what: str) -> None:
     report, _ = _judged(tmp_path, _steps(1, 9) + _CANCEL.format(word))
     assert any(f.title == f"Slurm cancelled {what}" for f in report.findings)
+
+
+def test_an_interrupt_with_a_text_of_its_own_is_not_called_sigint(tmp_path: Path) -> None:
+    stack = 'Traceback (most recent call last):\n  File "/a/serve.py", line 7, in on_signal\n    raise KeyboardInterrupt("terminated")\nKeyboardInterrupt{}\n'
+    own, python = (analyzed(tmp_path, "loading\n" * 30 + stack.format(text)).reason for text in (": terminated", ""))
+    assert (
+        own == "a handler of the program raised KeyboardInterrupt: terminated"
+        and python == "the job was interrupted (SIGINT)"
+    )

@@ -31,6 +31,7 @@ __all__ = [
     "failed_beside",
     "global_rank",
     "headed_process",
+    "pid_of_placed",
     "printing_ranks",
     "proc_of_event",
     "proc_of_pid",
@@ -75,6 +76,9 @@ def global_rank(job: Job, event: Event) -> int | None:
     told = _line_ranks(job).get(event.ref)
     if told is not None:
         return told
+    placed = _placed_ranks(job).get(pid) if pid is not None else None
+    if placed is not None:
+        return placed
     head = _traceback_heads(job).get(event.ref)
     if head is not None and (told := _line_ranks(job).get(head)) is not None:
         return told
@@ -92,6 +96,22 @@ def global_rank(job: Job, event: Event) -> int | None:
     if alone is not None:
         return job.rank_of(alone)
     return _alone_on(job).get(str(event.fields.get("host", "")))
+
+
+@once
+def _placed_ranks(job: Job) -> dict[int, int]:
+    """The rank that a worker of an inference engine tells of itself, by the process id in its tag; none where processes of several hosts have one id."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for event in job.events("framework.engine_rank"):
+        if (pid := pid_of_tag(event.tag)) is not None and isinstance(rank := event.fields.get("rank"), int):
+            found[pid].add(rank)
+    return {pid: ranks.pop() for pid, ranks in found.items() if len(ranks) == 1}
+
+
+def pid_of_placed(job: Job, rank: int) -> int | None:
+    """The only process that tells of itself, behind its id in a tag, that it has this rank."""
+    pids = [pid for pid, told in _placed_ranks(job).items() if told == rank]
+    return pids[0] if len(pids) == 1 else None
 
 
 @once

@@ -6,9 +6,10 @@ import itertools
 import signal as signals
 from collections.abc import Sequence
 
-from psmkit.analysis.facts import endings
+from psmkit.analysis.facts import endings, lines
 from psmkit.analysis.facts.death import Death
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import short
 from psmkit.analysis.facts.scheduler_end import worked_to_the_end
 from psmkit.analysis.inference.causes import ends
 from psmkit.analysis.inference.findings import new_finding
@@ -42,6 +43,11 @@ _SIGNALLED = (
     "The launcher prints this where no worker had failed: the signal came from outside, and it ended the workers."
 )
 _SENDER = "Find out who sent the signal: the scheduler, the launcher of another node, or a person."
+
+
+#: What proves a text behind KeyboardInterrupt, and how much of it a title shows.
+_BY_HANDLER = "Python raises this exception without a text for SIGINT. With a text, a handler of the program raised it, for a signal or another reason."
+_LONGEST, _MOST = 80, 8
 
 
 @rule(order=31)
@@ -131,6 +137,15 @@ def _of_job(job: Job, event: Event) -> bool:
     return "*** JOB " in "".join(quote.text for quote in job.quotes.of(event.ref))
 
 
+def _own_interrupt(job: Job, event: Event) -> str:
+    """``KeyboardInterrupt: terminated``, which a program raises; Python's own has no text. Empty if it is Python's."""
+    line = "".join(quote.text for quote in job.quotes.of(event.ref))
+    if "raise KeyboardInterrupt(" in line:  # source code, above the exception
+        line = "".join(quote.text for quote in job.quotes.of(lines.below(job, event.ref)))
+    _, found, text = line.partition("KeyboardInterrupt: ")
+    return f"KeyboardInterrupt: {short(text.strip(), _LONGEST)}" if found and text.strip() else ""
+
+
 def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
@@ -160,6 +175,11 @@ def _ended(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
                 signame = got[0].fields.get("signame")
                 text, events = f"DeepSpeed's launcher received {signame} and ended its workers", [*got, *events]
                 proves, step = _SIGNALLED, _WAITED if signame == "SIGINT" else _SENDER
+            raised = [
+                (t, e) for e in events[:_MOST] if name == "sys.python.interrupt" and (t := _own_interrupt(job, e))
+            ]
+            if raised:
+                text, proves, events = f"a handler of the program raised {raised[0][0]}", _BY_HANDLER, [raised[0][1]]
             asked = None
             if name == "launch.elastic.death_signal":
                 text, step, proves = _of_signal(job, events[0], text, step)
