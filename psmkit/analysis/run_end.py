@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.aborts import abort_ends
-from psmkit.analysis.facts.good_end import good_end
+from psmkit.analysis.facts.good_end import good_end, some_ended
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.leaving import revoked
 from psmkit.analysis.facts.naming import name_of, names_of, spans_of, spans_text, words
@@ -80,6 +80,8 @@ def _without_communicator(job: Job, run: RunInfo) -> RunEnd:
     if lacking := absent(job, run.index):
         logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
         return RunEnd(False, f"the {logs} of {spans_text(lacking.spans())} {are} missing")
+    if not run.procs and (ended := some_ended(job, run.index)) is not None:
+        return RunEnd(False, ended)
     if (printed := program.told(job, run.index)) is not None:
         return RunEnd(False, f"{printed}, and {NO_COMM if run.procs else NO_END}")
     if ready := sorted(_past_init(job, run)):

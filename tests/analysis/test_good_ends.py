@@ -69,6 +69,14 @@ def test_a_report_about_some_processes_or_above_more_work_does_not(text: str, tm
     assert analyzed(tmp_path, text).verdict == "inconclusive"
 
 
+def test_processes_that_ended_well_are_counted_where_their_number_is_not_known(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, STEPS + EXIT.format(11) + EXIT.format(12))
+    assert (
+        report.reason
+        == "the launcher reports that 2 processes ended with exit code 0, and the log does not show how many it started"
+    )
+
+
 def test_an_error_above_a_good_end_is_a_warning_that_says_so(tmp_path: Path) -> None:
     report = analyzed(tmp_path, BROKEN + STEPS + AGENT + WAITED)
     assert _both(report) == ("healthy", [Severity.WARNING]) and not report.culprits

@@ -8,8 +8,9 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event
 from psmkit.model.late import dataclass
+from psmkit.model.wording import counted
 
-__all__ = ["GoodEnd", "good_end"]
+__all__ = ["GoodEnd", "good_end", "some_ended"]
 
 _PROCESS, _NODE, _JOB = "launch.well.process", "launch.start.deepspeed", "launch.well.job"
 #: So many lines may stand below the report: more of them may be another job, of which psmkit knows no line.
@@ -33,6 +34,14 @@ class GoodEnd:
 def good_end(job: Job, run: int | None) -> GoodEnd | None:
     """The report that all processes of a run ended without an error; None if there is none, or if a line below it shows that a process still works."""
     return _good_ends(job).get(run)
+
+
+def some_ended(job: Job, run: int | None) -> str | None:
+    """What DeepSpeed's launcher reports where the log does not show how many processes it started; None if it reports nothing, or if the log does."""
+    ended = [e for e in job.events(_PROCESS) if job.run_of_event(e) == run]
+    if not ended or any(job.run_of_event(e) == run for e in job.events(_NODE)):
+        return None
+    return f"the launcher reports that {counted(len(ended), 'process', 'processes')} ended with exit code 0, and the log does not show how many it started"
 
 
 @once
