@@ -148,7 +148,7 @@ def coverage(job: Job, runs: Sequence[Run], findings: Sequence[Finding] = ()) ->
     notes += list(getattr(job.scan, "notes", ()))
     if job.run_by_stream:
         notes.append(
-            f"these files are of {len(runs)} jobs, as ranks or tasks that are other processes in some of them show: each job is a run, judged by itself"
+            f"these files belong to {len(runs)} jobs: one rank or task is a different process in some of them, or Slurm's job numbers differ. Each job is judged separately, as a run"
         )
     notes += earlier.note(job, runs)
     documents = foreign.inputs(job)

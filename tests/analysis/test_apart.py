@@ -43,7 +43,7 @@ def test_what_one_job_prints_explains_no_end_in_another(tmp_path: Path) -> None:
     told = _of_files(report)
     assert "ValueError" in told["a.log"][1] and "SIGSEGV" in told["b.log"][1] and "ValueError" not in told["b.log"][1]
     assert "(b.log)" in report.reason or "(a.log)" in report.reason
-    assert any("these files are of 2 jobs" in note for note in report.coverage.notes)
+    assert any("these files belong to 2 jobs" in note for note in report.coverage.notes)
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "junit"])

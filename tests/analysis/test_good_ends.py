@@ -53,6 +53,11 @@ def test_a_launcher_that_saw_all_processes_end_well_decides(text: str, tmp_path:
         STEPS + AGENT,
         STEPS + AGENT + WAITED + STEPS,
         STEPS + AGENT + WAITED + "a line of another job\n" * 40,
+        STEPS
+        + AGENT
+        + WAITED
+        + "torch/distributed/run.py:792] "
+        + "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\nloading\n",
         STEPS + TIMING,
     ],
     ids=[
@@ -62,6 +67,7 @@ def test_a_launcher_that_saw_all_processes_end_well_decides(text: str, tmp_path:
         "others still run",
         "works again",
         "much below it",
+        "another stage begins",
         "a script says so whatever the status",
     ],
 )

@@ -22,8 +22,6 @@ _TASK = "launch.slurm.task"
 #: The name that Slurm gives to the output of a job, or of an element of an array of jobs.
 _SLURM = regex(r"^slurm-(\d+(?:_\d+)?)\.(?:out|err|log)")
 _ENDS = (".gz", ".zst", ".bz2", ".xz", ".lz4")
-#: With more jobs than this, a report on each would help nobody.
-_MOST = 4096
 
 _Claims = dict[Hashable, Hashable]
 
@@ -66,7 +64,7 @@ def jobs_of_streams(scan: ScanData, run_of: Mapping[int, int]) -> list[tuple[lis
     if jobs is None:
         return []
     named = {process.stream for process in scan.processes}
-    loose = [file.stream for file in scan.files if file.stream not in named]
+    loose = [file.stream for file in scan.files if file.lines and file.stream not in named]
     runs = _named_runs(scan, run_of)
     for same in _by([s for s in loose if s in runs], lambda stream: runs[stream]):
         jobs.join(same)
@@ -81,7 +79,7 @@ def jobs_of_streams(scan: ScanData, run_of: Mapping[int, int]) -> list[tuple[lis
         about = {runs[s] for s in ours if s in runs}.union(*(shared[s] for s in streams if s in shared))
         if ours:
             out.append((ours, next(iter(about)) if len(about) == 1 else None))
-    return out if len(out) <= _MOST else []
+    return out
 
 
 def labels(scan: ScanData) -> dict[int, int]:
@@ -102,9 +100,8 @@ def _joined(scan: ScanData) -> _Jobs | None:
     for file in scan.files:
         names.setdefault(file.stream, file.path)
     jobs = _Jobs(claims, names)
-    for key in (_stem, os.path.dirname):
-        for same in _by(names, lambda stream: key(names[stream])):  # noqa: B023
-            jobs.join(same)
+    for same in [*_by(names, lambda stream: _stem(names[stream])), *_by(names, lambda s: os.path.dirname(names[s]))]:
+        jobs.join(same)
     return jobs
 
 
@@ -121,7 +118,7 @@ def _claims(scan: ScanData) -> dict[int, _Claims]:
         elif event.name == _CODE and (told := rank.pop(event.stream, None)) is not None:
             ours.setdefault(("rank", told), fields.get("pid"))
     for file in scan.files:
-        if (found := _SLURM.match(os.path.basename(file.path))) is not None:
+        if file.lines and (found := _SLURM.match(os.path.basename(file.path))) is not None:
             out[file.stream]["job"] = found[1]
     return out
 

@@ -14,7 +14,7 @@ __all__ = ["GoodEnd", "good_end", "some_ended"]
 
 _PROCESS, _NODE, _JOB = "launch.well.process", "launch.start.deepspeed", "launch.well.job"
 #: So many lines may stand below the report: more of them may be another job, of which psmkit knows no line.
-_NEAR = 30
+_NEAR = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def good_end(job: Job, run: int | None) -> GoodEnd | None:
 
 def some_ended(job: Job, run: int | None) -> str | None:
     """What DeepSpeed's launcher reports where the log does not show how many processes it started; None if it reports nothing, or if the log does."""
-    ended = [e for e in job.events(_PROCESS) if job.run_of_event(e) == run]
-    if not ended or any(job.run_of_event(e) == run for e in job.events(_NODE)):
+    ended = job.events_of(run, _PROCESS)
+    if not ended or job.events_of(run, _NODE):
         return None
     return f"the launcher reports that {counted(len(ended), 'process', 'processes')} ended with exit code 0, and the log does not show how many it started"
 
@@ -55,22 +55,20 @@ def _good_ends(job: Job) -> dict[int | None, GoodEnd]:
 
 
 def _of_job(job: Job, run: int | None) -> GoodEnd | None:
-    events = [e for e in job.events(_JOB) if job.run_of_event(e) == run]
+    events = job.events_of(run, _JOB)
     return GoodEnd("the job ended without an error", events[-1]) if events else None
 
 
 def _of_all_processes(job: Job, run: int | None) -> GoodEnd | None:
     """DeepSpeed's launcher names each process that ended well, and says before how many it starts on each node."""
-    nodes = [e for e in job.events(_NODE) if job.run_of_event(e) == run]
+    nodes = job.events_of(run, _NODE)
     begun = {e.fields.get("node"): e for e in nodes}
     number = {e.fields.get("nnodes") for e in begun.values()}
     if len(number) != 1 or number != {len(begun)}:
         return None
     expected = sum(n for e in begun.values() if isinstance(n := e.fields.get("procs"), int))
     starts = {e.stream: e.ref.seq for e in begun.values()}
-    ended = [
-        e for e in job.events(_PROCESS) if job.run_of_event(e) == run and e.ref.seq > starts.get(e.stream, e.ref.seq)
-    ]
+    ended = [e for e in job.events_of(run, _PROCESS) if e.ref.seq > starts.get(e.stream, e.ref.seq)]
     if not ended or len(ended) != expected:
         return None
     who = "the process" if expected == 1 else f"all {expected} processes"
@@ -80,7 +78,7 @@ def _of_all_processes(job: Job, run: int | None) -> GoodEnd | None:
 def _last(job: Job, run: int | None, end: Event) -> bool:
     """Whether nothing below the report works or begins."""
     below = job.scan.files[end.ref.file].lines - end.ref.line
-    steps = job.events("program.step", "program.phase", _NODE)
+    steps = job.events("program.step", "program.phase", "start.", "shell.command", _NODE)
     later = [(e.last or e.ref).seq for e in steps if e.stream == end.stream]
     later += [p.first.seq for p in job.scan.processes if p.stream == end.stream]
     return below <= _NEAR and max(later, default=-1) < end.ref.seq

@@ -93,7 +93,7 @@ def note(job: Job, judged: Sequence[Run]) -> list[str]:
     shown = job.starts.all[-_MOST_STARTS:]
     places = ", ".join(f"{s.first}-{s.last}" for s in shown)
     cut = "" if len(shown) == len(job.starts) else "… "
-    many = f"the file holds {counted(len(job.starts), 'start')} of a job or more, one after the other (lines {cut}{places})"
+    many = f"the file holds at least {counted(len(job.starts), 'start')} of a job, one after the other (lines {cut}{places})"
     if len(judged) == len(job.runs):
         return [many]
     return [f"{many}: the verdict is on the last one, and the notes tell how the others ended"]
