@@ -113,6 +113,11 @@ def _folded(rows: list[RankRow], many: bool, words: Words) -> list[str]:
     ]
 
 
+def _unseen(row: RankRow) -> bool:
+    """Whether nothing is known of a rank but that it exists."""
+    return row.state == "missing" and row.host is None and row.pid is None and not row.lines
+
+
 def _order(row: RankRow) -> tuple[int, bool, int, str, int]:
     return (row.run, row.rank is None, row.rank or 0, row.host or "", row.pid or 0)
 
@@ -129,6 +134,7 @@ def rank_table(
     """The table of ``rows``. ``culprits`` are (run, global rank). The paths of last lines are shown without ``folder``.
 
     Above 16 ranks only culprits and outliers keep a line of their own; the others are grouped by state and stage.
+    Ranks that no line is from share a line in any table: their lines would say nothing but their number.
     """
     many = len({row.run for row in rows}) > 1
     if len(culprits) > FOLD_ABOVE:  # single lines for so many culprits would not help
@@ -139,7 +145,8 @@ def rank_table(
     # In a job that restarted often, runs with the same course share a line.
     apart = len({(row.run, row.state, row.stage) for row in rows}) <= _LONG
     for row in ordered:
-        if fold and len(rows) > FOLD_ABOVE and (row.run, row.rank) not in culprits:
+        alike = len(rows) > FOLD_ABOVE or _unseen(row)
+        if fold and alike and (row.run, row.rank) not in culprits:
             groups.setdefault((row.run if apart else None, row.state, row.stage), []).append(row)
         else:
             single.append(row)

@@ -100,6 +100,20 @@ def test_a_table_of_many_odd_ranks_stays_short() -> None:
     assert len(rank_table(same, culprits, 100).lines) == 2
 
 
+def test_ranks_that_no_line_is_from_share_a_line_in_a_small_table() -> None:
+    unseen = [RankRow(0, rank, None, None, None, "not seen", "missing", 0, None) for rank in range(1, 8)]
+    lines = rank_table([samples.row(0), *unseen], set(), 100).lines
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1-7"]
+    named = [RankRow(0, 8, "h", 17, None, "not seen", "missing", 0, None)]
+    lines = rank_table([samples.row(0), *unseen, *named], {(0, 3)}, 100).lines
+    assert [line.split()[0] for line in lines[1:]] == [
+        "0",
+        "1,",
+        "3",
+        "8",
+    ]  # a culprit and a process that is known stand alone
+
+
 def test_rows_of_unknown_rank_do_not_disappear() -> None:
     rows = [RankRow(0, None, f"h{n}", n, None, "started", "open", 1, None) for n in range(20)]
     assert "20 of unknown rank" in "\n".join(rank_table(rows, set(), 100).lines)
