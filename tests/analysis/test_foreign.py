@@ -239,6 +239,25 @@ def test_a_rank_that_ras_gave_up(tmp_path: Path) -> None:
     assert "is dead according to RAS" in found.title
 
 
+def test_a_complaint_in_words_that_nobody_knows_is_never_no_error(tmp_path: Path) -> None:
+    words = "#0-0 (000000000000abc0) MISMATCH\n  Communicator ranks disagree about the weather\n"
+    (found,) = run_rule(find, tmp_path, ras__txt=ras("MISMATCH", warning=words))
+    assert (found.code, found.severity) == ("PSM304", Severity.WARNING)
+    assert "MISMATCH in 0xabc0: Communicator ranks disagree about the weather" in found.title
+    for complaint in ("MISMATCH", "INCOMPLETE", "NEWWORD"):  # only the row of the table has it
+        (found,) = run_rule(find, tmp_path, ras__txt=ras(complaint))
+        assert f"reports {complaint} in a communicator of 4 ranks" in found.title
+        assert "no error" not in found.title
+
+
+def test_one_rank_in_the_singular_is_a_rank_behind(tmp_path: Path) -> None:
+    one = BEHIND.format(most=9, least=8).replace(
+        "Rank 1 has launched up to operation 8 --", "1 rank has launched up to operation 8\n  Rank 1 --"
+    )
+    (found,) = run_rule(find, tmp_path, ras__txt=ras("MISMATCH", warning=one))
+    assert (found.code, found.ranks) == ("PSM304", (1,))
+
+
 def test_a_healthy_answer_is_no_proof_of_health(tmp_path: Path) -> None:
     (found,) = run_rule(find, tmp_path, ras__txt=ras())
     assert (found.code, found.severity, found.known_issue) == ("PSM604", Severity.INFO, "NVIDIA/nccl#1730")

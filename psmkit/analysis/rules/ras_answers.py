@@ -27,6 +27,10 @@ __all__ = ["find"]
 
 _RESULTS = {**WORDS, 6: "remote process error"}
 _MOST = 8
+#: The operation where an answer does not tell which.
+_ANY = "collective"
+#: The word of the table for a communicator without a complaint.
+_NO_ERROR = "OK"
 _NUMBER = regex(r"-?[0-9]{1,18}")
 # Answers in JSON that are read of one log, and lines of one of them.
 _MOST_JSON, _JSON_LINES = 20, 20_000
@@ -82,9 +86,7 @@ def find(job: Job) -> list[Finding]:
     out.extend(_lost(job, answers, run, lasting or _standing(answers)))
     out.extend(_errors(job, answers, run))
     out.extend(_lags(job, answers, run, lasting))
-    if not out:
-        out.extend(_healthy(job, answers, run))
-    return out
+    return out or _complaint(job, answers[-1], run) or _healthy(job, answers, run)
 
 
 def _in_logs(job: Job) -> list[Answer]:
@@ -169,7 +171,7 @@ def _counts(report: RasReport) -> dict[tuple[str | None, str], tuple[tuple[objec
     for issue in report.issues:
         if issue.kind == "MISMATCH" and "operation counts" in issue.what:
             values = [(v.value, v.count) for v in issue.values]
-            out.setdefault((_comm(issue.hash), issue.operation or "collective"), []).extend(values)
+            out.setdefault((_comm(issue.hash), issue.operation or _ANY), []).extend(values)
     return {key: tuple(sorted(values)) for key, values in out.items()}
 
 
@@ -411,9 +413,8 @@ def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
         return None
     text = f"{issue.operation or 'collective'}: " + ", ".join(f"{v.count} at {v.value}" for _, v in numbers)
     count = sum(v.count for n, v in numbers if n < most)
-    count = sum(v.count for n, v in numbers if n < most)
     ranks = tuple(r for r, _ in behind)
-    return _Lag(issue.operation or "collective", ranks, behind, most, answer.line(issue.line, text), count)
+    return _Lag(issue.operation or _ANY, ranks, behind, most, answer.line(issue.line, text), count)
 
 
 def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
@@ -448,7 +449,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
                     "PSM304",
                     run=run,
                     comm=name,
-                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} behind in {operation}: other ranks launched {last.most}"
+                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} {_behind(operation, last.most)}"
                     + (", and two RAS answers show the same counts" if same else ""),
                     severity=Severity.ERROR if proven else Severity.INFO,
                     confidence=0.9 if same else 0.8 if lasting else 0.4,
@@ -466,6 +467,12 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
             )
         )
     return out
+
+
+def _behind(operation: str, most: int) -> str:
+    if operation == _ANY:  # some releases count all collectives together
+        return f"behind: other ranks launched {most} collective operations"
+    return f"behind in {operation}: other ranks launched {most}"
 
 
 def _agrees(job: Job, run: int | None, owes: Owes, agreed: Mapping[tuple[str | None, str], Sequence[_Lag]]) -> Finding:
@@ -490,6 +497,34 @@ def _agrees(job: Job, run: int | None, owes: Owes, agreed: Mapping[tuple[str | N
         ),
         [lag.evidence for (lag,) in agreed.values()],
     )
+
+
+def _complaint(job: Job, answer: Answer, run: int | None) -> list[Finding]:
+    """A complaint of which no rule knows the words, or whose ranks no line names: it is quoted, and never called no error."""
+    told = [
+        *((i.line, f"{i.kind} in {_comm(i.hash)}" + (f": {i.what}" if i.what else "")) for i in answer.report.issues),
+        *(
+            (c.line, f"{c.errors} in a communicator of {counted(c.size, 'rank')}")
+            for c in answer.report.comms
+            if c.errors not in (None, _NO_ERROR)
+        ),
+    ]
+    if not told:
+        return []
+    return [
+        with_evidence(
+            new_finding(
+                job,
+                "PSM304" if "MISMATCH" in told[0][1] else "PSM604",
+                run=run,
+                title=f"the RAS answer reports {told[0][1]}; its lines do not show which ranks it means",
+                severity=Severity.WARNING,
+                explanation="RAS complains about this communicator. One answer does not show whether the state lasts.",
+                next_step="Query RAS again after a minute, with -v: if the same complaint is there, take the stacks of the ranks that it names.",
+            ),
+            [answer.line(line, text) for line, text in told[:_MOST]],
+        )
+    ]
 
 
 def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:

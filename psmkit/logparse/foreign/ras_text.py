@@ -23,10 +23,10 @@ _RANK = regex(
     r" -- (?:GPU (\d+(?: \(NVML \d+\))?) managed by process (\d{1,18}) on node (\S+)|\[process information not found\])$"
 )
 _SHARED = (
-    regex(r"^(\d{1,18}) ranks have launched up to operation (-?\d{1,18})$"),
-    regex(r"^(\d{1,18}) ranks have not launched any (operations)$"),
-    regex(r"^(\d{1,18}) ranks have status (\w+)$"),
-    regex(r"^(\d{1,18}) ranks reported (.*)$"),
+    regex(r"^(\d{1,18}) ranks? ha(?:ve|s) launched up to operation (-?\d{1,18})$"),
+    regex(r"^(\d{1,18}) ranks? ha(?:ve|s) not launched any (operations)$"),
+    regex(r"^(\d{1,18}) ranks? ha(?:ve|s) status (\w+)$"),
+    regex(r"^(\d{1,18}) ranks? reported (.*)$"),
 )
 _DIFFERENT = regex(r"^Communicator ranks have different (?:(\w+) operation counts|collective operation counts|status)$")
 _MISSING = regex(r"^The missing ranks?: ([\d,]+)$")
